@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+# The few words a person types; the building itself is CMake's (CMakeLists.txt, CMakePresets.json).
+PREFIX ?= /usr/local
+JOBS ?= $(shell nproc 2>/dev/null || echo 2)
+BUILD := build/release
+COMMAND := $(BUILD)/linfuse
+
+.PHONY: all demo test test-gpu bench install clean help
+
+all: $(BUILD)/build.ninja
+	cmake --build $(BUILD) -j $(JOBS)
+
+help:
+	@echo "make           build the library and the linfuse command into $(BUILD)"
+	@echo "make demo      the three reference models: explained, checked, timed on this CPU"
+	@echo "make test      every test of this machine's build"
+	@echo "make test-gpu  the tests that need a GPU"
+	@echo "make bench     time the reference models"
+	@echo "make install   into PREFIX ($(PREFIX)), below DESTDIR where that is set"
+	@echo "make clean     remove build/ (the Python environment .venv/ stays)"
+
+# The first configuration leaves the tests out, so that the demo needs a compiler, CMake and jansson and no more.
+$(BUILD)/build.ninja:
+	@tools/setup build
+	cmake --preset release -DLINFUSE_TESTS=OFF
+
+demo: $(BUILD)/build.ninja
+	@cmake --build $(BUILD) -j $(JOBS) --target linfuse_command
+	@tools/demo $(COMMAND) models
+
+test: .venv/ready
+	@tools/setup test
+	cmake --preset release -DLINFUSE_TESTS=ON
+	cmake --build $(BUILD) -j $(JOBS)
+	ctest --preset release
+
+.venv/ready: requirements-test.txt
+	@tools/setup test
+	python3 -m venv .venv
+	.venv/bin/python -m pip install --quiet -r requirements-test.txt
+	@touch $@
+
+test-gpu:
+	@echo "make test-gpu: linfuse has no GPU backend yet, so there is nothing to test" >&2
+	@exit 1
+
+bench: $(BUILD)/build.ninja
+	@cmake --build $(BUILD) -j $(JOBS) --target linfuse_command
+	@tools/demo $(COMMAND) models bench
+
+install: all
+	cmake --install $(BUILD) --prefix $(PREFIX)
+
+clean:
+	rm -rf build

@@ -1,0 +1,218 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* linfuse: a fusing compiler and runtime for models made of linear layers and what follows them.
+ *
+ * The way through:   lf_model    what is to be computed: read from text, or built op by op
+ *                    lf_program  the model rewritten, fused, planned; holds the parameters, prepared
+ *                    lf_call     one thread's use of a program: bindings and workspace
+ *
+ * Rules that hold for every function here:
+ * - Whatever can fail returns lf_status; the message is had from the handle the call was made on
+ *   (from the context where there is no other handle yet). Nothing prints, nothing exits.
+ * - Handles are opaque. *_new and *_read make one, the matching *_free ends it and takes NULL.
+ *   A model outlives no context, a program outlives its model's end, a call outlives no program.
+ * - Strings handed out belong to the handle and live as long as it does, unless a comment says `owns`.
+ * - A context, a model and a call belong to one thread at a time. A program may be used by many calls in many threads at
+ *   once, as long as nobody changes its parameters meanwhile.
+ */
+#ifndef LINFUSE_H
+#define LINFUSE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#define LF_API __attribute__((visibility("default")))
+#else
+#define LF_API
+#endif
+
+#define LF_VERSION_MAJOR 0
+#define LF_VERSION_MINOR 1
+#define LF_VERSION_PATCH 0
+
+typedef enum lf_status {
+    LF_OK = 0,
+    LF_ERR_ARG,         /* a call that does not fit its contract: a null, an unknown name, a wrong order */
+    LF_ERR_MODEL,       /* the model is wrong: syntax, shapes, an unknown op */
+    LF_ERR_DATA,        /* the data do not fit the model: extents, dtype, a broken file */
+    LF_ERR_IO,          /* a file cannot be opened, read or written */
+    LF_ERR_NOMEM,       /* memory ran out; the handle stays usable */
+    LF_ERR_DEVICE,      /* the device asked for is not there */
+    LF_ERR_UNSUPPORTED  /* right, but not something this build does */
+} lf_status;
+
+typedef enum lf_dtype { LF_F32 = 0, LF_F16, LF_BF16, LF_I64 } lf_dtype;
+
+enum { LF_MAX_RANK = 8 };
+
+typedef struct lf_context lf_context;
+typedef struct lf_model lf_model;
+typedef struct lf_options lf_options;
+typedef struct lf_program lf_program;
+typedef struct lf_call lf_call;
+
+/* A value of a model: an input, a parameter or an op's result. */
+typedef int32_t lf_value;
+#define LF_NO_VALUE ((lf_value)-1)
+
+LF_API const char *lf_version(void);
+LF_API const char *lf_status_name(lf_status status);
+
+/* ---- context: the message of what has no handle yet, and the threads ---- */
+
+LF_API lf_status lf_context_new(lf_context **out);
+LF_API void lf_context_free(lf_context *context);
+LF_API const char *lf_context_message(const lf_context *context);
+/* How many threads calls may use, the caller's included; 0 asks for one per core. Before the first program. */
+LF_API lf_status lf_context_set_threads(lf_context *context, int threads);
+LF_API int lf_context_threads(const lf_context *context);
+
+/* ---- model ---- */
+
+/* Reads model text. `name` stands in messages (NAME:LINE:COLUMN: ...). The text is borrowed for the call only. */
+LF_API lf_status lf_model_read(lf_context *context, const char *name, const char *text, size_t length, lf_model **out);
+LF_API lf_status lf_model_read_file(lf_context *context, const char *path, lf_model **out);
+
+LF_API lf_status lf_model_new(lf_context *context, lf_model **out);
+LF_API void lf_model_free(lf_model *model);
+LF_API const char *lf_model_message(const lf_model *model);
+
+/* One extent of a declared type: a number, or a name learnt at the call (then `number` is 0). */
+typedef struct lf_dim {
+    int64_t number;
+    const char *name; /* NULL for a number */
+} lf_dim;
+
+LF_API lf_status lf_model_input(lf_model *model, const char *name, lf_dtype dtype, int rank, const lf_dim *dims, lf_value *out);
+LF_API lf_status lf_model_param(lf_model *model, const char *name, lf_dtype dtype, int rank, const lf_dim *dims, lf_value *out);
+
+/* An argument of an op, as in the text: by position (key NULL) or by PyTorch's parameter name. */
+typedef enum lf_arg_kind { LF_ARG_VALUE, LF_ARG_NUMBER, LF_ARG_BOOL, LF_ARG_STRING, LF_ARG_LIST, LF_ARG_NONE } lf_arg_kind;
+typedef struct lf_arg {
+    const char *key;
+    lf_arg_kind kind;
+    lf_value value;       /* LF_ARG_VALUE */
+    double number;        /* LF_ARG_NUMBER; LF_ARG_BOOL: 0 or 1 */
+    const char *string;   /* LF_ARG_STRING */
+    const double *list;   /* LF_ARG_LIST, `count` numbers */
+    size_t count;
+} lf_arg;
+
+/* Appends `name = op(args...)`. name may be NULL: one is made up. */
+LF_API lf_status lf_model_op(lf_model *model, const char *name, const char *op, const lf_arg *args, size_t arg_count,
+                             lf_value *out);
+/* Says what the model returns; ends building. */
+LF_API lf_status lf_model_return(lf_model *model, const lf_value *values, size_t count);
+
+/* The model as text that reads back as the same model. *out: caller owns, lf_string_free. */
+LF_API lf_status lf_model_print(lf_model *model, char **out);
+LF_API void lf_string_free(char *text);
+
+/* What the model asks for and gives. Indices count from 0 in the order of declaration. */
+typedef enum lf_port { LF_PORT_INPUT, LF_PORT_PARAM, LF_PORT_OUTPUT } lf_port;
+LF_API size_t lf_model_port_count(const lf_model *model, lf_port port);
+LF_API const char *lf_model_port_name(const lf_model *model, lf_port port, size_t index);
+LF_API lf_dtype lf_model_port_dtype(const lf_model *model, lf_port port, size_t index);
+LF_API int lf_model_port_rank(const lf_model *model, lf_port port, size_t index);
+/* The named extents, and one extent of a port at given values of them (dims[i] belongs to name i). -1 when out of range. */
+LF_API size_t lf_model_dim_count(const lf_model *model);
+LF_API const char *lf_model_dim_name(const lf_model *model, size_t index);
+LF_API int64_t lf_model_port_extent(const lf_model *model, lf_port port, size_t index, int axis, const int64_t *dims);
+/* True when the model's rows (extent 0 of what its batch runs over) do not see each other, so that any of them can be
+ * computed alone. has_rows[i] (one per input, may be NULL) then tells which inputs carry rows. */
+LF_API bool lf_model_rows_independent(const lf_model *model, bool *has_rows);
+
+/* The model's meaning: every op in double precision. inputs, params and outputs are in port order; inputs and params are f32, outputs are
+ * caller's doubles, row-major, of the extents the ports have at dims. */
+LF_API lf_status lf_model_eval(lf_model *model, const int64_t *dims, const float *const *inputs, const float *const *params,
+                               double *const *outputs);
+
+/* ---- compiling ---- */
+
+/* Options are words, so that new ones need no new symbol:
+ *   device      cpu | cuda | h200 | a100      (what is costed; running wants cpu or cuda)
+ *   precision   fp32 | tf32 | bf16 | fp16
+ *   rules       +NAME,-NAME,...  (all, none are names too)
+ *   assume_finite, fuse    true | false        (fuse=false: op by op, as written, no rewrites)
+ *   dim.B       an extent to weigh choices by (the program still serves every value)
+ * An unknown key or value is LF_ERR_ARG. */
+LF_API lf_status lf_options_new(lf_context *context, lf_options **out);
+LF_API void lf_options_free(lf_options *options);
+LF_API lf_status lf_options_set(lf_options *options, const char *key, const char *value);
+LF_API const char *lf_options_message(const lf_options *options);
+
+/* Rewrites, fuses and plans. options may be NULL. The model is copied: it may be freed. Messages: lf_model_message. */
+LF_API lf_status lf_program_new(lf_model *model, const lf_options *options, lf_program **out);
+LF_API void lf_program_free(lf_program *program);
+LF_API const char *lf_program_message(const lf_program *program);
+
+/* Gives a parameter its values (f32, row-major, the declared extents); they are copied. May be called again: the next
+ * prepare makes the change count. */
+LF_API lf_status lf_program_set_param(lf_program *program, const char *name, const float *data, size_t count);
+/* All parameters of the model from a safetensors file; further tensors in the file are ignored. */
+LF_API lf_status lf_program_load_params(lf_program *program, const char *path);
+/* Parameters uniform in +-1/sqrt(last extent), drawn from the seed and each parameter's name. */
+LF_API lf_status lf_program_draw_params(lf_program *program, uint64_t seed);
+/* Folds and packs the parameters. Needed before the first call and after parameters changed. */
+LF_API lf_status lf_program_prepare(lf_program *program);
+/* One parameter's values as given, NULL when there are none yet. */
+LF_API const float *lf_program_param(const lf_program *program, const char *name);
+
+/* Bytes the program holds: parameters as given, parameters prepared, everything else. Any pointer may be NULL. */
+LF_API void lf_program_memory(const lf_program *program, size_t *params, size_t *prepared, size_t *other);
+
+/* The account of what was done: costs as written, rewrites, refusals, kernels, costs now, at the extents given (NULL: those of the options; a
+ * name without one counts as 1024). As JSON (the fields of `linfuse explain --json`) or as text for people. Caller owns *out. */
+LF_API lf_status lf_program_explain(lf_program *program, const int64_t *dims, bool json, char **out);
+
+/* ---- calling ---- */
+
+LF_API lf_status lf_call_new(lf_program *program, lf_call **out);
+LF_API void lf_call_free(lf_call *call);
+LF_API const char *lf_call_message(const lf_call *call);
+
+/* Binds an input: f32, row-major, borrowed until it is bound anew. Named extents are learnt here. */
+LF_API lf_status lf_call_set_input(lf_call *call, size_t index, int rank, const int64_t *extents, const float *data);
+/* The extents of an output for the inputs bound now; *rank <= LF_MAX_RANK. */
+LF_API lf_status lf_call_output_shape(lf_call *call, size_t index, int *rank, int64_t *extents);
+/* Binds where an output goes: the caller's memory, row-major, borrowed likewise. It may not overlap an input. */
+LF_API lf_status lf_call_set_output(lf_call *call, size_t index, float *data);
+/* Runs. After the first run at some extents, a run at them allocates nothing. */
+LF_API lf_status lf_call_run(lf_call *call);
+/* How many rows the last run redid as written because a guarded rewrite met a number that is not finite. */
+LF_API int64_t lf_call_rows_redone(const lf_call *call);
+/* Bytes of workspace the call holds. */
+LF_API size_t lf_call_memory(const lf_call *call);
+
+/* ---- data ---- */
+
+/* A .npy file (version 1-3, C order, little-endian f32), by memory map. */
+typedef struct lf_array lf_array;
+LF_API lf_status lf_array_open(lf_context *context, const char *path, lf_array **out);
+LF_API void lf_array_free(lf_array *array);
+LF_API int lf_array_rank(const lf_array *array);
+LF_API const int64_t *lf_array_extents(const lf_array *array);
+LF_API const float *lf_array_data(const lf_array *array);
+/* Writes one; a failure leaves no half-written file at path. */
+LF_API lf_status lf_array_save(lf_context *context, const char *path, int rank, const int64_t *extents, const float *data);
+
+/* Uniform numbers in [low, high), the same for the same seed, name and index on every machine. */
+LF_API void lf_draw_uniform(uint64_t seed, const char *name, float low, float high, size_t count, float *out);
+
+/* The op table: one row an op. NULL where index is past the end. */
+LF_API const char *lf_op_name(size_t index);
+LF_API const char *lf_op_kind(size_t index);
+LF_API const char *lf_op_signature(size_t index);
+
+/* The device a program of these options would run on: measured peak of f32 multiply-add and memory, per second. */
+LF_API lf_status lf_device_peak(lf_context *context, const char *device, double *flops, double *bytes);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

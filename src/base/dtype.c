@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Integer arithmetic throughout, so that the results do not depend on the rounding mode, on flush-to-zero, or on what
+ * the compiler was allowed to assume about NaN. */
+#include "base/dtype.h"
+
+#include <assert.h>
+#include <string.h>
+
+static const struct {
+    const char *name;
+    size_t size;
+} types[] = {
+    [LF_F32] = {"f32", 4},
+    [LF_F16] = {"f16", 2},
+    [LF_BF16] = {"bf16", 2},
+    [LF_I64] = {"i64", 8},
+};
+
+enum { TYPES = sizeof types / sizeof *types };
+
+size_t lf_dtype_size(lf_dtype type)
+{
+    assert((unsigned)type < TYPES);
+    return types[type].size;
+}
+
+const char *lf_dtype_name(lf_dtype type)
+{
+    assert((unsigned)type < TYPES);
+    return types[type].name;
+}
+
+bool lf_dtype_parse(const char *text, size_t length, lf_dtype *out)
+{
+    for (size_t t = 0; t < TYPES; t++) {
+        if (strlen(types[t].name) == length && memcmp(types[t].name, text, length) == 0) {
+            *out = (lf_dtype)t;
+            return true;
+        }
+    }
+    return false;
+}
+
+/* f32: sign 1, exponent 8 (bias 127), fraction 23.  f16: 1, 5 (bias 15), 10.  bf16: the upper half of an f32. */
+
+enum {
+    F32_INF = 0x7f800000,
+    F16_INF = 0x7c00,
+    F16_QUIET = 0x0200,
+    BF16_QUIET = 0x0040,
+    REBIAS = 127 - 15
+};
+
+static uint32_t bits_of(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
+/* bits / 2^shift, to nearest, ties to even. A carry out of the fraction lands in the exponent, which is right: it is
+ * the next power of two, or infinity after the largest finite value. */
+static uint32_t round_shift(uint32_t bits, unsigned shift)
+{
+    uint32_t below_half = (1u << (shift - 1)) - 1;
+    return (bits + below_half + ((bits >> shift) & 1)) >> shift;
+}
+
+static uint32_t f32_bits_from_f16(uint16_t h)
+{
+    uint32_t sign = (uint32_t)(h & 0x8000) << 16;
+    uint32_t exponent = (h >> 10) & 0x1f;
+    uint32_t fraction = h & 0x3ff;
+
+    if (exponent == 0x1f)
+        return sign | F32_INF | (fraction ? (fraction | F16_QUIET) << 13 : 0);
+    if (exponent == 0) {
+        if (fraction == 0)
+            return sign;
+        /* fraction * 2^-24: shift its leading one up to the implicit bit, 21 zeros from the top of the word. */
+        uint32_t shift = (uint32_t)__builtin_clz(fraction) - 21;
+        exponent = 1 - shift; /* may wrap below zero; the bias brings it back */
+        fraction = (fraction << shift) & 0x3ff;
+    }
+    return sign | (exponent + REBIAS) << 23 | fraction << 13;
+}
+
+static uint16_t f16_from_f32_bits(uint32_t bits)
+{
+    const uint32_t f16_overflow = 0x47800000; /* 2^16 */
+    const uint32_t f16_normal = 0x38800000;   /* 2^-14, the least normal f16 */
+    const uint32_t f16_vanish = 0x33000000;   /* 2^-25, half of the least f16: it and all below round to zero */
+    uint32_t sign = (bits >> 16) & 0x8000;
+    uint32_t magnitude = bits & 0x7fffffff;
+    uint32_t result;
+
+    if (magnitude > F32_INF) {
+        result = F16_INF | F16_QUIET | ((magnitude >> 13) & 0x3ff);
+    } else if (magnitude >= f16_overflow) {
+        result = F16_INF;
+    } else if (magnitude >= f16_normal) {
+        result = round_shift(magnitude - ((uint32_t)REBIAS << 23), 13);
+    } else if (magnitude > f16_vanish) {
+        /* significand * 2^(exponent - 150), wanted as a multiple of 2^-24 */
+        uint32_t significand = (magnitude & 0x7fffff) | 0x800000;
+        result = round_shift(significand, 126 - (magnitude >> 23));
+    } else {
+        result = 0;
+    }
+    return (uint16_t)(sign | result);
+}
+
+static uint16_t bf16_from_f32_bits(uint32_t bits)
+{
+    /* Rounding could carry a NaN's payload away and leave an infinity, so NaN is cut and made quiet. */
+    if ((bits & 0x7fffffff) > F32_INF)
+        return (uint16_t)(bits >> 16 | BF16_QUIET);
+    return (uint16_t)round_shift(bits, 16);
+}
+
+/* Stored as bits: a float variable in between could quieten a NaN on some machines. */
+void lf_f16_to_f32(const uint16_t *src, float *dst, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        uint32_t bits = f32_bits_from_f16(src[i]);
+        memcpy(&dst[i], &bits, sizeof bits);
+    }
+}
+
+void lf_f32_to_f16(const float *src, uint16_t *dst, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        dst[i] = f16_from_f32_bits(bits_of(src[i]));
+}
+
+void lf_bf16_to_f32(const uint16_t *src, float *dst, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        uint32_t bits = (uint32_t)src[i] << 16;
+        memcpy(&dst[i], &bits, sizeof bits);
+    }
+}
+
+void lf_f32_to_bf16(const float *src, uint16_t *dst, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        dst[i] = bf16_from_f32_bits(bits_of(src[i]));
+}

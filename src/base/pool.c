@@ -1,0 +1,318 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A queue of jobs under one mutex, and in each job an atomic counter that hands out its indices. The mutex is taken a
+ * few times a job and thread, never an index. A job lives on its caller's stack: it is in the queue only while the
+ * caller works on it, and the caller leaves only when no worker is inside. */
+#include "base/pool.h"
+
+#include <assert.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdlib.h>
+
+enum {
+    CACHE_LINE = 64,
+    /* Some tens of microseconds of pause instructions, about what a sleep and a wake-up cost: a model's kernels follow
+     * each other closer than that, and a pool at rest must not burn a core. */
+    SPINS = 1000
+};
+
+struct job {
+    void (*fn)(void *arg, int64_t index, int slot);
+    void *arg;
+    int64_t count;
+    struct job *behind;                          /* in the queue; under the pool's lock */
+    _Alignas(CACHE_LINE) _Atomic int64_t next;   /* first index nobody has taken; runs past count */
+    _Alignas(CACHE_LINE) _Atomic int inside;     /* workers in it; raised under the lock, lowered without */
+};
+
+struct worker {
+    lf_pool *pool;
+    int slot;
+    pthread_t thread;
+};
+
+struct lf_pool {
+    pthread_mutex_t lock;
+    pthread_cond_t wake; /* to workers: a job was queued, or stop was set */
+    pthread_cond_t done; /* to callers: a worker left a job */
+    struct job *jobs;    /* oldest first; under lock, as are the next two */
+    int asleep;          /* workers waiting on wake */
+    int waiting;         /* callers waiting on done */
+    atomic_uint news;    /* counts jobs queued and stop, for workers that spin */
+    bool stop;           /* under lock */
+    unsigned generation; /* fork_generation when the workers were started */
+    int threads;
+    struct worker workers[]; /* threads - 1 */
+};
+
+/* How many forks lie between this process and the one that loaded the library. A pool of an older generation has lost
+ * its workers, and its lock may have been held by one of them: nothing in it may be waited for. */
+static atomic_uint fork_generation;
+
+static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
+static int fork_error;
+
+static _Thread_local bool in_job;
+
+static void forked_child(void)
+{
+    atomic_fetch_add_explicit(&fork_generation, 1, memory_order_relaxed);
+}
+
+static void watch_forks(void)
+{
+    fork_error = pthread_atfork(NULL, NULL, forked_child);
+}
+
+static bool lost_in_fork(const lf_pool *pool)
+{
+    return pool->generation != atomic_load_explicit(&fork_generation, memory_order_relaxed);
+}
+
+static void relax(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+/* Takes indices until there are none left. Relaxed order is enough for the counter: the lock makes the job visible to
+ * a worker, and lowering inside makes the worker's results visible to the caller. */
+static void work_on(struct job *job, int slot)
+{
+    bool outer = in_job;
+    in_job = true;
+    for (;;) {
+        int64_t index = atomic_fetch_add_explicit(&job->next, 1, memory_order_relaxed);
+        if (index >= job->count)
+            break;
+        job->fn(job->arg, index, slot);
+    }
+    in_job = outer;
+}
+
+/* The oldest job that still has indices. Needs the lock. */
+static struct job *find_job(const lf_pool *pool)
+{
+    struct job *job = pool->jobs;
+    while (job && atomic_load_explicit(&job->next, memory_order_relaxed) >= job->count)
+        job = job->behind;
+    return job;
+}
+
+/* Needs the lock, and holds it again after. False when fn has forked and this is the child. */
+static bool help(lf_pool *pool, struct job *job, int slot)
+{
+    atomic_fetch_add_explicit(&job->inside, 1, memory_order_relaxed);
+    pthread_mutex_unlock(&pool->lock);
+    work_on(job, slot);
+    if (lost_in_fork(pool))
+        return false;
+    /* After this the job may be gone. */
+    bool last = atomic_fetch_sub_explicit(&job->inside, 1, memory_order_acq_rel) == 1;
+    pthread_mutex_lock(&pool->lock);
+    if (last && pool->waiting > 0)
+        pthread_cond_broadcast(&pool->done);
+    return true;
+}
+
+/* Waits a little without the lock, in the hope of the next job. Needs the lock, and holds it again after. */
+static void linger(lf_pool *pool)
+{
+    unsigned seen = atomic_load_explicit(&pool->news, memory_order_relaxed);
+    pthread_mutex_unlock(&pool->lock);
+    for (int i = 0; i < SPINS && atomic_load_explicit(&pool->news, memory_order_relaxed) == seen; i++)
+        relax();
+    pthread_mutex_lock(&pool->lock);
+}
+
+static void *worker_main(void *arg)
+{
+    struct worker *self = arg;
+    lf_pool *pool = self->pool;
+    bool fresh_from_job = false;
+
+    pthread_mutex_lock(&pool->lock);
+    while (!pool->stop) {
+        struct job *job = find_job(pool);
+        if (job) {
+            if (!help(pool, job, self->slot))
+                return NULL;
+            fresh_from_job = true;
+        } else if (fresh_from_job) {
+            linger(pool);
+            fresh_from_job = false;
+        } else {
+            pool->asleep++;
+            pthread_cond_wait(&pool->wake, &pool->lock);
+            pool->asleep--;
+        }
+    }
+    pthread_mutex_unlock(&pool->lock);
+    return NULL;
+}
+
+/* Starts a worker with the process's signals blocked, so that handlers run on the application's own threads. Faults
+ * stay open: they belong to the instruction that raised them. */
+static int worker_start(struct worker *w)
+{
+    sigset_t blocked, before;
+    sigfillset(&blocked);
+    sigdelset(&blocked, SIGSEGV);
+    sigdelset(&blocked, SIGBUS);
+    sigdelset(&blocked, SIGFPE);
+    sigdelset(&blocked, SIGILL);
+    sigdelset(&blocked, SIGTRAP);
+    sigdelset(&blocked, SIGABRT);
+    pthread_sigmask(SIG_SETMASK, &blocked, &before);
+    int error = pthread_create(&w->thread, NULL, worker_main, w);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return error;
+}
+
+/* Ends the first started workers. */
+static void workers_stop(lf_pool *pool, int started)
+{
+    pthread_mutex_lock(&pool->lock);
+    pool->stop = true;
+    atomic_fetch_add_explicit(&pool->news, 1, memory_order_relaxed);
+    pthread_cond_broadcast(&pool->wake);
+    pthread_mutex_unlock(&pool->lock);
+    for (int i = 0; i < started; i++)
+        pthread_join(pool->workers[i].thread, NULL);
+}
+
+static void pool_destroy(lf_pool *pool, int started)
+{
+    workers_stop(pool, started);
+    pthread_cond_destroy(&pool->done);
+    pthread_cond_destroy(&pool->wake);
+    pthread_mutex_destroy(&pool->lock);
+    free(pool);
+}
+
+/* Nothing is left behind on failure. */
+static bool locks_init(lf_pool *pool)
+{
+    if (pthread_mutex_init(&pool->lock, NULL) != 0)
+        return false;
+    if (pthread_cond_init(&pool->wake, NULL) == 0) {
+        if (pthread_cond_init(&pool->done, NULL) == 0)
+            return true;
+        pthread_cond_destroy(&pool->wake);
+    }
+    pthread_mutex_destroy(&pool->lock);
+    return false;
+}
+
+lf_status lf_pool_new(int threads, lf_pool **out)
+{
+    *out = NULL;
+    if (threads < 1 || threads > LF_POOL_MAX_THREADS)
+        return LF_ERR_ARG;
+    if (pthread_once(&fork_once, watch_forks) != 0 || fork_error != 0)
+        return LF_ERR_NOMEM;
+
+    lf_pool *pool = calloc(1, sizeof *pool + (size_t)(threads - 1) * sizeof pool->workers[0]);
+    if (!pool)
+        return LF_ERR_NOMEM;
+    if (!locks_init(pool)) {
+        free(pool);
+        return LF_ERR_NOMEM;
+    }
+    atomic_init(&pool->news, 0);
+    pool->generation = atomic_load_explicit(&fork_generation, memory_order_relaxed);
+    pool->threads = threads;
+
+    for (int i = 0; i < threads - 1; i++) {
+        struct worker *w = &pool->workers[i];
+        w->pool = pool;
+        w->slot = i + 1;
+        if (worker_start(w) != 0) {
+            pool_destroy(pool, i);
+            return LF_ERR_NOMEM;
+        }
+    }
+    *out = pool;
+    return LF_OK;
+}
+
+void lf_pool_free(lf_pool *pool)
+{
+    if (!pool)
+        return;
+    if (lost_in_fork(pool))
+        free(pool); /* the lock may be held by a thread that is not here, so not even destroyed */
+    else
+        pool_destroy(pool, pool->threads - 1);
+}
+
+int lf_pool_threads(const lf_pool *pool)
+{
+    return pool ? pool->threads : 1;
+}
+
+/* Queues the job and wakes as many sleepers as it has work for. */
+static void submit(lf_pool *pool, struct job *job)
+{
+    pthread_mutex_lock(&pool->lock);
+    struct job **link = &pool->jobs;
+    while (*link)
+        link = &(*link)->behind;
+    *link = job;
+    atomic_fetch_add_explicit(&pool->news, 1, memory_order_relaxed);
+    int64_t wanted = job->count - 1;
+    bool all = wanted >= pool->asleep;
+    pthread_mutex_unlock(&pool->lock);
+
+    if (all)
+        pthread_cond_broadcast(&pool->wake);
+    else
+        for (; wanted > 0; wanted--)
+            pthread_cond_signal(&pool->wake);
+}
+
+/* Takes the job out of the queue, so that nobody enters any more, and waits until nobody is inside. */
+static void withdraw(lf_pool *pool, struct job *job)
+{
+    pthread_mutex_lock(&pool->lock);
+    struct job **link = &pool->jobs;
+    while (*link != job)
+        link = &(*link)->behind;
+    *link = job->behind;
+    pthread_mutex_unlock(&pool->lock);
+
+    for (int i = 0; i < SPINS; i++) {
+        if (atomic_load_explicit(&job->inside, memory_order_acquire) == 0)
+            return;
+        relax();
+    }
+    pthread_mutex_lock(&pool->lock);
+    pool->waiting++;
+    while (atomic_load_explicit(&job->inside, memory_order_acquire) != 0)
+        pthread_cond_wait(&pool->done, &pool->lock);
+    pool->waiting--;
+    pthread_mutex_unlock(&pool->lock);
+}
+
+void lf_pool_run(lf_pool *pool, int64_t count, void (*fn)(void *arg, int64_t index, int slot), void *arg)
+{
+    assert(fn);
+    if (count <= 0)
+        return;
+    struct job job = {.fn = fn, .arg = arg, .count = count};
+    atomic_init(&job.next, 0);
+    atomic_init(&job.inside, 0);
+
+    bool alone = !pool || pool->threads == 1 || count == 1 || in_job || lost_in_fork(pool);
+    if (!alone)
+        submit(pool, &job);
+    work_on(&job, 0);
+    /* Asked again: fn may have forked, and this may be the child. */
+    if (!alone && !lost_in_fork(pool))
+        withdraw(pool, &job);
+}

@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Threads that share the indices of a loop. */
+#ifndef LF_BASE_POOL_H
+#define LF_BASE_POOL_H
+
+#include <linfuse.h>
+
+#include <stdint.h>
+
+/* More than any machine has; asking for more is taken for a mistake. */
+enum { LF_POOL_MAX_THREADS = 4096 };
+
+typedef struct lf_pool lf_pool;
+
+/* A pool of threads threads, the caller of lf_pool_run counted as one of them: threads - 1 are started.
+ * Leaves: *out the pool, owned by the caller; NULL on failure, with no thread left behind.
+ * Fails:  LF_ERR_ARG unless 1 <= threads <= LF_POOL_MAX_THREADS; LF_ERR_NOMEM for memory or for a thread. */
+lf_status lf_pool_new(int threads, lf_pool **out);
+
+/* Takes pool, or NULL. Needs no lf_pool_run under way. In a forked child it frees the memory and joins nobody. */
+void lf_pool_free(lf_pool *pool);
+
+/* As given to lf_pool_new; 1 for NULL. What per-slot scratch is sized by. */
+int lf_pool_threads(const lf_pool *pool);
+
+/* Calls fn(arg, index, slot) once for each index in [0, count), and returns when all calls have; what they wrote is
+ * then visible to the caller. Indices are handed out in order, one at a time, to whoever is free.
+ *
+ * slot is in [0, lf_pool_threads(pool)), and no two calls of one job run in the same slot at the same time; the calling
+ * thread is slot 0. Two jobs at once do share slots: scratch belongs to the job, not to the pool.
+ *
+ * Any number of threads may call this on one pool at the same time. Each works on its own job, so each gets on even
+ * when every worker is busy elsewhere. Allocates nothing.
+ *
+ * Runs inline, all in slot 0, where pool is NULL or has one thread, where count is 1, inside another job's fn, and in
+ * a process forked after lf_pool_new, which has inherited no workers. If fn itself forks, the child's copy of that job
+ * ends without the indices that other threads had taken. */
+void lf_pool_run(lf_pool *pool, int64_t count, void (*fn)(void *arg, int64_t index, int slot), void *arg);
+
+#endif

@@ -1,0 +1,244 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cli/commands.h"
+#include "cli/report.h"
+#include "cli/tensor.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- names on the command line ---- */
+
+/* "x, y" for messages. */
+static const char *names_of(const cli_tensors *t, char *out, size_t capacity)
+{
+    size_t at = 0;
+    snprintf(out, capacity, "none");
+    for (size_t i = 0; i < t->count && at < capacity; i++)
+        at += (size_t)snprintf(out + at, capacity - at, "%s%s", i ? ", " : "", t->at[i].name);
+    return out;
+}
+
+/* Makes sure that every name given is one of these, and given once. */
+static int check_names(const cli_pairs *pairs, const char *option, const cli_tensors *known)
+{
+    char names[512];
+    for (size_t i = 0; i < pairs->count; i++) {
+        size_t at = 0;
+        while (at < known->count && strcmp(known->at[at].name, pairs->at[i].name) != 0)
+            at++;
+        if (at == known->count)
+            return cli_fail("--%s %s=%s: the model has no %s of that name (it has: %s)", option, pairs->at[i].name,
+                            pairs->at[i].value, option, names_of(known, names, sizeof names));
+        for (size_t before = 0; before < i; before++)
+            if (strcmp(pairs->at[before].name, pairs->at[i].name) == 0)
+                return cli_fail("--%s %s is given twice", option, pairs->at[i].name);
+    }
+    return CLI_OK;
+}
+
+static const char *value_of(const cli_pairs *pairs, const char *name)
+{
+    for (size_t i = 0; i < pairs->count; i++)
+        if (strcmp(pairs->at[i].name, name) == 0)
+            return pairs->at[i].value;
+    return NULL;
+}
+
+static bool is_stdout(const char *path)
+{
+    return strcmp(path, "/dev/stdout") == 0 || strcmp(path, "/dev/fd/1") == 0 || strcmp(path, "/proc/self/fd/1") == 0;
+}
+
+static bool writes_to_stdout(const cli_options *o)
+{
+    for (size_t i = 0; i < o->outputs.count; i++)
+        if (is_stdout(o->outputs.at[i].value))
+            return true;
+    return false;
+}
+
+/* ---- data in ---- */
+
+static int open_input(const cli_session *s, cli_tensor *t)
+{
+    const char *path = value_of(&s->options->inputs, t->name);
+    if (!path)
+        return cli_fail("input %s is missing; give it with --input %s=FILE.npy", t->name, t->name);
+    lf_status status = lf_array_open(s->context, path, &t->file);
+    if (status != LF_OK)
+        return cli_fail_status(status, lf_context_message(s->context));
+    t->path = path;
+    t->rank = lf_array_rank(t->file);
+    memcpy(t->extents, lf_array_extents(t->file), (size_t)t->rank * sizeof *t->extents);
+    t->data = lf_array_data(t->file);
+    return CLI_OK;
+}
+
+/* Learns the named extents that were not told from the data, so that choices are weighed by the sizes that will run. An
+ * axis is of a name if its extent follows that name's value. What does not fit is found when the inputs are bound. */
+static void learn_dims(cli_session *s, const cli_tensors *inputs)
+{
+    for (size_t dim = 0; dim < s->dim_count; dim++) {
+        bool known = s->dim_told[dim];
+        for (size_t i = 0; i < inputs->count; i++) {
+            const cli_tensor *t = &inputs->at[i];
+            for (int axis = 0; axis < t->rank && axis < lf_model_port_rank(s->model, LF_PORT_INPUT, i); axis++) {
+                if (!known && t->extents[axis] > 0 && cli_dim_follows(s, LF_PORT_INPUT, i, axis, dim) == 1) {
+                    s->dims[dim] = t->extents[axis];
+                    known = true;
+                }
+            }
+        }
+    }
+}
+
+static int open_inputs(cli_session *s, cli_tensors *inputs)
+{
+    int code = cli_tensors_new(s, LF_PORT_INPUT, inputs);
+    if (code == CLI_OK)
+        code = check_names(&s->options->inputs, "input", inputs);
+    for (size_t i = 0; i < inputs->count && code == CLI_OK; i++)
+        code = open_input(s, &inputs->at[i]);
+    if (code == CLI_OK)
+        learn_dims(s, inputs);
+    return code;
+}
+
+/* ---- data out ---- */
+
+static int save_outputs(const cli_session *s, const cli_tensors *outputs)
+{
+    for (size_t i = 0; i < outputs->count; i++) {
+        const cli_tensor *t = &outputs->at[i];
+        const char *path = value_of(&s->options->outputs, t->name);
+        lf_status status = path ? lf_array_save(s->context, path, t->rank, t->extents, t->data) : LF_OK;
+        if (status != LF_OK)
+            return cli_fail_status(status, lf_context_message(s->context));
+    }
+    return CLI_OK;
+}
+
+static int print_json(const cli_session *s, const cli_tensors *outputs, double seconds, int64_t redone)
+{
+    json_t *list = json_array();
+    for (size_t i = 0; i < outputs->count; i++) {
+        const cli_tensor *t = &outputs->at[i];
+        json_array_append_new(list, json_pack("{s:s, s:o, s:s?}", "name", t->name, "shape",
+                                              cli_json_shape(t->rank, t->extents), "file",
+                                              value_of(&s->options->outputs, t->name)));
+    }
+    return cli_json_print(json_pack("{s:o, s:o, s:I}", "outputs", list, "ms", cli_json_number(seconds * 1e3),
+                                    "rows_redone", (json_int_t)redone));
+}
+
+/* Least, mean and most of the finite values, how many are not finite, and the first few. */
+static void print_summary(FILE *to, const cli_tensor *t)
+{
+    enum { FIRST = 4 };
+    double least = INFINITY, most = -INFINITY, sum = 0;
+    size_t finite = 0;
+    for (size_t i = 0; i < t->count; i++) {
+        double v = (double)t->data[i];
+        if (!isfinite(v))
+            continue;
+        finite++;
+        sum += v;
+        least = fmin(least, v);
+        most = fmax(most, v);
+    }
+    if (finite)
+        fprintf(to, ", min %.6g, mean %.6g, max %.6g", least, sum / (double)finite, most);
+    if (finite < t->count)
+        fprintf(to, ", %zu not finite", t->count - finite);
+    fprintf(to, t->count ? "; begins" : ", no values");
+    for (size_t i = 0; i < t->count && i < FIRST; i++)
+        fprintf(to, " %.6g", (double)t->data[i]);
+    fprintf(to, "\n");
+}
+
+static void print_text(const cli_session *s, const cli_tensors *outputs, double seconds, int64_t redone)
+{
+    FILE *to = writes_to_stdout(s->options) ? stderr : stdout;
+    char shape[CLI_SHAPE];
+    cli_text text;
+    for (size_t i = 0; i < outputs->count; i++) {
+        const cli_tensor *t = &outputs->at[i];
+        const char *path = value_of(&s->options->outputs, t->name);
+        fprintf(to, "%s: %s", t->name, cli_shape(shape, t->rank, t->extents));
+        if (path)
+            fprintf(to, ", written to %s\n", path);
+        else
+            print_summary(to, t);
+    }
+    if (!s->options->weights && lf_model_port_count(s->model, LF_PORT_PARAM))
+        fprintf(to, "No --weights were given: the parameters were drawn from seed %llu.\n",
+                (unsigned long long)s->options->seed);
+    if (redone)
+        fprintf(to, "%lld row%s redone as written, where a guarded rewrite met a number that is not finite.\n",
+                (long long)redone, redone == 1 ? " was" : "s were");
+    fprintf(to, "Ran in %s.\n", cli_seconds(&text, seconds));
+}
+
+/* ---- the command ---- */
+
+typedef struct job {
+    cli_tensors inputs, outputs;
+    lf_program *program;
+    lf_call *call;
+} job;
+
+static int run(cli_session *s, job *j)
+{
+    const cli_options *o = s->options;
+    const char *device;
+    double seconds = 0;
+    int code = cli_session_device(s, &device);
+    if (code == CLI_OK && o->json && writes_to_stdout(o))
+        code = cli_fail("--json wants standard output for itself; write the output to a file");
+    if (code == CLI_OK)
+        code = cli_tensors_new(s, LF_PORT_OUTPUT, &j->outputs);
+    if (code == CLI_OK)
+        code = check_names(&o->outputs, "output", &j->outputs);
+    cli_tensors_free(&j->outputs);
+    if (code == CLI_OK)
+        code = open_inputs(s, &j->inputs);
+    cli_progress_begin("preparing");
+    if (code == CLI_OK)
+        code = cli_program_new(s, true, &j->program);
+    if (code == CLI_OK)
+        code = cli_program_params(s, j->program);
+    if (code == CLI_OK)
+        code = cli_program_prepare(j->program);
+    if (code == CLI_OK)
+        code = cli_call_new(s, j->program, &j->inputs, &j->outputs, &j->call);
+    cli_progress_say("running");
+    if (code == CLI_OK)
+        code = cli_call_run(j->call, &seconds);
+    cli_progress_say("writing");
+    if (code == CLI_OK)
+        code = save_outputs(s, &j->outputs);
+    cli_progress_end();
+    if (code != CLI_OK)
+        return code;
+    int64_t redone = lf_call_rows_redone(j->call);
+    if (o->json)
+        return print_json(s, &j->outputs, seconds, redone);
+    print_text(s, &j->outputs, seconds, redone);
+    return CLI_OK;
+}
+
+int cli_run(const cli_options *o)
+{
+    cli_session s;
+    job j = {.program = NULL};
+    int code = cli_session_begin(o, &s);
+    if (code == CLI_OK)
+        code = run(&s, &j);
+    lf_call_free(j.call);
+    lf_program_free(j.program);
+    cli_tensors_free(&j.outputs);
+    cli_tensors_free(&j.inputs);
+    cli_session_end(&s);
+    return code;
+}

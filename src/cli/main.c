@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* linfuse COMMAND [MODEL] [OPTION...]: everything the library does, from a shell. */
+#include "cli/commands.h"
+#include "cli/report.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+static const struct command {
+    const char *name;
+    unsigned takes;
+    int (*run)(const cli_options *o);
+    const char *usage, *does;
+    const char *more; /* for the command's own --help */
+} commands[] = {
+    {"explain", CLI_TAKES_MODEL, cli_explain, "MODEL [--device cpu|h200|a100]",
+     "what the model costs as written, what was rewritten, fused and refused, what it costs now",
+     "Needs no GPU. A named extent without a value counts as 1024."},
+    {"check", CLI_TAKES_MODEL, cli_check, "MODEL", "runs it fused and op by op, compares both with double precision",
+     "Takes all rows where that is quick, else a random sample of them, and says which. A named extent without a\n"
+     "value is 1024. Exit status 1: the fused result is less exact than it should be."},
+    {"run", CLI_TAKES_MODEL | CLI_TAKES_DATA, cli_run, "MODEL --input x=x.npy [--output f=f.npy]",
+     "real data in, real data out",
+     "  --input NAME=FILE.npy    an input's data (f32); once for each input\n"
+     "  --output NAME=FILE.npy   where an output goes; without it, a summary of the output is printed"},
+    {"bench", CLI_TAKES_MODEL | CLI_TAKES_RUNS, cli_bench, "MODEL [--runs N]",
+     "times fused and op-by-op execution, taking turns, in this process",
+     "  --runs N                 how often each is run (default: about two seconds' worth, 3 to 100)\n"
+     "A named extent without a value is 1024."},
+    {"emit", CLI_TAKES_MODEL | CLI_TAKES_ARCH, cli_emit, "MODEL --arch sm_90a|sm_80", "prints the generated CUDA C",
+     "  --arch ARCH              sm_90a or sm_80"},
+    {"ops", 0, cli_ops, "", "the ops a model may use", NULL},
+};
+enum { COMMANDS = sizeof commands / sizeof *commands };
+
+static void print_common_options(void)
+{
+    puts("Options of all commands on a model:\n"
+         "  --dim B=1024             the value of a named extent (also: --batch 1024, where there is one)\n"
+         "  --device cpu|cuda        where it runs; explain also takes h200 and a100\n"
+         "  --precision fp32|tf32|bf16|fp16\n"
+         "  --threads N              how many threads (default: one per core)\n"
+         "  --seed S                 what parameters and inputs are drawn from (default: 0)\n"
+         "  --weights FILE           parameters from a safetensors file\n"
+         "  --rules +NAME,-NAME      switch rewrites on and off (all and none are names too)\n"
+         "  --assume-finite          leave out the guards against NaN and infinity\n"
+         "  --json                   one JSON object on stdout, nothing else there\n"
+         "\n"
+         "MODEL is an .lf file, or - for standard input. Exit status: 0 fine, 1 a check did not hold, 2 bad usage,\n"
+         "model or data, 3 the device is not there.");
+}
+
+static void print_help(void)
+{
+    cli_table table = {.columns = 2, .align = "ll"};
+    char line[128];
+    puts("linfuse: a fusing compiler for models made of linear layers and what follows them\n\nUsage:");
+    for (int i = 0; i < COMMANDS; i++) {
+        snprintf(line, sizeof line, "linfuse %s %s", commands[i].name, commands[i].usage);
+        cli_table_add(&table, line);
+        cli_table_add(&table, commands[i].does);
+    }
+    cli_table_print(&table);
+    puts("  linfuse COMMAND --help, linfuse --version\n");
+    print_common_options();
+}
+
+static void print_command_help(const struct command *c)
+{
+    printf("linfuse %s %s\n\n%s.\n", c->name, c->usage, c->does);
+    if (c->more)
+        printf("\n%s\n", c->more);
+    putchar('\n');
+    if (c->takes & CLI_TAKES_MODEL)
+        print_common_options();
+    else
+        puts("  --json                   one JSON object on stdout, nothing else there");
+}
+
+static int run_command(const struct command *c, int argc, char **argv)
+{
+    cli_options options;
+    int code = cli_options_read(c->name, c->takes, argc, argv, &options);
+    if (code == CLI_OK && options.help)
+        print_command_help(c);
+    else if (code == CLI_OK)
+        code = c->run(&options);
+    cli_options_free(&options);
+    return code;
+}
+
+static int dispatch(int argc, char **argv)
+{
+    const char *word = argc > 1 ? argv[1] : NULL;
+    if (!word)
+        return cli_fail("a command is wanted: explain, check, run, bench, emit or ops; see linfuse --help");
+    if (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0 || strcmp(word, "help") == 0) {
+        print_help();
+        return CLI_OK;
+    }
+    if (strcmp(word, "--version") == 0) {
+        printf("linfuse %s\n", lf_version());
+        return CLI_OK;
+    }
+    for (int i = 0; i < COMMANDS; i++)
+        if (strcmp(word, commands[i].name) == 0)
+            return run_command(&commands[i], argc - 2, argv + 2);
+    return cli_fail("unknown %s '%s'; see linfuse --help", word[0] == '-' ? "option" : "command", word);
+}
+
+int main(int argc, char **argv)
+{
+    /* A reader that went away is an error like a full disk, told by write. The buffer is larger than what any command
+     * prints, as a rule, so that the one flush at the end meets it and knows why. */
+    static char buffer[1 << 20];
+    signal(SIGPIPE, SIG_IGN);
+    setvbuf(stdout, buffer, _IOFBF, sizeof buffer);
+    return cli_finish(dispatch(argc, argv));
+}

@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Accesses as numbers: axes merged to the fewest, elements gathered and scattered along them. */
+#include <string.h>
+
+#include "base/mem.h"
+#include "cpu/parts.h"
+
+bool lf_side_init(lf_side *side, const lf_access *a, int from, int to, const int64_t *dims)
+{
+    *side = (lf_side){.form = LF_FORM_REPEATED};
+    for (int i = from; i < to; i++) {
+        int64_t extent = lf_extent_at(a->extent[i], dims);
+        int64_t stride = lf_extent_at(a->stride[i], dims);
+        if (extent < 0 || stride < 0)
+            return false;
+        if (extent == 1)
+            continue;
+        int64_t reach;
+        if (!lf_mul_i64(extent, stride, &reach) || reach > LF_MAX_ELEMENTS)
+            return false;
+        int last = side->rank - 1;
+        if (last >= 0 && side->stride[last] == reach) { /* the axis before steps over exactly this one */
+            side->extent[last] *= extent;
+            side->stride[last] = stride;
+        } else {
+            side->extent[side->rank] = extent;
+            side->stride[side->rank] = stride;
+            side->rank++;
+        }
+    }
+    bool moves = false;
+    for (int i = 0; i < side->rank; i++)
+        moves = moves || side->stride[i] != 0;
+    if (!moves)
+        side->rank = 0;
+    else if (side->rank == 1)
+        side->form = side->stride[0] == 1 ? LF_FORM_CONTIGUOUS : LF_FORM_STRIDED;
+    else
+        side->form = LF_FORM_WALKED;
+    return true;
+}
+
+/* Takes index apart over the axes; the first takes what is left. */
+static int64_t take_apart(const lf_side *side, int64_t index, int64_t *at)
+{
+    int64_t offset = 0;
+    for (int i = side->rank - 1; i >= 0; i--) {
+        at[i] = i > 0 ? index % side->extent[i] : index;
+        index = i > 0 ? index / side->extent[i] : 0;
+        offset += at[i] * side->stride[i];
+    }
+    return offset;
+}
+
+int64_t lf_side_offset(const lf_side *side, int64_t index)
+{
+    if (side->rank <= 1)
+        return side->rank == 0 ? 0 : index * side->stride[0];
+    int64_t at[LF_MAX_RANK];
+    return take_apart(side, index, at);
+}
+
+/* Runs along the innermost axis, one after the other. */
+typedef struct runs {
+    const lf_side *side;
+    int64_t at[LF_MAX_RANK];
+    int64_t offset; /* of the run's first element */
+} runs;
+
+static runs runs_from(const lf_side *side, int64_t start)
+{
+    runs r = {.side = side};
+    r.offset = take_apart(side, start, r.at);
+    return r;
+}
+
+static int64_t run_length(const runs *r, int64_t wanted)
+{
+    int last = r->side->rank - 1;
+    return lf_min64(wanted, r->side->extent[last] - r->at[last]);
+}
+
+static void run_next(runs *r)
+{
+    int axis = r->side->rank - 1;
+    r->offset -= r->at[axis] * r->side->stride[axis];
+    r->at[axis] = 0;
+    while (--axis >= 0) {
+        r->offset += r->side->stride[axis];
+        if (++r->at[axis] < r->side->extent[axis] || axis == 0)
+            return;
+        r->offset -= r->at[axis] * r->side->stride[axis];
+        r->at[axis] = 0;
+    }
+}
+
+void lf_side_gather(const lf_side *side, const float *base, int64_t start, int64_t n, float *out)
+{
+    if (n <= 0)
+        return;
+    switch (side->form) {
+    case LF_FORM_REPEATED: {
+        const float value = base[0];
+        for (int64_t i = 0; i < n; i++)
+            out[i] = value;
+        return;
+    }
+    case LF_FORM_CONTIGUOUS:
+        memcpy(out, base + start, (size_t)n * sizeof *out);
+        return;
+    case LF_FORM_STRIDED: {
+        const int64_t stride = side->stride[0];
+        for (int64_t i = 0; i < n; i++)
+            out[i] = base[(start + i) * stride];
+        return;
+    }
+    case LF_FORM_WALKED:
+        break;
+    }
+    const int64_t stride = side->stride[side->rank - 1];
+    for (runs r = runs_from(side, start); n > 0; run_next(&r)) {
+        int64_t length = run_length(&r, n);
+        const float *from = base + r.offset;
+        for (int64_t i = 0; i < length; i++)
+            out[i] = from[i * stride];
+        out += length;
+        n -= length;
+    }
+}
+
+void lf_side_scatter(const lf_side *side, float *base, int64_t start, int64_t n, const float *from)
+{
+    if (n <= 0)
+        return;
+    switch (side->form) {
+    case LF_FORM_REPEATED: /* one element, however often */
+        base[0] = from[n - 1];
+        return;
+    case LF_FORM_CONTIGUOUS:
+        memcpy(base + start, from, (size_t)n * sizeof *from);
+        return;
+    case LF_FORM_STRIDED: {
+        const int64_t stride = side->stride[0];
+        for (int64_t i = 0; i < n; i++)
+            base[(start + i) * stride] = from[i];
+        return;
+    }
+    case LF_FORM_WALKED:
+        break;
+    }
+    const int64_t stride = side->stride[side->rank - 1];
+    for (runs r = runs_from(side, start); n > 0; run_next(&r)) {
+        int64_t length = run_length(&r, n);
+        float *to = base + r.offset;
+        for (int64_t i = 0; i < length; i++)
+            to[i * stride] = from[i];
+        from += length;
+        n -= length;
+    }
+}

@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The kernel contract: what the CPU loops ask of an instruction set. One table of functions per ISA; kern_scalar.c always
+ * exists and is right on any machine, the others are the same contract, faster.
+ *
+ * For one table, a function gives the same bits for an element whatever its neighbours, its position in a strip, the strip's length or
+ * alignment are (but for what is said to depend on the position in a reduction). That is what makes a row's result
+ * independent of batch size and threads. Different tables may round differently. */
+#ifndef LF_CPU_KERN_H
+#define LF_CPU_KERN_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "ir/ops.h"
+
+enum {
+    LF_STRIP = 256,  /* the longest strip of elements a tail works on: three of them and a result stay in L1 */
+    LF_KBLOCK = 256  /* K is summed in runs of this length, each added to the total: bounds both error growth and panel size */
+};
+
+typedef struct lf_kern {
+    const char *isa;             /* "scalar", "avx2", ... as LINFUSE_ISA names it */
+    bool (*usable)(void);        /* may this machine run it? */
+
+    int mr, nr;                  /* rows and columns of a tile of the product; nr divides LF_STRIP */
+
+    /* c[i * ldc + j] (+)= sum over k of a[k * mr + i] * b[k * nr + j], for i < mr, j < nr, summed in order of k.
+     * a: [k][mr] packed, 64-byte aligned. b: [k][nr] packed, 64-byte aligned. c: [mr][ldc], ldc >= nr, all mr x nr written.
+     * add: whether what c holds is added to. 1 <= k <= LF_KBLOCK. Always whole tiles: edges are padded by the caller. */
+    void (*gemm)(int64_t k, const float *a, const float *b, float *c, int64_t ldc, bool add);
+
+    /* sum over k of x[k] * w[k], summed in LF_KBLOCK runs; lanes fixed by k alone. Any alignment. k >= 0. */
+    float (*dot)(int64_t k, const float *x, const float *w);
+
+    /* out[i] = op's expression of x[i], y[i], z[i] and attr[0..2], 0 <= n <= LF_STRIP; out may be x, y or z itself.
+     * Unused arguments may be NULL. By lf_op: NULL for ops without an expression of elements. */
+    void (*map[LF_OP_COUNT])(int64_t n, const float *x, const float *y, const float *z, const float *attr, float *out);
+
+    /* state = the monoid's fold of x[0..n), 0 <= n <= LF_STRIP, in an order fixed by n alone. state: lf_monoid_row(m)->states. */
+    void (*fold[LF_MONOID_COUNT])(int64_t n, const float *x, float *state);
+
+    /* Column form: for j < n: put x[j] into states, state number s of column j at state[s * lds + j]. */
+    void (*put[LF_MONOID_COUNT])(int64_t n, const float *x, float *state, int64_t lds);
+} lf_kern;
+
+/* Shared by all tables (plain C, kern_common.c): identity, combine t (which comes after s) into s, finish. */
+void lf_monoid_identity(lf_monoid m, float *s);
+void lf_monoid_combine(lf_monoid m, float *s, const float *t);
+void lf_monoid_finish(lf_monoid m, const float *s, float n, float *r);
+
+/* The tables this machine can run, best first; NULL past the end. */
+const lf_kern *lf_kern_at(size_t index);
+/* The one to use: the best, or the one LINFUSE_ISA names. NULL when that name is unknown or not usable here. */
+const lf_kern *lf_kern_pick(void);
+
+#endif

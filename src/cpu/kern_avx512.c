@@ -1,0 +1,10 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* 32 registers: 28 sums, 2 of b; a comes from memory with the multiplication, broadcast on the way. */
+#define KERN_ISA avx512
+#define KERN_LANES 16
+#define KERN_MR 14
+#define KERN_NV 2
+#define KERN_USABLE                                                                                                  \
+    (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&   \
+     __builtin_cpu_supports("fma"))
+#include "cpu/kern_template.h"

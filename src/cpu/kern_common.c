@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What all kernel tables share: the monoids one state at a time, and the choice of a table. */
+#include <stdlib.h>
+#include <string.h>
+#include <tgmath.h>
+
+#include "cpu/kern_parts.h"
+
+/* A monoid's statements as functions. s, t: its states; r: its results. */
+typedef struct monoid_fn {
+    void (*identity)(float *s);
+    void (*combine)(float *s, const float *t);
+    void (*finish)(const float *s, float n, float *r);
+} monoid_fn;
+
+#define s0 (s[0])
+#define s1 (s[1])
+#define s2 (s[2])
+#define t0 (t[0])
+#define t1 (t[1])
+#define t2 (t[2])
+#define r0 (r[0])
+#define r1 (r[1])
+#define LF_MONOID(name, states, results, flops, identity, put, combine, finish)                                      \
+    static void identity_##name(float *s) identity                                                                   \
+    static void combine_##name(float *s, const float *t) combine                                                     \
+    static void finish_##name(const float *s, float n, float *r)                                                     \
+    {                                                                                                                \
+        (void)n;                                                                                                     \
+        finish                                                                                                       \
+    }
+#include "ir/monoids.def"
+#undef LF_MONOID
+#undef s0
+#undef s1
+#undef s2
+#undef t0
+#undef t1
+#undef t2
+#undef r0
+#undef r1
+
+static const monoid_fn monoid[LF_MONOID_COUNT] = {
+#define LF_MONOID(name, ...)                                                                        \
+    [LF_MONOID_##name] = {identity_##name, combine_##name, finish_##name},
+#include "ir/monoids.def"
+#undef LF_MONOID
+};
+
+void lf_monoid_identity(lf_monoid m, float *s)
+{
+    monoid[m].identity(s);
+}
+
+void lf_monoid_combine(lf_monoid m, float *s, const float *t)
+{
+    monoid[m].combine(s, t);
+}
+
+void lf_monoid_finish(lf_monoid m, const float *s, float n, float *r)
+{
+    monoid[m].finish(s, n, r);
+}
+
+/* Best first. */
+static const lf_kern *const tables[] = {
+#if defined(__x86_64__)
+    &lf_kern_avx512,
+    &lf_kern_avx2,
+#elif defined(__aarch64__)
+    &lf_kern_neon,
+#endif
+    &lf_kern_scalar,
+};
+
+const lf_kern *lf_kern_at(size_t index)
+{
+    for (size_t i = 0; i < sizeof tables / sizeof tables[0]; i++)
+        if (tables[i]->usable() && index-- == 0)
+            return tables[i];
+    return NULL;
+}
+
+const lf_kern *lf_kern_pick(void)
+{
+    const char *wanted = getenv("LINFUSE_ISA");
+    if (!wanted || !*wanted)
+        return lf_kern_at(0);
+    for (size_t i = 0; lf_kern_at(i); i++)
+        if (strcmp(lf_kern_at(i)->isa, wanted) == 0)
+            return lf_kern_at(i);
+    return NULL;
+}

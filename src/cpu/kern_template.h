@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* gemm and dot in plain C with vectors, and the table around them. A file kern_ISA.c says what its machine has and includes
+ * this:
+ *   KERN_ISA     its name, unquoted
+ *   KERN_LANES   floats in a vector register
+ *   KERN_MR      rows of a tile
+ *   KERN_NV      vectors in a row of a tile: KERN_MR * KERN_NV sums, KERN_NV columns of b and one element of a are
+ *                alive at once and should fit the registers
+ *   KERN_USABLE  an expression: may this machine run it?
+ * Vectors are GNU C's, so that one text gives every machine its own instructions with gcc and clang. */
+#include "cpu/kern_parts.h"
+
+#define KERN_NR (KERN_LANES * KERN_NV)
+
+#define PASTE_(a, b) a##b
+#define PASTE(a, b) PASTE_(a, b)
+#define TEXT_(a) #a
+#define TEXT(a) TEXT_(a)
+
+/* Loops that index registers must be unrolled whole, or the sums live in memory. */
+#if defined(__clang__)
+#define UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define UNROLL _Pragma("GCC unroll 32")
+#endif
+
+typedef float vec __attribute__((vector_size(KERN_LANES * sizeof(float)), may_alias));
+typedef float vec_anywhere __attribute__((vector_size(KERN_LANES * sizeof(float)), aligned(sizeof(float)), may_alias));
+
+/* Contract: kern.h. a: [k][KERN_MR], b: [k][KERN_NR], both 64-byte aligned; c: [KERN_MR][ldc]. */
+static void gemm(int64_t k, const float *a, const float *b, float *c, int64_t ldc, bool add)
+{
+    assert(k >= 1 && k <= LF_KBLOCK && ldc >= KERN_NR);
+    vec sum[KERN_MR][KERN_NV];
+    UNROLL
+    for (int i = 0; i < KERN_MR; i++) {
+        UNROLL
+        for (int v = 0; v < KERN_NV; v++)
+            sum[i][v] = (vec){0};
+    }
+    for (; k > 0; k--, a += KERN_MR, b += KERN_NR) {
+        vec column[KERN_NV];
+        UNROLL
+        for (int v = 0; v < KERN_NV; v++)
+            column[v] = *(const vec *)(b + v * KERN_LANES);
+        UNROLL
+        for (int i = 0; i < KERN_MR; i++) {
+            UNROLL
+            for (int v = 0; v < KERN_NV; v++)
+                sum[i][v] += a[i] * column[v];
+        }
+    }
+    UNROLL
+    for (int i = 0; i < KERN_MR; i++) {
+        UNROLL
+        for (int v = 0; v < KERN_NV; v++) {
+            vec_anywhere *to = (vec_anywhere *)(c + i * ldc + v * KERN_LANES);
+            if (add)
+                sum[i][v] += *to;
+            *to = sum[i][v];
+        }
+    }
+}
+
+/* The products of n <= LF_KBLOCK elements, summed lane by lane: element k goes to lane k % KERN_LANES of one of four sums, so that
+ * four additions are under way at once. */
+static vec dot_run(int64_t n, const float *x, const float *w)
+{
+    enum { SUMS = 4, STEP = SUMS * KERN_LANES };
+    vec sum[SUMS];
+    UNROLL
+    for (int v = 0; v < SUMS; v++)
+        sum[v] = (vec){0};
+    int64_t k = 0;
+    for (; k + STEP <= n; k += STEP) {
+        UNROLL
+        for (int v = 0; v < SUMS; v++)
+            sum[v] += *(const vec_anywhere *)(x + k + v * KERN_LANES) * *(const vec_anywhere *)(w + k + v * KERN_LANES);
+    }
+    for (; k < n; k += KERN_LANES) {
+        /* What is missing from the last vector counts as 0 * 0. */
+        union { vec v; float f[KERN_LANES]; } last_x = {.v = {0}}, last_w = {.v = {0}};
+        for (int lane = 0; lane < KERN_LANES && k + lane < n; lane++) {
+            last_x.f[lane] = x[k + lane];
+            last_w.f[lane] = w[k + lane];
+        }
+        sum[0] += last_x.v * last_w.v;
+    }
+    return (sum[0] + sum[1]) + (sum[2] + sum[3]);
+}
+
+/* Contract: kern.h. x, w: [k]. */
+static float dot(int64_t k, const float *x, const float *w)
+{
+    assert(k >= 0);
+    union { vec v; float f[KERN_LANES]; } total = {.v = {0}};
+    for (int64_t from = 0; from < k; from += LF_KBLOCK)
+        total.v += dot_run(k - from < LF_KBLOCK ? k - from : LF_KBLOCK, x + from, w + from);
+    for (int half = KERN_LANES / 2; half > 0; half /= 2)
+        for (int lane = 0; lane < half; lane++)
+            total.f[lane] += total.f[lane + half];
+    return total.f[0];
+}
+
+static bool usable(void)
+{
+    return KERN_USABLE;
+}
+
+const lf_kern PASTE(lf_kern_, KERN_ISA) = {
+    .isa = TEXT(KERN_ISA),
+    .usable = usable,
+    .mr = KERN_MR,
+    .nr = KERN_NR,
+    .gemm = gemm,
+    .dot = dot,
+    .map = {
+#define LF_OP(name, kind, ...) [LF_OP_##name] = LF_MAP_OF_##kind(name),
+#include "ir/ops.def"
+#undef LF_OP
+    },
+    .fold = {
+#define LF_MONOID(name, ...) [LF_MONOID_##name] = lf_fold_##name,
+#include "ir/monoids.def"
+#undef LF_MONOID
+    },
+    .put = {
+#define LF_MONOID(name, ...) [LF_MONOID_##name] = lf_put_##name,
+#include "ir/monoids.def"
+#undef LF_MONOID
+    },
+};

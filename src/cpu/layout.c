@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How a group runs (by blocks of rows, or phase after phase over the whole grid), how many rows a block has, and where everything it needs
+ * lies. None of these change a result's bits, but for the blocks of column statistics, which are therefore the same for any
+ * number of threads. */
+#include "base/mem.h"
+#include "cpu/parts.h"
+
+enum {
+    /* Rows of a block. With 128, a tile and a run of packed x take 128 KiB each of a second-level cache of 1 MiB or more, and each panel of w,
+     * once loaded, is used 128 times. */
+    GEMM_ROWS = 128,
+    OTHER_ROWS = 256,
+    /* What the rows of a block may carry along. A product makes so much of each row that the last-level cache will do; otherwise
+     * rows should stay in the second level between phases. */
+    GEMM_BYTES = 8 << 20,
+    OTHER_BYTES = 1 << 19,
+    /* Fewer rows for each thread than this, and threads share w instead: each reading all of it would take longer than
+     * multiplying. */
+    GEMM_ROWS_A_THREAD = 64,
+    OTHER_ROWS_A_THREAD = 4
+};
+
+size_t lf_layout_take(lf_layout *l, int64_t a, int64_t b, int64_t c)
+{
+    size_t at = l->floats, size;
+    const size_t most = SIZE_MAX / (2 * sizeof(float)); /* so that bytes, rounded up, still fit */
+    if (a < 0 || b < 0 || c < 0 || !lf_mul_size((size_t)a, (size_t)b, &size) || !lf_mul_size(size, (size_t)c, &size) || size > most ||
+        !lf_add_size(at, (size + 15) / 16 * 16, &l->floats) || l->floats > most)
+        l->overflow = true;
+    return at;
+}
+
+static bool has_columns(const lf_group_at *g)
+{
+    for (int32_t i = 0; i < g->stats; i++)
+        if (g->stat[i].span == LF_SPAN_COLUMN)
+            return true;
+    return false;
+}
+
+static bool has_one_row(const lf_group_at *g, const lf_group *plan)
+{
+    bool found = false;
+    for (int32_t i = 0; i < g->phases; i++)
+        found = found || g->phase[i].one_row;
+    for (int32_t i = 0; i < plan->kepts; i++)
+        found = found || plan->kept[i].one_row;
+    return found;
+}
+
+/* Floats a row takes along from phase to phase. */
+static double floats_a_row(const lf_group_at *g, const lf_group *plan, bool gemm, const int64_t *dims)
+{
+    double floats = gemm ? (double)g->product.k : 0.0, widest = 0;
+    for (int32_t i = 0; i < plan->kepts; i++)
+        floats += (double)lf_extent_at(plan->kept[i].width, dims);
+    for (int32_t i = 0; i < g->phases; i++)
+        widest = (double)g->phase[i].width > widest ? (double)g->phase[i].width : widest;
+    for (int32_t i = 0; i < g->stats; i++)
+        floats += (double)(g->stat[i].own * g->stat[i].results + g->stat[i].strips * g->stat[i].states);
+    return floats + (gemm ? 0.0 : widest);
+}
+
+/* When the last thread is done, in rows: threads take blocks in order, each block costs its rows and `fixed` more. */
+static int64_t time_of(int64_t rows, int64_t block, int64_t unit, int threads, int64_t fixed)
+{
+    int64_t whole = rows / block, rest = rows % block;
+    int64_t time = whole / threads * (block + fixed);
+    if (whole % threads > 0)
+        return time + block + fixed;
+    return rest > 0 ? time + lf_round_up(rest, unit) + fixed : time;
+}
+
+static int64_t best_block(int64_t rows, int64_t most, int64_t unit, int threads, int64_t fixed)
+{
+    int64_t best = unit;
+    for (int64_t block = unit; block <= most; block += unit)
+        if (time_of(rows, block, unit, threads, fixed) <= time_of(rows, best, unit, threads, fixed))
+            best = block;
+    return best;
+}
+
+void lf_group_schedule(lf_group_at *g, const lf_group *plan, const lf_kern *kern, const int64_t *dims, int threads)
+{
+    const bool gemm = g->product.present && !g->product.dots;
+    const int64_t unit = gemm ? kern->mr : 1;
+    const int64_t most = (gemm ? GEMM_ROWS : OTHER_ROWS) / unit * unit;
+    const int64_t rows_a_thread = gemm ? GEMM_ROWS_A_THREAD : OTHER_ROWS_A_THREAD;
+    g->whole_grid = plan->schedule == LF_BY_PHASE || has_columns(g) || has_one_row(g, plan) ||
+                    (threads > 1 && g->rows / threads < rows_a_thread);
+    if (g->whole_grid) {
+        g->block_rows = most;
+        int64_t strips = 1;
+        for (int32_t i = 0; i < g->phases; i++)
+            strips = lf_max64(strips, g->phase[i].strips);
+        while (!has_columns(g) && g->block_rows > unit && lf_ceil_div(g->rows, g->block_rows) * strips < 2 * (int64_t)threads)
+            g->block_rows = lf_round_up(g->block_rows / 2, unit);
+        g->share_x = gemm && lf_blocks(g, g->rows) < 4 * (int64_t)threads;
+        return;
+    }
+    const double fit = (gemm ? GEMM_BYTES : OTHER_BYTES) / (sizeof(float) * (floats_a_row(g, plan, gemm, dims) + 1.0));
+    int64_t limit = fit < (double)most ? lf_max64((int64_t)fit / unit * unit, unit) : most;
+    g->block_rows = best_block(g->rows, limit, unit, threads, gemm ? 8 : 1);
+}
+
+/* What rows carry from phase to phase. */
+static void layout_area(lf_group_at *g, const lf_group *plan, const lf_kern *kern, const int64_t *dims, size_t *in_area, lf_layout *area)
+{
+    const int64_t rows = g->whole_grid ? g->rows : g->block_rows;
+    for (int32_t i = 0; i < plan->kepts; i++)
+        if (plan->kept[i].in_output < 0)
+            in_area[i] = lf_layout_take(area, plan->kept[i].one_row ? 1 : rows, lf_extent_at(plan->kept[i].width, dims), 1);
+    for (int32_t i = 0; i < g->stats; i++) {
+        lf_stat_at *s = &g->stat[i];
+        const int64_t stat_rows = s->span == LF_SPAN_COLUMN || g->phase[s->phase].one_row ? 1 : rows;
+        if (s->span == LF_SPAN_COLUMN)
+            s->strips = lf_blocks(g, g->phase[s->phase].rows);
+        for (int k = 0; k < s->results; k++)
+            s->result[k] = lf_layout_take(area, stat_rows, s->own, 1);
+        if (s->span == LF_SPAN_ROW)
+            s->partial = lf_layout_take(area, stat_rows, s->strips, s->states);
+        if (s->span == LF_SPAN_COLUMN)
+            s->partial = lf_layout_take(area, s->strips, s->states, s->width);
+    }
+    if (g->share_x)
+        g->packed_x = lf_layout_take(area, lf_blocks(g, g->rows), lf_ceil_div(g->block_rows, kern->mr), g->product.x_panel);
+}
+
+static void layout_scratch(lf_group_at *g, const lf_kern *kern, lf_layout *scratch)
+{
+    const lf_product_at *p = &g->product;
+    int64_t registers = 0, pointers = 0;
+    for (int32_t i = 0; i < g->phases; i++) {
+        registers = lf_max64(registers, g->phase[i].registers);
+        pointers = lf_max64(pointers, 2 * (int64_t)g->phase[i].steps + g->phase[i].stores);
+    }
+    g->registers = lf_layout_take(scratch, registers, LF_STRIP, 1);
+    g->pointers = lf_layout_take(scratch, pointers, sizeof(void *) / sizeof(float), 1);
+    if (!p->present)
+        return;
+    g->tile = lf_layout_take(scratch, g->block_rows, p->ldc, 1);
+    if (p->dots) {
+        g->x_row = lf_layout_take(scratch, p->x.col.form == LF_FORM_CONTIGUOUS ? 0 : p->k, 1, 1);
+        g->w_rows = lf_layout_take(scratch, p->w_is_kn ? p->n : 0, p->k, 1);
+    } else {
+        g->panel = lf_layout_take(scratch, LF_KBLOCK, kern->nr, 1);
+        if (!g->share_x)
+            g->packed_x = lf_layout_take(scratch, lf_ceil_div(g->block_rows, kern->mr), p->x_panel, 1);
+    }
+}
+
+void lf_group_layout(lf_group_at *g, const lf_group *plan, const lf_kern *kern, const int64_t *dims, size_t *in_area, lf_layout *area,
+                     lf_layout *scratch)
+{
+    lf_layout own = {0};
+    layout_area(g, plan, kern, dims, in_area, &own);
+    layout_scratch(g, kern, scratch);
+    if (g->whole_grid)
+        *area = own;
+    else
+        g->block_area = lf_layout_take(scratch, (int64_t)own.floats, 1, 1);
+    area->overflow = area->overflow || own.overflow;
+}

@@ -1,0 +1,244 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Each thing is done a few times and the best time counts: whatever else the machine does can only make it slower. */
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/mem.h"
+#include "cpu/measure.h"
+
+enum {
+    TRIES = 8,                /* short and many: one of them falls into a quiet moment of a busy machine */
+    PIECE = 1 << 18,          /* floats a thread takes at a time from a large buffer: 1 MB, long enough for prefetch to matter */
+    PANEL_FLOATS = 6 << 10,   /* both panels of a gemm: 24 KB, inside any L1 */
+    DOT_FLOATS = 2 << 10
+};
+#define MOST_BYTES ((size_t)256 << 20)
+#define FEWEST_BYTES ((size_t)16 << 20)
+static const double SHORT_RUN = 3e-3; /* seconds: long against the clock's and the pool's grain */
+
+typedef struct measuring {
+    const lf_kern *kern;
+    lf_pool *pool;
+    int threads;
+    int64_t reps;   /* of what one thread does in L1 */
+    float *l1;      /* [threads][l1_floats], each thread's own */
+    size_t l1_floats;
+    float *buffer;  /* [floats] */
+    int64_t floats;
+    float *sink;    /* [threads]: where results go, so that nothing is left out */
+} measuring;
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+typedef void piece_fn(void *arg, int64_t index, int slot);
+
+static double best_time(measuring *m, int64_t count, piece_fn *fn)
+{
+    double best = 1e9;
+    for (int i = 0; i < TRIES; i++) {
+        double start = now();
+        lf_pool_run(m->pool, count, fn, m);
+        double took = now() - start;
+        best = took < best ? took : best;
+    }
+    return best > 1e-9 ? best : 1e-9;
+}
+
+/* ---- in L1 ---- */
+
+/* Times a thread-by-thread job and gives repetitions a second, all threads together. */
+static double rate_in_l1(measuring *m, piece_fn *fn)
+{
+    double took = 0;
+    for (m->reps = 1; took < SHORT_RUN && m->reps < (int64_t)1 << 30; m->reps *= 2) {
+        double start = now();
+        fn(m, 0, 0);
+        took = now() - start;
+    }
+    m->reps /= 2;
+    return (double)m->reps * m->threads / best_time(m, m->threads, fn);
+}
+
+static int64_t gemm_depth(const lf_kern *kern)
+{
+    int64_t k = PANEL_FLOATS / (kern->mr + kern->nr);
+    return k < 1 ? 1 : k > LF_KBLOCK ? LF_KBLOCK : k;
+}
+
+/* a: [k][mr], b: [k][nr], c: [mr][nr], each from a cache line's start. */
+static void gemm_piece(void *arg, int64_t index, int slot)
+{
+    measuring *m = arg;
+    const int64_t k = gemm_depth(m->kern), line = LF_ALIGNMENT / (int64_t)sizeof(float);
+    float *a = m->l1 + (size_t)index * m->l1_floats;
+    float *b = a + (k * m->kern->mr + line - 1) / line * line;
+    float *c = b + (k * m->kern->nr + line - 1) / line * line;
+    (void)slot;
+    for (int64_t i = 0; i < m->reps; i++)
+        m->kern->gemm(k, a, b, c, m->kern->nr, false);
+    m->sink[index] += c[0];
+}
+
+static void dot_piece(void *arg, int64_t index, int slot)
+{
+    measuring *m = arg;
+    const float *x = m->l1 + (size_t)index * m->l1_floats;
+    float sum = 0;
+    (void)slot;
+    for (int64_t i = 0; i < m->reps; i++)
+        sum += m->kern->dot(DOT_FLOATS, x, x + DOT_FLOATS);
+    m->sink[index] += sum;
+}
+
+/* out = op(x, y), strips x and y beside each other. */
+static void map_strips(measuring *m, int64_t index, lf_op op)
+{
+    const float one[3] = {1, 0, 0}; /* add's alpha */
+    float *x = m->l1 + (size_t)index * m->l1_floats, *out = x + 2 * LF_STRIP;
+    for (int64_t i = 0; i < m->reps; i++)
+        m->kern->map[op](LF_STRIP, x, x + LF_STRIP, NULL, one, out);
+    m->sink[index] += out[0];
+}
+
+static void add_piece(void *arg, int64_t index, int slot)
+{
+    (void)slot;
+    map_strips(arg, index, LF_OP_add);
+}
+
+static void exp_piece(void *arg, int64_t index, int slot)
+{
+    (void)slot;
+    map_strips(arg, index, LF_OP_exp);
+}
+
+static void measure_arithmetic(measuring *m, lf_cpu_rates *out)
+{
+    for (size_t i = 0; i < m->l1_floats * (size_t)m->threads; i++)
+        m->l1[i] = 0.25f + 0.001f * (float)(i % 97);
+    out->elements = LF_STRIP * rate_in_l1(m, add_piece);
+    out->functions = LF_STRIP * rate_in_l1(m, exp_piece);
+    out->dot_flops = 2.0 * DOT_FLOATS * rate_in_l1(m, dot_piece);
+    out->flops = 2.0 * m->kern->mr * m->kern->nr * (double)gemm_depth(m->kern) * rate_in_l1(m, gemm_piece);
+}
+
+/* ---- in memory ---- */
+
+/* A number with K or M after it, as the kernel prints sizes of caches; 0 when there is none. */
+static double read_size(const char *path)
+{
+    FILE *file = fopen(path, "r");
+    unsigned long number = 0;
+    char unit = 0;
+    if (!file)
+        return 0;
+    int got = fscanf(file, "%9lu%c", &number, &unit);
+    fclose(file);
+    return got < 1 ? 0 : (double)number * (unit == 'K' ? 1024 : unit == 'M' ? 1024 * 1024 : 1);
+}
+
+/* Of the largest cache the machine names; a virtual machine names its host's, so no more than a few MB a core is counted on. */
+static double cache_to_count_on(int threads)
+{
+    const double least = 1 << 20, usual = 8 << 20, most = 32 << 20, each = 4 << 20;
+    double size = 0;
+    for (int i = 0; i < 8; i++) {
+        char path[80];
+        snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu0/cache/index%d/size", i);
+        double found = read_size(path);
+        size = found > size ? found : size;
+    }
+    double cap = each * threads > most ? each * threads : most;
+    size = size > 0 ? size : usual;
+    return size > cap ? cap : size < least ? least : size;
+}
+
+static void fill_piece(void *arg, int64_t index, int slot)
+{
+    measuring *m = arg;
+    float *x = m->buffer + index * PIECE;
+    (void)slot;
+    for (int64_t i = 0; i < PIECE; i++)
+        x[i] = 0.5f;
+}
+
+/* Reads a piece of either half: dot of the two. */
+static void read_piece(void *arg, int64_t index, int slot)
+{
+    measuring *m = arg;
+    const float *x = m->buffer + index * PIECE;
+    m->sink[slot] += m->kern->dot(PIECE, x, x + m->floats / 2);
+}
+
+static void copy_piece(void *arg, int64_t index, int slot)
+{
+    measuring *m = arg;
+    float *x = m->buffer + index * PIECE;
+    (void)slot;
+    memcpy(x + m->floats / 2, x, PIECE * sizeof *x);
+}
+
+static lf_status allocate_buffer(measuring *m, double cache)
+{
+    size_t bytes = FEWEST_BYTES;
+    while (bytes < MOST_BYTES && (double)bytes < 4 * cache)
+        bytes *= 2;
+    for (; bytes >= FEWEST_BYTES; bytes /= 2) {
+        m->buffer = lf_aligned_alloc(bytes);
+        m->floats = (int64_t)(bytes / sizeof *m->buffer);
+        if (m->buffer)
+            return LF_OK;
+    }
+    return LF_ERR_NOMEM;
+}
+
+/* Reading and writing at once take t = b / read + b / write. The share of writing is noisy: it is kept within reason. */
+static double write_rate(double bytes, double took, double read)
+{
+    double left = took - bytes / read;
+    double rate = left > 0 ? bytes / left : read;
+    return rate > read ? read : rate < read / 4 ? read / 4 : rate;
+}
+
+static void measure_memory(measuring *m, lf_cpu_rates *out)
+{
+    const int64_t pieces = m->floats / PIECE;
+    const double bytes = (double)m->floats * sizeof *m->buffer;
+    lf_pool_run(m->pool, pieces, fill_piece, m);
+    out->read_bytes = bytes / best_time(m, pieces / 2, read_piece);
+    out->write_bytes = write_rate(bytes / 2, best_time(m, pieces / 2, copy_piece), out->read_bytes);
+    int64_t all = m->floats, near = (int64_t)(out->cache_bytes / 2) / (2 * PIECE * (int64_t)sizeof *m->buffer);
+    near = near < 1 ? 1 : near > pieces / 2 ? pieces / 2 : near;
+    m->floats = 2 * near * PIECE;
+    out->cache_rate = 2.0 * (double)near * PIECE * sizeof *m->buffer / best_time(m, near, read_piece);
+    out->cache_rate = out->cache_rate > out->read_bytes ? out->cache_rate : out->read_bytes;
+    m->floats = all;
+}
+
+lf_status lf_cpu_measure(const lf_kern *kern, lf_pool *pool, lf_cpu_rates *out, lf_diag *diag)
+{
+    measuring m = {.kern = kern, .pool = pool, .threads = lf_pool_threads(pool)};
+    m.l1_floats = PANEL_FLOATS + (size_t)(kern->mr * kern->nr + kern->mr + kern->nr) + 64; /* panels, a tile, and lines between */
+    m.l1_floats = (m.l1_floats + 1023) / 1024 * 1024;
+    *out = (lf_cpu_rates){.cache_bytes = cache_to_count_on(m.threads)};
+    m.l1 = lf_aligned_alloc(m.l1_floats * (size_t)m.threads * sizeof *m.l1);
+    m.sink = lf_aligned_alloc((size_t)m.threads * sizeof *m.sink);
+    lf_status status = m.l1 && m.sink ? allocate_buffer(&m, out->cache_bytes) : LF_ERR_NOMEM;
+    if (status == LF_OK) {
+        memset(m.sink, 0, (size_t)m.threads * sizeof *m.sink);
+        measure_arithmetic(&m, out);
+        measure_memory(&m, out);
+    } else {
+        status = lf_fail_nomem(diag, "measuring this machine");
+    }
+    lf_aligned_free(m.buffer);
+    lf_aligned_free(m.sink);
+    lf_aligned_free(m.l1);
+    return status;
+}

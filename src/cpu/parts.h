@@ -1,0 +1,254 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the files of the CPU executor share: a plan as numbers, and a run of it. Inside the cpu room; kernels do not see this.
+ *
+ * Rows are worked on in blocks. A block has an area of memory for what its rows carry from phase to phase: kept values, statistics,
+ * partials. A group runs in one of two ways, with the same bits:
+ *   by blocks   a thread takes a block through all phases; the area is the thread's
+ *   whole grid  all threads take one phase after another; there is one area for all rows
+ * Either way the work is cut into pieces (a block's rows times some strips of columns), and strips are always the same LF_STRIP columns. */
+#ifndef LF_CPU_PARTS_H
+#define LF_CPU_PARTS_H
+
+#include "cpu/cpu.h"
+
+/* ---- accesses as numbers ---- */
+
+typedef enum lf_form {
+    LF_FORM_REPEATED,   /* the same element for every index */
+    LF_FORM_CONTIGUOUS, /* neighbours lie side by side */
+    LF_FORM_STRIDED,    /* one axis */
+    LF_FORM_WALKED      /* several */
+} lf_form;
+
+/* The rows of an access, or its columns. Index i, taken apart row-major over the extents, lies at the sum of index * stride
+ * floats. Axes of one element are left out, neighbours that step as one are one. */
+typedef struct lf_side {
+    lf_form form;
+    int rank;
+    int64_t extent[LF_MAX_RANK], stride[LF_MAX_RANK];
+} lf_side;
+
+typedef enum lf_home {
+    LF_HOME_INPUT,    /* index: of the input */
+    LF_HOME_PREPARED, /* index: of the prepared tensor */
+    LF_HOME_OUTPUT,   /* index: of the output */
+    LF_HOME_BUFFER,   /* offset: in the workspace */
+    LF_HOME_BLOCK     /* offset: in the block's area; its rows count from the block's first */
+} lf_home;
+
+typedef struct lf_reach {
+    lf_home home;
+    int32_t index;
+    size_t offset; /* in floats */
+    lf_side row, col;
+} lf_reach;
+
+/* Fails (false): an extent or a stride overflows. */
+bool lf_side_init(lf_side *side, const lf_access *a, int from, int to, const int64_t *dims);
+int64_t lf_side_offset(const lf_side *side, int64_t index);
+/* out[i] = element start + i of the side, which lies from base on; and back. 0 <= n. */
+void lf_side_gather(const lf_side *side, const float *base, int64_t start, int64_t n, float *out);
+void lf_side_scatter(const lf_side *side, float *base, int64_t start, int64_t n, const float *from);
+
+/* ---- a plan at known extents ---- */
+
+typedef enum lf_level { /* what a step's value depends on: how often it is computed */
+    LF_ONCE,      /* nothing: once a piece */
+    LF_PER_STRIP, /* the column: once a strip */
+    LF_PER_ROW    /* row and column */
+} lf_level;
+
+typedef struct lf_step_at {
+    lf_step_kind kind;
+    lf_level level;
+    int32_t reg;   /* the register (LF_STRIP floats) it is computed into; -1: the value is used where it lies */
+    lf_reach from;
+    float number;
+    void (*map)(int64_t n, const float *x, const float *y, const float *z, const float *attr, float *out);
+    int32_t arg[3];
+    float attr[3];
+} lf_step_at;
+
+typedef struct lf_store_at {
+    int32_t step;
+    lf_reach to;
+} lf_store_at;
+
+typedef struct lf_phase_at {
+    bool one_row;
+    int64_t rows, width; /* of the whole grid */
+    int64_t strips;
+    bool along_rows;     /* one column: a strip is up to LF_STRIP rows of it */
+    bool strip_by_strip; /* rows are the inner loop: there is a product tile, or work that rows share */
+    lf_step_at *step;
+    lf_store_at *store;
+    const int32_t *watch;
+    int32_t steps, stores, watches, registers;
+} lf_phase_at;
+
+typedef struct lf_stat_at {
+    lf_monoid monoid;
+    lf_span span;
+    int states, results;
+    int32_t phase, step;
+    int64_t rows;                     /* of statistics: 1 where there is one row of them */
+    int64_t own;                      /* statistics a row */
+    int64_t length, count;            /* as in lf_stat; ROW: length is the width, COLUMN: the rows */
+    int64_t strips;                   /* ROW: partials a row; COLUMN: partials a column, one a block of rows */
+    int64_t width;                    /* COLUMN: columns */
+    lf_window window;
+    lf_reach from;
+    size_t result[LF_MAX_RESULTS];    /* offsets in the block's area: [rows of the block][own] */
+    size_t partial;                   /* the same: ROW [rows of the block][strips][states], COLUMN [strips][states][width] */
+} lf_stat_at;
+
+typedef struct lf_product_at {
+    bool present;
+    bool dots;               /* few columns: a dot product for each element, w as rows [n][k] */
+    bool weight_fixed, w_is_kn;
+    int32_t phase;
+    int64_t n, k;
+    int64_t ldc;             /* of the product tile */
+    int64_t x_panel;         /* floats from one packed panel of mr rows of x to the next */
+    int64_t w_panel;         /* the same for nr columns of w */
+    lf_reach x, weight;
+} lf_product_at;
+
+typedef struct lf_group_at {
+    int64_t rows;
+    bool whole_grid;
+    int64_t block_rows;      /* but for the last block; a multiple of mr for a product */
+    lf_product_at product;
+    lf_phase_at *phase;
+    lf_stat_at *stat;
+    int32_t phases, stats;
+    bool share_x;            /* x is packed once for all pieces, into the block's area */
+    size_t packed_x;         /* in the block's area: [blocks][panels of a block][x_panel]; else in the thread's: one block */
+    /* offsets in floats in a thread's scratch */
+    size_t block_area;       /* by blocks only */
+    size_t tile;             /* [block_rows][ldc] */
+    size_t panel;            /* [LF_KBLOCK][nr], for w that is packed at the call */
+    size_t x_row, w_rows;    /* dots: [k] of a row of x that is not contiguous; [n][k] of a w that lies [k][n] */
+    size_t registers;        /* [registers][LF_STRIP] */
+    size_t pointers;         /* value of every step, base of every step and store */
+} lf_group_at;
+
+struct lf_cpu_instance {
+    const lf_plan *plan; /* borrowed */
+    const lf_kern *kern; /* borrowed */
+    lf_arena arena;
+    lf_group_at *group;
+    int32_t groups;
+    int threads;
+    size_t shared, thread, thread_size, total; /* workspace in floats: where the grids' area and the threads' scratch begin */
+};
+
+/* ---- instance.c, layout.c ---- */
+
+/* Memory to be laid out, in floats; every part begins on a cache line. */
+typedef struct lf_layout {
+    size_t floats;
+    bool overflow;
+} lf_layout;
+
+/* Takes a * b * c floats and gives their offset. */
+size_t lf_layout_take(lf_layout *l, int64_t a, int64_t b, int64_t c);
+
+/* Decides how the group runs, its blocks, and lays out its area and scratch; needs its phases, product and statistics as numbers.
+ * area, scratch: what the group needs of either. in_area: one per kept value, its offset in the area (those in outputs have none). */
+void lf_group_schedule(lf_group_at *g, const lf_group *plan, const lf_kern *kern, const int64_t *dims, int threads);
+void lf_group_layout(lf_group_at *g, const lf_group *plan, const lf_kern *kern, const int64_t *dims, size_t *in_area,
+                     lf_layout *area, lf_layout *scratch);
+
+static inline int64_t lf_ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+static inline int64_t lf_min64(int64_t a, int64_t b) { return a < b ? a : b; }
+static inline int64_t lf_max64(int64_t a, int64_t b) { return a > b ? a : b; }
+static inline int64_t lf_round_up(int64_t a, int64_t b) { return lf_ceil_div(a, b) * b; }
+
+/* Blocks of rows of a phase. */
+static inline int64_t lf_blocks(const lf_group_at *g, int64_t rows) { return lf_ceil_div(rows, g->block_rows); }
+
+/* Should so few columns be dot products rather than tiles? By n alone, so that a row's bits do not depend on the batch. */
+static inline bool lf_wants_dots(const lf_kern *kern, int64_t n) { return 2 * n < kern->nr; }
+/* Panels begin on cache lines. */
+static inline int64_t lf_panel_floats(int64_t k, int64_t width) { return lf_round_up(k * width, 16); }
+
+/* ---- weights.c, pack.c ---- */
+
+struct lf_cpu_weights {
+    lf_arena arena;
+    int32_t tensors, groups;
+    const float **tensor;  /* one per prepared: row-major; NULL where only the packed form is left */
+    float **owned;         /* one per prepared: to be freed; NULL where borrowed */
+    const float **product; /* one per group: packed panels [n / nr][k][nr], or rows [n][k] for dots; NULL: as it lies in tensor */
+    float **packed;        /* one per group: to be freed; NULL where shared or borrowed */
+    size_t bytes;
+};
+
+/* to[k][width] = the first n of width rows of `from` turned into columns, the others 0. from: [n][ld], k of ld used. */
+void lf_pack_rows(const float *from, int64_t ld, int64_t n, int64_t width, int64_t k, float *to);
+/* to[k][width] = from[k][ld]'s first n columns, the others 0. */
+void lf_pack_columns(const float *from, int64_t ld, int64_t n, int64_t width, int64_t k, float *to);
+/* to[k][mr] for each panel: rows [row, row + rows) of x (an access at base), columns [k0, k0 + k), the missing
+ * rows 0. */
+void lf_pack_x(const lf_reach *x, const float *base, int64_t row, int64_t rows, int64_t mr, int64_t k0, int64_t k, float *to);
+
+/* ---- a run ---- */
+
+typedef struct lf_run {
+    const lf_cpu_instance *instance;
+    const lf_cpu_weights *weights;
+    const float *const *input;
+    float *const *output;
+    float *workspace;
+    unsigned char *flagged;
+    int64_t batch;
+    lf_pool *pool;
+} lf_run;
+
+/* A block's rows times the strips [strip, strip_end) in one phase, worked on by one thread. */
+typedef struct lf_piece {
+    const lf_run *run;
+    const lf_group_at *group;
+    int32_t group_index;
+    const lf_phase_at *phase;
+    float *area;           /* the block's, or the grid's */
+    float *scratch;        /* the thread's */
+    int64_t area_row;      /* the row of the grid that is row 0 of the area */
+    int64_t block;         /* number of the block */
+    int64_t row, rows;     /* of the grid */
+    int64_t strip, strip_end;
+} lf_piece;
+
+/* Where an access begins; row r of the grid is row r - (home is the block's area ? area_row : 0) of it. */
+static inline float *lf_reach_base(const lf_run *run, const lf_reach *r, float *area)
+{
+    switch (r->home) {
+    case LF_HOME_INPUT:
+        return (float *)run->input[r->index];
+    case LF_HOME_PREPARED:
+        return (float *)run->weights->tensor[r->index];
+    case LF_HOME_OUTPUT:
+        return run->output[r->index];
+    case LF_HOME_BUFFER:
+        return run->workspace + r->offset;
+    case LF_HOME_BLOCK:
+        return area + r->offset;
+    }
+    return NULL;
+}
+
+/* product.c: packs panels [panel, panel_end) of the block's x, columns [k0, k0 + k), into the block's packed x. */
+void lf_product_pack_x(const lf_piece *p, int64_t panel, int64_t panel_end, int64_t k0, int64_t k, float *packed);
+/* Gets w ready for a piece where it must be done at the call. */
+void lf_product_begin(const lf_piece *p);
+/* The product of the piece's rows with one strip of columns -> tile [rows rounded up to mr][ldc]. packed: the block's x. */
+void lf_product_tile(const lf_piece *p, const float *packed, int64_t strip, float *tile);
+
+/* tail.c: the phase's program over the piece, product tiles included. packed: the block's x, NULL without a product. */
+void lf_tail_run(const lf_piece *p, const float *packed);
+
+/* stats.c: finishes statistics [from, to) of those of the area, counted over rows and then `own`. */
+void lf_stat_finish(const lf_run *run, const lf_stat_at *s, float *area, int64_t area_row, int64_t from, int64_t to);
+
+#endif

@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The product of a block of rows with a strip of columns. Many columns: packed panels through gemm, a run of LF_KBLOCK
+ * at a time, every row of the block before the next panel of w. Few columns: a dot product for each element. */
+#include <string.h>
+
+#include "cpu/parts.h"
+
+static int64_t area_row_of(const lf_piece *p, const lf_reach *r, int64_t row)
+{
+    return r->home == LF_HOME_BLOCK ? row - p->area_row : row;
+}
+
+void lf_product_pack_x(const lf_piece *p, int64_t panel, int64_t panel_end, int64_t k0, int64_t k, float *packed)
+{
+    const lf_product_at *product = &p->group->product;
+    const int64_t mr = p->run->instance->kern->mr;
+    const float *base = lf_reach_base(p->run, &product->x, p->area);
+    for (; panel < panel_end; panel++) {
+        int64_t row = area_row_of(p, &product->x, p->row + panel * mr);
+        int64_t rows = lf_min64(mr, p->rows - panel * mr);
+        lf_pack_x(&product->x, base, row, rows, mr, k0, k, packed + panel * product->x_panel + k0 * mr);
+    }
+}
+
+/* w as it lies: [n][k], or [k][n]. */
+static const float *weight_as_is(const lf_piece *p)
+{
+    return lf_reach_base(p->run, &p->group->product.weight, p->area);
+}
+
+static const float *weight_prepared(const lf_piece *p)
+{
+    return p->group->product.weight_fixed ? p->run->weights->product[p->group_index] : NULL;
+}
+
+void lf_product_begin(const lf_piece *p)
+{
+    const lf_product_at *product = &p->group->product;
+    if (!product->dots || !product->w_is_kn || weight_prepared(p))
+        return;
+    const float *w = weight_as_is(p);
+    float *rows = p->scratch + p->group->w_rows;
+    for (int64_t j = 0; j < product->n; j++)
+        for (int64_t i = 0; i < product->k; i++)
+            rows[j * product->k + i] = w[i * product->n + j];
+}
+
+/* c: [rows][ldc = n] */
+static void dots(const lf_piece *p, float *c)
+{
+    const lf_product_at *product = &p->group->product;
+    const lf_kern *kern = p->run->instance->kern;
+    const float *w = weight_prepared(p);
+    if (!w)
+        w = product->w_is_kn ? p->scratch + p->group->w_rows : weight_as_is(p);
+    const float *base = lf_reach_base(p->run, &product->x, p->area);
+    for (int64_t i = 0; i < p->rows; i++) {
+        const float *x = base + lf_side_offset(&product->x.row, area_row_of(p, &product->x, p->row + i));
+        if (product->x.col.form != LF_FORM_CONTIGUOUS) {
+            lf_side_gather(&product->x.col, x, 0, product->k, p->scratch + p->group->x_row);
+            x = p->scratch + p->group->x_row;
+        }
+        for (int64_t j = 0; j < product->n; j++)
+            c[i * product->ldc + j] = kern->dot(product->k, x, w + j * product->k);
+    }
+}
+
+/* The panel of columns [col, col + nr) of w in the run of K that begins at k0: where it was packed before, or packed now. */
+static const float *panel_of(const lf_piece *p, const float *prepared, int64_t col, int64_t k0, int64_t k)
+{
+    const lf_product_at *product = &p->group->product;
+    const int64_t nr = p->run->instance->kern->nr;
+    if (prepared)
+        return prepared + col / nr * product->w_panel + k0 * nr;
+    const float *w = weight_as_is(p);
+    float *panel = p->scratch + p->group->panel;
+    int64_t n = lf_min64(nr, product->n - col);
+    if (product->w_is_kn)
+        lf_pack_columns(w + k0 * product->n + col, product->n, n, nr, k, panel);
+    else
+        lf_pack_rows(w + col * product->k + k0, product->k, n, nr, k, panel);
+    return panel;
+}
+
+void lf_product_tile(const lf_piece *p, const float *packed, int64_t strip, float *tile)
+{
+    const lf_product_at *product = &p->group->product;
+    const lf_kern *kern = p->run->instance->kern;
+    if (product->dots) {
+        dots(p, tile);
+        return;
+    }
+    const int64_t mr = kern->mr, nr = kern->nr, ldc = product->ldc;
+    const int64_t panels = lf_ceil_div(p->rows, mr);
+    const int64_t first = strip * LF_STRIP, end = lf_min64(first + LF_STRIP, product->n);
+    const float *prepared = weight_prepared(p);
+    if (product->k == 0)
+        memset(tile, 0, (size_t)(panels * mr * ldc) * sizeof *tile);
+    for (int64_t k0 = 0; k0 < product->k; k0 += LF_KBLOCK) {
+        const int64_t k = lf_min64(LF_KBLOCK, product->k - k0);
+        for (int64_t col = first; col < end; col += nr) {
+            const float *w = panel_of(p, prepared, col, k0, k);
+            for (int64_t i = 0; i < panels; i++)
+                kern->gemm(k, packed + i * product->x_panel + k0 * mr, w, tile + i * mr * ldc + (col - first), ldc, k0 > 0);
+        }
+    }
+}

@@ -1,0 +1,188 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The loops over groups, phases and blocks of rows. Threads change who does a piece, never what a piece is made of. */
+#include <assert.h>
+
+#include "cpu/parts.h"
+
+/* Less work than this, in operations on elements, is done before other threads would have woken up. */
+enum { WORTH_WAKING = 1 << 16 };
+
+typedef struct task {
+    lf_run run;
+    int32_t group_index;
+    const lf_group_at *group;
+    const lf_phase_at *phase;
+    const lf_stat_at *stat;
+    float *area;          /* whole grid: the grid's */
+    int64_t ranges;       /* whole grid: into how many runs of strips a block's columns are cut */
+    int64_t chunk;        /* statistics a call; panels or runs of K a call */
+} task;
+
+static float *scratch_of(const lf_run *run, int slot)
+{
+    assert(slot < run->instance->threads);
+    return run->workspace + run->instance->thread + (size_t)slot * run->instance->thread_size;
+}
+
+static bool has_product(const lf_group_at *g, const lf_phase_at *phase)
+{
+    return g->product.present && phase == &g->phase[g->product.phase];
+}
+
+static bool has_packed_x(const lf_group_at *g, const lf_phase_at *phase)
+{
+    return has_product(g, phase) && !g->product.dots;
+}
+
+/* Operations, very roughly. */
+static double work_of(const lf_group_at *g, const lf_phase_at *phase)
+{
+    double each = phase->steps + phase->stores + (has_product(g, phase) ? 2.0 * (double)g->product.k : 0.0);
+    return each * (double)phase->rows * (double)phase->width;
+}
+
+static lf_pool *pool_for(const lf_run *run, double work)
+{
+    return work < WORTH_WAKING ? NULL : run->pool;
+}
+
+/* ---- by blocks ---- */
+
+static void run_block(void *arg, int64_t block, int slot)
+{
+    const task *t = arg;
+    const lf_group_at *g = t->group;
+    lf_piece p = {.run = &t->run, .group = g, .group_index = t->group_index, .scratch = scratch_of(&t->run, slot), .block = block};
+    p.area = p.scratch + g->block_area;
+    p.row = p.area_row = block * g->block_rows;
+    p.rows = lf_min64(g->block_rows, g->rows - p.row);
+    for (int32_t i = 0; i < g->phases; i++) {
+        const lf_phase_at *phase = p.phase = &g->phase[i];
+        float *packed = has_packed_x(g, phase) ? p.scratch + g->packed_x : NULL;
+        if (packed)
+            lf_product_pack_x(&p, 0, lf_ceil_div(p.rows, t->run.instance->kern->mr), 0, g->product.k, packed);
+        if (has_product(g, phase))
+            lf_product_begin(&p);
+        p.strip_end = phase->strips;
+        if (phase->steps > 0)
+            lf_tail_run(&p, packed);
+        for (int32_t s = 0; s < g->stats; s++)
+            if (g->stat[s].phase == i)
+                lf_stat_finish(&t->run, &g->stat[s], p.area, p.area_row, 0, p.rows * g->stat[s].own);
+    }
+}
+
+static void group_by_blocks(task *t)
+{
+    double work = 0;
+    for (int32_t i = 0; i < t->group->phases; i++)
+        work += work_of(t->group, &t->group->phase[i]);
+    lf_pool_run(pool_for(&t->run, work), lf_blocks(t->group, t->group->rows), run_block, t);
+}
+
+/* ---- whole grid ---- */
+
+static lf_piece piece_of(const task *t, int64_t block, int slot)
+{
+    lf_piece p = {.run = &t->run, .group = t->group, .group_index = t->group_index, .phase = t->phase, .area = t->area,
+                  .block = block, .row = block * t->group->block_rows, .scratch = scratch_of(&t->run, slot)};
+    p.rows = lf_min64(t->group->block_rows, t->phase->rows - p.row);
+    return p;
+}
+
+static int64_t panels_of_block(const task *t)
+{
+    return lf_ceil_div(t->group->block_rows, t->run.instance->kern->mr);
+}
+
+static float *shared_x(const task *t, int64_t block)
+{
+    return t->area + t->group->packed_x + block * panels_of_block(t) * t->group->product.x_panel;
+}
+
+/* index: over blocks, panels of a block, runs of `chunk` of K. */
+static void run_pack(void *arg, int64_t index, int slot)
+{
+    const task *t = arg;
+    const int64_t runs = lf_ceil_div(t->group->product.k, t->chunk);
+    const int64_t panel = index / runs % panels_of_block(t), k0 = index % runs * t->chunk;
+    lf_piece p = piece_of(t, index / runs / panels_of_block(t), slot);
+    if (panel * t->run.instance->kern->mr < p.rows)
+        lf_product_pack_x(&p, panel, panel + 1, k0, lf_min64(t->chunk, t->group->product.k - k0), shared_x(t, p.block));
+}
+
+/* index: over blocks, ranges of strips. */
+static void run_piece(void *arg, int64_t index, int slot)
+{
+    const task *t = arg;
+    const lf_group_at *g = t->group;
+    lf_piece p = piece_of(t, index / t->ranges, slot);
+    const int64_t range = index % t->ranges;
+    p.strip = t->phase->strips * range / t->ranges;
+    p.strip_end = t->phase->strips * (range + 1) / t->ranges;
+    float *packed = NULL;
+    if (has_packed_x(g, t->phase)) {
+        packed = g->share_x ? shared_x(t, p.block) : p.scratch + g->packed_x;
+        if (!g->share_x)
+            lf_product_pack_x(&p, 0, lf_ceil_div(p.rows, t->run.instance->kern->mr), 0, g->product.k, packed);
+    }
+    if (has_product(g, t->phase))
+        lf_product_begin(&p);
+    lf_tail_run(&p, packed);
+}
+
+static void run_stat(void *arg, int64_t index, int slot)
+{
+    const task *t = arg;
+    (void)slot;
+    const int64_t from = index * t->chunk, all = t->stat->rows * t->stat->own;
+    lf_stat_finish(&t->run, t->stat, t->area, 0, from, lf_min64(from + t->chunk, all));
+}
+
+static void finish_grid(task *t, const lf_stat_at *s)
+{
+    const int64_t all = s->rows * s->own;
+    int64_t each = s->span == LF_SPAN_WINDOW ? s->window.kernel : s->span == LF_SPAN_SEGMENT ? s->length : s->strips;
+    each = 4 * lf_max64(each, 1); /* operations a statistic, roughly */
+    t->stat = s;
+    t->chunk = lf_max64(1, WORTH_WAKING / each);
+    lf_pool_run(pool_for(&t->run, (double)each * (double)all), lf_ceil_div(all, t->chunk), run_stat, t);
+}
+
+static void phase_over_grid(task *t, int32_t index)
+{
+    enum { PACK_RUN = 8 * LF_KBLOCK };
+    const lf_group_at *g = t->group;
+    const lf_phase_at *phase = t->phase = &g->phase[index];
+    lf_pool *pool = pool_for(&t->run, work_of(g, phase));
+    const int64_t blocks = lf_blocks(g, phase->rows);
+    if (phase->steps > 0 && phase->strips > 0 && blocks > 0) {
+        if (has_packed_x(g, phase) && g->share_x) {
+            t->chunk = PACK_RUN;
+            lf_pool_run(pool, blocks * panels_of_block(t) * lf_ceil_div(g->product.k, t->chunk), run_pack, t);
+        }
+        /* A few pieces a thread even out what they take; a block's columns are cut only where blocks do not suffice. */
+        t->ranges = lf_min64(phase->strips, lf_ceil_div(4 * (int64_t)t->run.instance->threads, blocks));
+        if (has_packed_x(g, phase) && !g->share_x)
+            t->ranges = 1;
+        lf_pool_run(pool, blocks * t->ranges, run_piece, t);
+    }
+    for (int32_t s = 0; s < g->stats; s++)
+        if (g->stat[s].phase == index)
+            finish_grid(t, &g->stat[s]);
+}
+
+void lf_cpu_run(const lf_cpu_instance *instance, const lf_cpu_weights *weights, const float *const *input, float *const *output,
+                void *workspace, unsigned char *flagged, int64_t batch, lf_pool *pool)
+{
+    assert(lf_pool_threads(pool) <= instance->threads);
+    task t = {.run = {instance, weights, input, output, workspace, flagged, batch, pool}};
+    t.area = t.run.workspace + instance->shared;
+    for (t.group_index = 0; t.group_index < instance->groups; t.group_index++) {
+        t.group = &instance->group[t.group_index];
+        if (!t.group->whole_grid)
+            group_by_blocks(&t);
+        for (int32_t i = 0; t.group->whole_grid && i < t.group->phases; i++)
+            phase_over_grid(&t, i);
+    }
+}

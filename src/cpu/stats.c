@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Finishing statistics: partials combined in order of column or of row block, segments and windows taken from the finished
+ * row. One statistic at a time, by one thread, in an order its extents fix: so bits depend on nothing else. */
+#include "cpu/parts.h"
+
+/* Folds n elements of a row, from column col on, into s, which holds what came before. `filled`: whether it holds anything. */
+static void fold_more(const lf_run *run, const lf_stat_at *stat, const float *row, int64_t col, int64_t n, bool *filled, float *s)
+{
+    const lf_kern *kern = run->instance->kern;
+    float room[LF_STRIP], t[LF_MAX_STATE];
+    for (int64_t at = 0; at < n; at += LF_STRIP) {
+        const int64_t length = lf_min64(LF_STRIP, n - at);
+        const float *x = row + col + at;
+        if (stat->from.col.form != LF_FORM_CONTIGUOUS) {
+            lf_side_gather(&stat->from.col, row, col + at, length, room);
+            x = room;
+        }
+        kern->fold[stat->monoid](length, x, *filled ? t : s);
+        if (*filled)
+            lf_monoid_combine(stat->monoid, s, t);
+        *filled = true;
+    }
+}
+
+static void window(const lf_run *run, const lf_stat_at *stat, const float *row, int64_t index, float *s, float *n)
+{
+    const lf_window *w = &stat->window;
+    const int64_t run_of = index / stat->count * stat->length;
+    const int64_t start = index % stat->count * w->stride - w->padding;
+    int64_t from = 0, to = w->kernel; /* taps inside the run */
+    if (start < 0)
+        from = lf_ceil_div(-start, w->dilation);
+    if (start + (w->kernel - 1) * w->dilation >= stat->length)
+        to = lf_max64(from, lf_ceil_div(stat->length - start, w->dilation));
+    bool filled = false;
+    if (w->dilation == 1)
+        fold_more(run, stat, row, run_of + start + from, to - from, &filled, s);
+    else
+        for (int64_t tap = from; tap < to; tap++)
+            fold_more(run, stat, row, run_of + start + tap * w->dilation, 1, &filled, s);
+    if (!filled)
+        lf_monoid_identity(stat->monoid, s);
+    /* PyTorch's divisor: padding counts where asked to, but not what ceil_mode lets hang over it. */
+    int64_t count = w->include_pad ? lf_min64(start + w->kernel, stat->length + w->padding) - start : to - from;
+    *n = (float)lf_max64(count, 1);
+}
+
+/* [strips][states] of one row. */
+static void combine_row(const lf_stat_at *stat, const float *partial, float *s)
+{
+    if (stat->strips == 0)
+        lf_monoid_identity(stat->monoid, s);
+    for (int i = 0; stat->strips > 0 && i < stat->states; i++)
+        s[i] = partial[i];
+    for (int64_t strip = 1; strip < stat->strips; strip++)
+        lf_monoid_combine(stat->monoid, s, partial + strip * stat->states);
+}
+
+/* [blocks][states][width], one column of it. */
+static void combine_column(const lf_stat_at *stat, const float *partial, int64_t col, float *s)
+{
+    if (stat->strips == 0)
+        lf_monoid_identity(stat->monoid, s);
+    for (int64_t block = 0; block < stat->strips; block++) {
+        float t[LF_MAX_STATE];
+        for (int i = 0; i < stat->states; i++)
+            (block == 0 ? s : t)[i] = partial[(block * stat->states + i) * stat->width + col];
+        if (block > 0)
+            lf_monoid_combine(stat->monoid, s, t);
+    }
+}
+
+void lf_stat_finish(const lf_run *run, const lf_stat_at *stat, float *area, int64_t area_row, int64_t from, int64_t to)
+{
+    const float *base = stat->step < 0 ? lf_reach_base(run, &stat->from, area) : NULL;
+    for (int64_t i = from; i < to; i++) {
+        const int64_t row = i / stat->own, index = i % stat->own;
+        float s[LF_MAX_STATE] = {0}, r[LF_MAX_RESULTS] = {0}, n = (float)stat->length;
+        const float *x = base;
+        if (x)
+            x += lf_side_offset(&stat->from.row, stat->from.home == LF_HOME_BLOCK ? row : row + area_row);
+        switch (stat->span) {
+        case LF_SPAN_ROW:
+            combine_row(stat, area + stat->partial + row * stat->strips * stat->states, s);
+            break;
+        case LF_SPAN_COLUMN:
+            combine_column(stat, area + stat->partial, index, s);
+            break;
+        case LF_SPAN_SEGMENT: {
+            bool filled = false;
+            fold_more(run, stat, x, index * stat->length, stat->length, &filled, s);
+            if (!filled)
+                lf_monoid_identity(stat->monoid, s);
+            break;
+        }
+        case LF_SPAN_WINDOW:
+            window(run, stat, x, index, s, &n);
+            break;
+        }
+        lf_monoid_finish(stat->monoid, s, n, r);
+        for (int k = 0; k < stat->results; k++)
+            area[stat->result[k] + (size_t)i] = r[k];
+    }
+}

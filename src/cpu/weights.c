@@ -1,0 +1,316 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A plan's prepared tensors: folded in double precision, rounded once, packed for the products that read them. */
+#include <assert.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "cpu/parts.h"
+
+/* Elements that lf_eval may give at once, in doubles: a gigabyte. Tensors beyond that are evaluated one after the other. */
+#define AT_ONCE ((int64_t)1 << 27)
+
+enum { CHUNK = 1 << 18 }; /* elements a thread takes at a time */
+
+typedef struct building {
+    lf_cpu_weights *w;
+    const lf_plan *plan;
+    const lf_kern *kern;
+    const float *const *param;
+    lf_pool *pool;
+    lf_diag *diag;
+    const int64_t *dims; /* prepared tensors have no named extent; any values do */
+} building;
+
+static lf_status no_memory(const building *b)
+{
+    return lf_fail_nomem(b->diag, "the prepared weights");
+}
+
+static int64_t elements_of(const building *b, lf_node n)
+{
+    return lf_shape_count(&lf_at(b->plan->graph, n)->shape, b->dims);
+}
+
+static float *own(building *b, int64_t floats)
+{
+    float *p = lf_aligned_alloc((size_t)floats * sizeof *p);
+    if (p)
+        b->w->bytes += (size_t)floats * sizeof *p;
+    return p;
+}
+
+static void disown(building *b, float **p, int64_t floats)
+{
+    lf_aligned_free(*p);
+    *p = NULL;
+    b->w->bytes -= (size_t)floats * sizeof **p;
+}
+
+/* ---- loops over many elements ---- */
+
+typedef struct sweep {
+    const double *wide; /* rounded into narrow, or NULL */
+    float *narrow;
+    const float *check; /* looked at for values that are not finite, or NULL */
+    int64_t count;
+    atomic_bool found;
+} sweep;
+
+static void sweep_chunk(void *arg, int64_t index, int slot)
+{
+    sweep *s = arg;
+    (void)slot;
+    const int64_t from = index * CHUNK, to = lf_min64(from + CHUNK, s->count);
+    for (int64_t i = from; s->wide && i < to; i++)
+        s->narrow[i] = (float)s->wide[i];
+    uint32_t found = 0;
+    for (int64_t i = from; s->check && i < to; i++) {
+        uint32_t bits;
+        memcpy(&bits, s->check + i, sizeof bits);
+        found |= (uint32_t)((bits & 0x7f800000u) == 0x7f800000u);
+    }
+    if (found)
+        atomic_store_explicit(&s->found, true, memory_order_relaxed);
+}
+
+static void round_to_floats(lf_pool *pool, const double *wide, int64_t count, float *narrow)
+{
+    sweep s = {.wide = wide, .narrow = narrow, .count = count};
+    lf_pool_run(pool, lf_ceil_div(count, CHUNK), sweep_chunk, &s);
+}
+
+static bool all_finite(lf_pool *pool, const float *x, int64_t count)
+{
+    sweep s = {.check = x, .count = count};
+    lf_pool_run(pool, lf_ceil_div(count, CHUNK), sweep_chunk, &s);
+    return !atomic_load_explicit(&s.found, memory_order_relaxed);
+}
+
+/* ---- evaluation ---- */
+
+/* Evaluates count prepared tensors, numbers given by which, and rounds them. */
+static lf_status evaluate(building *b, const lf_bound *bound, const int32_t *which, size_t count)
+{
+    const lf_plan *plan = b->plan;
+    lf_node *wanted = calloc(count + 1, sizeof *wanted);
+    double **wide = calloc(count + 1, sizeof *wide);
+    lf_status status = wanted && wide ? LF_OK : no_memory(b);
+    for (size_t i = 0; i < count && status == LF_OK; i++) {
+        wanted[i] = plan->prepared[which[i]];
+        wide[i] = lf_aligned_alloc((size_t)elements_of(b, wanted[i]) * sizeof **wide);
+        if (!wide[i])
+            status = no_memory(b);
+    }
+    if (status == LF_OK)
+        status = lf_eval(plan->graph, b->dims, bound, wanted, count, wide, b->diag);
+    for (size_t i = 0; i < count && status == LF_OK; i++) {
+        const int64_t elements = elements_of(b, wanted[i]);
+        float *narrow = own(b, elements);
+        if (!narrow) {
+            status = no_memory(b);
+            break;
+        }
+        round_to_floats(b->pool, wide[i], elements, narrow);
+        b->w->tensor[which[i]] = b->w->owned[which[i]] = narrow;
+        lf_aligned_free(wide[i]);
+        wide[i] = NULL;
+    }
+    for (size_t i = 0; wide && i < count; i++)
+        lf_aligned_free(wide[i]);
+    free(wide);
+    free(wanted);
+    return status;
+}
+
+/* Parameters are borrowed, everything else is evaluated. */
+static lf_status prepare_tensors(building *b)
+{
+    const lf_plan *plan = b->plan;
+    const lf_graph *g = plan->graph;
+    lf_bound *bound = calloc((size_t)g->count + 1, sizeof *bound);
+    int32_t *which = calloc((size_t)plan->prepareds + 1, sizeof *which);
+    lf_status status = bound && which ? LF_OK : no_memory(b);
+    size_t count = 0;
+    int64_t elements = 0;
+    for (lf_node n = 0; n < g->count && status == LF_OK; n++)
+        if (lf_at(g, n)->op == LF_OP_param)
+            bound[n].f32 = b->param[n];
+    for (int32_t i = 0; i < plan->prepareds && status == LF_OK; i++) {
+        lf_node n = plan->prepared[i];
+        if (lf_at(g, n)->op == LF_OP_param) {
+            b->w->tensor[i] = b->param[n];
+        } else {
+            which[count++] = i;
+            elements = lf_min64(AT_ONCE + 1, elements + lf_min64(elements_of(b, n), AT_ONCE + 1));
+        }
+    }
+    if (status == LF_OK && count > 0 && elements <= AT_ONCE)
+        status = evaluate(b, bound, which, count);
+    else
+        for (size_t i = 0; i < count && status == LF_OK; i++)
+            status = evaluate(b, bound, which + i, 1);
+    free(bound);
+    free(which);
+    return status;
+}
+
+/* Every parameter that a prepared tensor is made from, and every prepared tensor. */
+static lf_status find_finite(building *b, bool *finite)
+{
+    const lf_plan *plan = b->plan;
+    const lf_graph *g = plan->graph;
+    bool *needed = calloc((size_t)g->count + 1, sizeof *needed);
+    if (!needed)
+        return no_memory(b);
+    *finite = true;
+    for (int32_t i = 0; i < plan->prepareds; i++) {
+        needed[plan->prepared[i]] = true;
+        if (b->w->owned[i])
+            *finite = *finite && all_finite(b->pool, b->w->tensor[i], elements_of(b, plan->prepared[i]));
+    }
+    for (lf_node n = g->count - 1; n >= 0; n--) {
+        if (!needed[n])
+            continue;
+        const lf_node_info *info = lf_at(g, n);
+        if (info->op == LF_OP_param)
+            *finite = *finite && all_finite(b->pool, b->param[n], elements_of(b, n));
+        for (int a = 0; a < lf_op_row(info->op)->arg_count; a++)
+            if (info->arg[a] != LF_NONE)
+                needed[info->arg[a]] = true;
+    }
+    free(needed);
+    return LF_OK;
+}
+
+/* ---- packing ---- */
+
+typedef struct packing {
+    const float *from; /* [n][k], or [k][n] */
+    float *to;         /* panels [n / nr][k][nr], or rows [n][k] */
+    bool is_kn, dots;
+    int64_t n, k, nr, panel;
+} packing;
+
+static void pack_panel(void *arg, int64_t index, int slot)
+{
+    const packing *p = arg;
+    (void)slot;
+    const int64_t col = index * p->nr, n = lf_min64(p->nr, p->n - col);
+    if (p->dots) /* from [k][n]: one panel that is w turned over */
+        for (int64_t i = 0; i < p->k; i++)
+            for (int64_t j = 0; j < n; j++)
+                p->to[(col + j) * p->k + i] = p->from[i * p->n + col + j];
+    else if (p->is_kn)
+        lf_pack_columns(p->from + col, p->n, n, p->nr, p->k, p->to + index * p->panel);
+    else
+        lf_pack_rows(p->from + col * p->k, p->k, n, p->nr, p->k, p->to + index * p->panel);
+}
+
+/* The form in which group's product reads its weight; shared with an earlier group that reads the same. */
+static lf_status pack_product(building *b, int32_t index)
+{
+    const lf_plan *plan = b->plan;
+    const lf_product *product = &plan->group[index].product;
+    if (product->node == LF_NONE || !product->weight_fixed)
+        return LF_OK;
+    for (int32_t i = 0; i < index; i++) {
+        const lf_product *other = &plan->group[i].product;
+        if (other->node != LF_NONE && other->weight_fixed && other->weight == product->weight && other->w_is_kn == product->w_is_kn) {
+            b->w->product[index] = b->w->product[i];
+            return LF_OK;
+        }
+    }
+    packing p = {.from = b->w->tensor[plan->where[product->weight]], .is_kn = product->w_is_kn, .nr = b->kern->nr};
+    p.n = lf_extent_at(product->n, b->dims);
+    p.k = lf_extent_at(product->k, b->dims);
+    p.dots = lf_wants_dots(b->kern, p.n);
+    if (p.dots && !p.is_kn)
+        return LF_OK; /* as it lies */
+    p.panel = lf_panel_floats(p.k, p.nr);
+    int64_t floats;
+    if (!(p.dots ? lf_mul_i64(p.n, p.k, &floats) : lf_mul_i64(lf_ceil_div(p.n, p.nr), p.panel, &floats)))
+        return no_memory(b);
+    b->w->packed[index] = p.to = own(b, floats);
+    if (!p.to)
+        return no_memory(b);
+    lf_pool_run(b->pool, lf_ceil_div(p.n, p.nr), pack_panel, &p);
+    b->w->product[index] = p.to;
+    return LF_OK;
+}
+
+/* Frees the row-major form of what is only read packed. */
+static void drop_unpacked(building *b)
+{
+    const lf_plan *plan = b->plan;
+    for (int32_t i = 0; i < plan->prepareds; i++) {
+        bool as_it_lies = !plan->packed_only[i];
+        for (int32_t g = 0; g < plan->groups; g++) {
+            const lf_product *product = &plan->group[g].product;
+            if (product->node != LF_NONE && product->weight_fixed && product->weight == plan->prepared[i] && !b->w->product[g])
+                as_it_lies = true;
+        }
+        if (as_it_lies || !b->w->owned[i])
+            continue;
+        disown(b, &b->w->owned[i], elements_of(b, plan->prepared[i]));
+        b->w->tensor[i] = NULL;
+    }
+}
+
+static lf_status build(building *b, bool pack, bool *finite)
+{
+    lf_cpu_weights *w = b->w;
+    w->tensor = lf_arena_array(&w->arena, (size_t)b->plan->prepareds + 1, sizeof *w->tensor);
+    w->owned = lf_arena_array(&w->arena, (size_t)b->plan->prepareds + 1, sizeof *w->owned);
+    w->product = lf_arena_array(&w->arena, (size_t)b->plan->groups + 1, sizeof *w->product);
+    w->packed = lf_arena_array(&w->arena, (size_t)b->plan->groups + 1, sizeof *w->packed);
+    if (!w->tensor || !w->owned || !w->product || !w->packed)
+        return no_memory(b);
+    lf_status status = prepare_tensors(b);
+    if (status == LF_OK && finite)
+        status = find_finite(b, finite);
+    for (int32_t g = 0; g < b->plan->groups && status == LF_OK && pack; g++)
+        status = pack_product(b, g);
+    if (status == LF_OK && pack)
+        drop_unpacked(b);
+    return status;
+}
+
+lf_status lf_cpu_weights_new(const lf_plan *plan, const lf_kern *kern, const float *const *param, bool pack, lf_pool *pool, bool *finite,
+                             lf_cpu_weights **out, lf_diag *diag)
+{
+    static const int64_t dims[LF_MAX_SYMBOLS] = {1, 1, 1, 1, 1, 1, 1, 1};
+    *out = NULL;
+    lf_cpu_weights *w = calloc(1, sizeof *w);
+    if (!w)
+        return lf_fail_nomem(diag, "the prepared weights");
+    lf_arena_init(&w->arena);
+    w->tensors = plan->prepareds;
+    w->groups = plan->groups;
+    building b = {.w = w, .plan = plan, .kern = kern, .param = param, .pool = pool, .diag = diag, .dims = dims};
+    lf_status status = build(&b, pack, finite);
+    if (status != LF_OK) {
+        lf_cpu_weights_free(w);
+        return status;
+    }
+    *out = w;
+    return LF_OK;
+}
+
+void lf_cpu_weights_free(lf_cpu_weights *w)
+{
+    if (!w)
+        return;
+    for (int32_t i = 0; w->owned && i < w->tensors; i++)
+        lf_aligned_free(w->owned[i]);
+    for (int32_t g = 0; w->packed && g < w->groups; g++)
+        lf_aligned_free(w->packed[g]);
+    lf_arena_free(&w->arena);
+    free(w);
+}
+
+size_t lf_cpu_weights_bytes(const lf_cpu_weights *w)
+{
+    return sizeof *w + lf_arena_bytes(&w->arena) + w->bytes;
+}

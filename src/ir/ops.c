@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The tables of ops.def and monoids.def as data. Signatures are parsed once, when a row is first asked for. */
+#include "ir/ops.h"
+
+#include <assert.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ops.def writes laws short. */
+enum { COMMUTES = LF_LAW_COMMUTES, IDEMPOTENT = LF_LAW_IDEMPOTENT, RISES = LF_LAW_RISES, FALLS = LF_LAW_FALLS };
+
+/* Expressions are stringified directly, so that names such as INFINITY or isinf stay as written: emitters paste them.
+ */
+static lf_op_info op_table[LF_OP_COUNT] = {
+#define LF_OP(op_name, op_kind, op_monoid, op_laws, op_flops, op_tolerance, op_signature, ...)                         \
+    [LF_OP_##op_name] = {.name = #op_name,                                                                             \
+                         .kind = LF_##op_kind,                                                                         \
+                         .monoid = LF_MONOID_##op_monoid,                                                              \
+                         .laws = op_laws,                                                                              \
+                         .flops = op_flops,                                                                            \
+                         .tolerance = op_tolerance,                                                                    \
+                         .signature = op_signature,                                                                    \
+                         .expression = #__VA_ARGS__},
+#include "ir/ops.def"
+#undef LF_OP
+};
+
+static const lf_monoid_info monoid_table[LF_MONOID_COUNT] = {
+#define LF_MONOID(m_name, m_states, m_results, m_flops, m_identity, m_put, m_combine, ...)                             \
+    [LF_MONOID_##m_name] = {.name = #m_name,                                                                           \
+                            .states = m_states,                                                                        \
+                            .results = m_results,                                                                      \
+                            .flops = m_flops,                                                                          \
+                            .identity = #m_identity,                                                                   \
+                            .put = #m_put,                                                                             \
+                            .combine = #m_combine,                                                                     \
+                            .finish = #__VA_ARGS__},
+#include "ir/monoids.def"
+#undef LF_MONOID
+};
+
+/* Whether *at starts with word; then steps over it. */
+static bool skip(const char **at, const char *word)
+{
+    size_t length = strlen(word);
+    if (strncmp(*at, word, length) != 0)
+        return false;
+    *at += length;
+    return true;
+}
+
+/* 'none'|'tanh': the first choice is the default. */
+static void parse_choices(const char **at, lf_param_info *p)
+{
+    do {
+        const char *end;
+        bool open = skip(at, "'");
+        assert(open && p->choices < (int)(sizeof p->choice / sizeof p->choice[0]));
+        (void)open;
+        end = strchr(*at, '\'');
+        assert(end && (size_t)(end - *at) < sizeof p->choice[0]);
+        memcpy(p->choice[p->choices++], *at, (size_t)(end - *at));
+        *at = end + 1;
+    } while (skip(at, "|"));
+}
+
+static void parse_default(const char **at, lf_param_info *p)
+{
+    p->has_default = true;
+    if (skip(at, "None")) {
+        assert(p->optional);
+        p->none = true;
+    } else if (p->type == 'S') {
+        parse_choices(at, p);
+    } else if (p->type == 'B') {
+        p->number = skip(at, "true") ? 1.0 : 0.0;
+        bool known = p->number != 0.0 || skip(at, "false");
+        assert(known);
+        (void)known;
+    } else {
+        assert(p->type == 'F' || p->type == 'I');
+        char *end;
+        p->number = strtod(*at, &end);
+        assert(end != *at);
+        *at = end;
+    }
+}
+
+/* One "T? name=default". */
+static void parse_param(const char **at, lf_op_info *row)
+{
+    assert(row->param_count < LF_MAX_PARAMS);
+    lf_param_info *p = &row->param[row->param_count++];
+    p->type = *(*at)++;
+    assert(p->type && strchr("TVFIBSL", p->type));
+    p->optional = skip(at, "?");
+    bool gap = skip(at, " ");
+    size_t length = strcspn(*at, "=, ");
+    assert(gap && length > 0 && length < sizeof p->name);
+    (void)gap;
+    memcpy(p->name, *at, length);
+    *at += length;
+    p->slot = p->type == 'T' || p->type == 'V' ? row->arg_count++ : row->attr_count++;
+    if (skip(at, "="))
+        parse_default(at, p);
+    assert(p->type != 'S' || p->choices > 0);
+}
+
+static void parse_signatures(void)
+{
+    for (int op = 0; op < LF_OP_COUNT; op++) {
+        lf_op_info *row = &op_table[op];
+        const char *at = row->signature;
+        while (*at) {
+            parse_param(&at, row);
+            bool more = skip(&at, ", ");
+            assert(more == (*at != '\0'));
+            (void)more;
+        }
+        assert(row->kind == LF_LEAF || row->arg_count > 0);
+    }
+}
+
+const lf_op_info *lf_op_row(lf_op op)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, parse_signatures);
+    assert((int)op >= 0 && op < LF_OP_COUNT);
+    return &op_table[op];
+}
+
+bool lf_op_find(const char *name, size_t length, lf_op *out)
+{
+    for (int op = 0; op < LF_OP_COUNT; op++)
+        if (strlen(op_table[op].name) == length && memcmp(op_table[op].name, name, length) == 0) {
+            *out = (lf_op)op;
+            return true;
+        }
+    return false;
+}
+
+bool lf_op_public(lf_op op)
+{
+    lf_kind kind = lf_op_row(op)->kind;
+    return kind != LF_LEAF && kind != LF_GUARD;
+}
+
+const char *lf_kind_name(lf_kind kind)
+{
+    static const char *const name[] = {
+        [LF_LEAF] = "leaf",     [LF_PRODUCT] = "product",     [LF_POINTWISE] = "pointwise",
+        [LF_REDUCE] = "reduce", [LF_NORMALIZE] = "normalize", [LF_POOL] = "pool",
+        [LF_VIEW] = "view",     [LF_MOVE] = "move",           [LF_GUARD] = "guard"};
+    assert((size_t)kind < sizeof name / sizeof name[0]);
+    return name[kind];
+}
+
+const lf_monoid_info *lf_monoid_row(lf_monoid monoid)
+{
+    assert(monoid >= 0 && monoid < LF_MONOID_COUNT);
+    return &monoid_table[monoid];
+}

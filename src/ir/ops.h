@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The op table and the monoid table as data: what every pass reads instead of switching on ops. */
+#ifndef LF_IR_OPS_H
+#define LF_IR_OPS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* What an op is to the passes. A pass may switch on kinds, never on ops. */
+typedef enum lf_kind {
+    LF_LEAF,      /* input, param, constant */
+    LF_PRODUCT,   /* x W^T, or x W */
+    LF_POINTWISE, /* each element by itself, arguments broadcast */
+    LF_REDUCE,    /* a statistic over some extents, which go away (or stay as 1) */
+    LF_NORMALIZE, /* a statistic over a span, then every element again with it */
+    LF_POOL,      /* a statistic over windows of the last extent */
+    LF_VIEW,      /* the same elements in the same order under another shape */
+    LF_MOVE,      /* elements in another order */
+    LF_GUARD      /* a value and the witness of its rewrite (rewrites only) */
+} lf_kind;
+
+enum { /* laws: what rewrites may rely on */
+    LF_LAW_COMMUTES = 1,   /* f(x, y) = f(y, x), bit for bit */
+    LF_LAW_IDEMPOTENT = 2, /* f(f(x)) = f(x), for one set of attributes */
+    LF_LAW_RISES = 4,      /* x <= y implies f(x) <= f(y), rounding included; NaN to NaN */
+    LF_LAW_FALLS = 8       /* x <= y implies f(x) >= f(y), likewise */
+};
+
+typedef enum lf_op {
+#define LF_OP(name, ...) LF_OP_##name,
+#include "ir/ops.def"
+#undef LF_OP
+    LF_OP_COUNT
+} lf_op;
+
+typedef enum lf_monoid {
+    LF_MONOID_none = -1,
+#define LF_MONOID(name, ...) LF_MONOID_##name,
+#include "ir/monoids.def"
+#undef LF_MONOID
+    LF_MONOID_COUNT
+} lf_monoid;
+
+enum { LF_MAX_PARAMS = 8, LF_MAX_STATE = 3, LF_MAX_RESULTS = 2 };
+
+/* One parameter of a signature. Values and attributes are counted apart: see slot. */
+typedef struct lf_param_info {
+    char name[20];
+    char type;       /* T V F I B S L, as in ops.def */
+    bool optional;   /* the type's '?': None will do */
+    bool has_default;
+    int slot;        /* T, V: index among the node's args; otherwise index among its attributes */
+    double number;   /* default of F, I, B, S (index of the choice); unused for None */
+    bool none;       /* the default is None */
+    int choices;     /* S: how many */
+    char choice[2][8];
+} lf_param_info;
+
+typedef struct lf_op_info {
+    const char *name;
+    lf_kind kind;
+    lf_monoid monoid;
+    int laws;
+    int flops;             /* an element */
+    int tolerance;         /* units of 2^-24 */
+    const char *signature;
+    const char *expression;
+    int param_count;
+    int arg_count;         /* values: T and V parameters */
+    int attr_count;        /* the others */
+    lf_param_info param[LF_MAX_PARAMS];
+} lf_op_info;
+
+typedef struct lf_monoid_info {
+    const char *name;
+    int states, results, flops;
+    const char *identity, *put, *combine, *finish; /* statements, for emitters */
+} lf_monoid_info;
+
+/* The row of an op; never NULL for op < LF_OP_COUNT. Thread-safe: the table is built once. */
+const lf_op_info *lf_op_row(lf_op op);
+/* Looks a name up; false when there is no such op (internal ops are found too). */
+bool lf_op_find(const char *name, size_t length, lf_op *out);
+/* False for the ops a model text cannot name: leaves and guard. */
+bool lf_op_public(lf_op op);
+const char *lf_kind_name(lf_kind kind);
+const lf_monoid_info *lf_monoid_row(lf_monoid monoid);
+
+#endif

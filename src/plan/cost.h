@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What things cost: a roofline over a table of devices. An op or a kernel takes as long as its arithmetic or its bytes, whichever
+ * is longer, and a launch. A multiply-add counts as two flops; other ops count as ops.def says. */
+#ifndef LF_PLAN_COST_H
+#define LF_PLAN_COST_H
+
+#include "plan/plan.h"
+
+/* One row of devices.def. Rates are per second, and what code reaches rather than what a data sheet says. */
+typedef struct lf_device {
+    char name[16];
+    char title[160];
+    double flops;             /* f32 multiply-add on the ordinary units: the peak */
+    double plain_flops;       /* a product op by op, as a library runs it in fp32; 0: op by op runs on our kernels too */
+    double product_flops;     /* an fp32-accurate product in our kernels, whole tiles, every unit busy */
+    double dot_flops;         /* a product too narrow for tiles, row by row */
+    double element_flops;     /* ops of a tail that cost less than LF_FUNCTION_FLOPS */
+    double function_flops;    /* those that hold an exp, a log, an erf */
+    double bytes;             /* read from memory */
+    double write_bytes;       /* written to memory */
+    double cache_rate;        /* read from the last cache */
+    double cache_bytes;       /* what of a tensor is still in it when the next kernel starts */
+    double launch_us;         /* from one kernel's end to the next one's first useful work */
+    double wait_us;           /* until all units have finished a phase, inside a kernel */
+    double tail_shown;        /* 0 .. 1: what of the shorter of product and tail is not hidden behind the longer */
+    double memory_shown;      /* 0 .. 1: the same of arithmetic and memory, in our kernels */
+    double x_bytes;           /* moved to bring one element of x into the form products read, before they start */
+    int x_kept_bytes;         /* workspace for one element of x in that form */
+    int units;                /* what tiles are dealt out to; a last round that is not full costs a whole one */
+    int tile_rows, tile_columns;
+} lf_device;
+
+enum { LF_FUNCTION_FLOPS = 8 }; /* what ops.def counts for one exp, log or erf */
+
+/* The table; NULL past the end. The row of cpu holds guesses until it is measured (run/device.h). */
+const lf_device *lf_device_at(size_t index);
+
+typedef struct lf_cost {
+    double flops;
+    double bytes;             /* read and written, whatever is touched counted once */
+    double us;
+} lf_cost;
+
+/* One op by itself, arguments read from memory and its value written there; views and leaves cost nothing.
+ * dims: one per symbol; 0 is an extent like any other. */
+lf_cost lf_cost_node(const lf_graph *g, lf_node n, const int64_t *dims, const lf_device *device);
+
+/* Is it a kernel of its own, op by op? False for leaves and views. */
+bool lf_cost_launches(const lf_graph *g, lf_node n);
+
+/* All of a graph's ops one by one. launches may be NULL. */
+lf_cost lf_cost_plain_total(const lf_graph *g, const int64_t *dims, const lf_device *device, int32_t *launches);
+
+/* One kernel of a plan, and all of them. */
+lf_cost lf_cost_group(const lf_plan *plan, const lf_group *group, const int64_t *dims, const lf_device *device);
+lf_cost lf_cost_plan_total(const lf_plan *plan, const int64_t *dims, const lf_device *device);
+
+/* Bytes a call needs beside tensors on a device whose executor is not there to be asked: x as products read it, statistics of
+ * rows and columns by tile, counters. Kernels run one after another and share it. */
+int64_t lf_cost_workspace(const lf_plan *plan, const int64_t *dims, const lf_device *device);
+
+/* A tensor's bytes; never overflows. */
+double lf_cost_bytes(const lf_graph *g, lf_node n, const int64_t *dims);
+
+#endif

@@ -1,0 +1,272 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Building a plan: group, decide what is stored where, lower each group, note lifetimes. */
+#include <string.h>
+
+#include "plan/group.h"
+
+typedef struct building {
+    lf_site site;
+    lf_plan *plan;
+    lf_sets sets;
+    int32_t *set_of;  /* one per node: its set, -1 where it has none */
+    int32_t *copy_of; /* one per output: the base node to copy into it, LF_NONE where a group writes it */
+} building;
+
+/* The node whose elements n is, seen through views. */
+static void find_bases(const lf_graph *g, lf_node *base)
+{
+    for (lf_node n = 0; n < g->count; n++)
+        base[n] = lf_kind_of(g, n) == LF_VIEW ? base[lf_arg_of(g, n, 0)] : n;
+}
+
+/* Outputs take the memory the caller gives them. The first output that names a computed value is where that value lives; any
+ * other (an input, a parameter, a constant, a second name) is copied. */
+static void place_outputs(building *b)
+{
+    const lf_graph *g = b->site.graph;
+    for (int32_t i = 0; i < g->outputs; i++) {
+        lf_node base = b->site.base[g->output[i]];
+        b->copy_of[i] = LF_NONE;
+        if (b->set_of[base] >= 0 && b->plan->storage[base] == LF_NOT_STORED) {
+            b->plan->storage[base] = LF_IN_OUTPUT;
+            b->plan->where[base] = i;
+            b->site.stored[base] = true;
+        } else {
+            b->copy_of[i] = base;
+        }
+    }
+}
+
+/* Everything else that a group reads and another has written is an intermediate; what is fixed is prepared. */
+static void place_value(building *b, lf_node arg, int32_t reader, bool element)
+{
+    const lf_graph *g = b->site.graph;
+    lf_plan *plan = b->plan;
+    lf_node base = b->site.base[arg];
+    if (b->site.fixed[base]) {
+        if (!element || lf_at(g, base)->op != LF_OP_constant)
+            plan->storage[base] = LF_PREPARED;
+        return;
+    }
+    if (b->set_of[base] < 0 || b->set_of[base] == reader)
+        return;
+    b->site.stored[base] = true;
+    if (plan->storage[base] == LF_NOT_STORED) {
+        plan->storage[base] = LF_IN_BUFFER;
+        plan->buffers++;
+    }
+}
+
+static bool is_weight(const lf_graph *g, lf_node n, int slot) { return lf_kind_of(g, n) == LF_PRODUCT && slot == 1; }
+
+static void place_arguments(building *b)
+{
+    const lf_graph *g = b->site.graph;
+    for (int32_t s = 0; s < b->sets.count; s++)
+        for (int32_t i = 0; i < b->sets.set[s].count; i++) {
+            lf_node n = b->sets.set[s].node[i];
+            for (int a = 0; a < lf_op_row(lf_at(g, n)->op)->arg_count; a++)
+                if (lf_arg_of(g, n, a) != LF_NONE)
+                    place_value(b, lf_arg_of(g, n, a), s, !is_weight(g, n, a));
+        }
+    for (int32_t i = 0; i < g->outputs; i++)
+        if (b->copy_of[i] != LF_NONE)
+            place_value(b, b->copy_of[i], -1, true);
+}
+
+/* Numbers buffers and prepared tensors, and finds which of the latter only products read. */
+static lf_status number_storage(building *b, lf_arena *arena)
+{
+    const lf_graph *g = b->site.graph;
+    lf_plan *plan = b->plan;
+    for (lf_node n = 0; n < g->count; n++)
+        plan->prepareds += plan->storage[n] == LF_PREPARED;
+    plan->buffer = lf_arena_array(arena, (size_t)plan->buffers, sizeof *plan->buffer);
+    plan->prepared = lf_arena_array(arena, (size_t)plan->prepareds, sizeof *plan->prepared);
+    plan->packed_only = lf_arena_array(arena, (size_t)plan->prepareds, sizeof *plan->packed_only);
+    if (!plan->buffer || !plan->prepared || !plan->packed_only)
+        return lf_fail_nomem(g->diag, "the plan");
+    int32_t buffers = 0, prepareds = 0;
+    for (lf_node n = 0; n < g->count; n++) {
+        if (plan->storage[n] == LF_IN_BUFFER) {
+            plan->where[n] = buffers;
+            plan->buffer[buffers++] = (lf_buffer){.node = n, .elements = lf_extents_product(&lf_at(g, n)->shape, 0, lf_at(g, n)->shape.rank),
+                                                  .first = b->set_of[n], .last = b->set_of[n]};
+        } else if (plan->storage[n] == LF_PREPARED) {
+            plan->where[n] = prepareds;
+            plan->packed_only[prepareds] = true;
+            plan->prepared[prepareds++] = n;
+        }
+    }
+    for (int32_t i = 0; i < g->inputs; i++) {
+        plan->storage[g->input[i]] = LF_IN_INPUT;
+        plan->where[g->input[i]] = i;
+    }
+    return LF_OK;
+}
+
+static void note_read(lf_plan *plan, int32_t group, const lf_access *a)
+{
+    if (a->place != LF_VALUE)
+        return;
+    if (plan->storage[a->index] == LF_IN_BUFFER && plan->buffer[plan->where[a->index]].last < group)
+        plan->buffer[plan->where[a->index]].last = group;
+    if (plan->storage[a->index] == LF_PREPARED)
+        plan->packed_only[plan->where[a->index]] = false;
+}
+
+/* Lifetimes of buffers, and who reads prepared tensors as such, from what the groups really read. */
+static void note_reads(lf_plan *plan)
+{
+    for (int32_t i = 0; i < plan->groups; i++) {
+        const lf_group *g = &plan->group[i];
+        for (int32_t p = 0; p < g->phases; p++)
+            for (int32_t s = 0; s < g->phase[p].steps; s++)
+                if (g->phase[p].step[s].kind == LF_STEP_LOAD)
+                    note_read(plan, i, &g->phase[p].step[s].from);
+        for (int32_t s = 0; s < g->stats; s++)
+            if (g->stat[s].step < 0)
+                note_read(plan, i, &g->stat[s].from);
+        if (g->product.node == LF_NONE)
+            continue;
+        note_read(plan, i, &g->product.x);
+        if (!g->product.weight_fixed)
+            note_read(plan, i, &(lf_access){.place = LF_VALUE, .index = g->product.weight});
+    }
+}
+
+/* The last phase that reads kept value k; *along: whether that phase reads it element for element only. */
+static int32_t last_read(const lf_group *g, int32_t k, lf_extent rows, bool *along)
+{
+    int32_t last = -1;
+    *along = true;
+    lf_access whole = lf_access_whole(LF_KEPT, k, rows, (lf_grid){false, g->kept[k].width});
+    for (int32_t p = 0; p < g->phases; p++)
+        for (int32_t s = 0; s < g->phase[p].steps; s++) {
+            const lf_step *step = &g->phase[p].step[s];
+            if (step->kind != LF_STEP_LOAD || step->from.place != LF_KEPT || step->from.index != k)
+                continue;
+            *along = (last == p ? *along : true) && step->from.rank == whole.rank && step->from.row_axes == whole.row_axes &&
+                     lf_extent_same(step->from.stride[0], whole.stride[0]) && lf_extent_same(step->from.stride[1], whole.stride[1]);
+            last = p;
+        }
+    for (int32_t s = 0; s < g->stats; s++)
+        if (g->stat[s].step < 0 && g->stat[s].from.place == LF_KEPT && g->stat[s].from.index == k && g->stat[s].phase >= last) {
+            last = g->stat[s].phase;
+            *along = false;
+        }
+    if (g->product.node != LF_NONE && g->product.x.place == LF_KEPT && g->product.x.index == k && g->product.phase >= last) {
+        last = g->product.phase;
+        *along = false;
+    }
+    return last;
+}
+
+/* Finds an output in whose memory a whole-grid kept value can wait: one of the same extents, written by the value's last reader or
+ * later, that no other kept value waits in. */
+static void keep_in_outputs(const lf_plan *plan, lf_group *g)
+{
+    for (int32_t k = 0; k < g->kepts && g->schedule == LF_BY_PHASE; k++) {
+        bool along;
+        int32_t last = last_read(g, k, g->rows, &along);
+        if (!g->kept[k].one_row && plan->storage[g->kept[k].node] == LF_IN_OUTPUT)
+            g->kept[k].in_output = plan->where[g->kept[k].node]; /* it is returned, so it lies there anyway */
+        for (int32_t p = last + !along; !g->kept[k].one_row && p < g->phases; p++)
+            for (int32_t s = 0; s < g->phase[p].stores && g->kept[k].in_output < 0; s++) {
+                const lf_access *to = &g->phase[p].store[s].to;
+                if (to->place != LF_VALUE || plan->storage[to->index] != LF_IN_OUTPUT || to->row_axes != 1 ||
+                    !lf_extent_same(to->stride[0], g->kept[k].width))
+                    continue;
+                bool taken = false;
+                for (int32_t other = 0; other < g->kepts; other++)
+                    taken = taken || g->kept[other].in_output == plan->where[to->index];
+                if (!taken)
+                    g->kept[k].in_output = plan->where[to->index];
+            }
+    }
+}
+
+static lf_status lower_groups(building *b)
+{
+    lf_plan *plan = b->plan;
+    lf_status status = LF_OK;
+    for (int32_t i = 0; i < b->sets.count && status == LF_OK; i++) {
+        lf_group *group = &plan->group[plan->groups++];
+        const lf_set *set = &b->sets.set[i];
+        const char *why = NULL;
+        status = set->across ? lf_lower_across(&b->site, set->node[0], group) : lf_lower(&b->site, set->node, set->count, group, &why);
+        group->why_apart = set->why_apart;
+        if (status == LF_OK)
+            keep_in_outputs(plan, group);
+    }
+    for (int32_t i = 0; i < b->site.graph->outputs && status == LF_OK; i++)
+        if (b->copy_of[i] != LF_NONE) {
+            status = lf_lower_copy(&b->site, b->copy_of[i], i, &plan->group[plan->groups]);
+            plan->group[plan->groups++].why_apart = "the value is returned and also lives elsewhere, so it is copied";
+        }
+    return status;
+}
+
+static lf_status allocate(building *b, const lf_graph *g, lf_arena *arena)
+{
+    size_t n = (size_t)g->count + 1;
+    bool *fixed = lf_arena_array(arena, n, sizeof *fixed);
+    lf_node *base = lf_arena_array(arena, n, sizeof *base);
+    b->site = (lf_site){.graph = g, .arena = arena, .fixed = fixed, .base = base};
+    b->site.stored = lf_arena_array(arena, n, sizeof(bool));
+    b->site.slot = lf_arena_array(arena, n, sizeof(int32_t));
+    b->set_of = lf_arena_array(arena, n, sizeof *b->set_of);
+    b->copy_of = lf_arena_array(arena, (size_t)g->outputs, sizeof *b->copy_of);
+    b->plan = lf_arena_alloc(arena, sizeof *b->plan);
+    if (!fixed || !base || !b->site.stored || !b->site.slot || !b->set_of || !b->copy_of || !b->plan)
+        return lf_fail_nomem(g->diag, "the plan");
+    b->plan->graph = g;
+    b->plan->storage = lf_arena_array(arena, n, sizeof *b->plan->storage);
+    b->plan->where = lf_arena_array(arena, n, sizeof *b->plan->where);
+    if (!b->plan->storage || !b->plan->where)
+        return lf_fail_nomem(g->diag, "the plan");
+    lf_graph_fixed(g, fixed);
+    find_bases(g, base);
+    for (size_t i = 0; i < n; i++)
+        b->site.slot[i] = b->set_of[i] = -1;
+    return LF_OK;
+}
+
+lf_status lf_plan_build(const lf_graph *g, bool fuse, lf_arena *arena, lf_plan **out)
+{
+    building b = {0};
+    lf_status status = allocate(&b, g, arena);
+    if (status == LF_OK)
+        status = lf_group_nodes(&b.site, fuse, arena, &b.sets);
+    if (status != LF_OK)
+        return status;
+    for (int32_t s = 0; s < b.sets.count; s++)
+        for (int32_t i = 0; i < b.sets.set[s].count; i++)
+            b.set_of[b.sets.set[s].node[i]] = s;
+    b.plan->group = lf_arena_array(arena, (size_t)b.sets.count + (size_t)g->outputs, sizeof *b.plan->group);
+    if (!b.plan->group)
+        return lf_fail_nomem(g->diag, "the plan");
+    place_outputs(&b);
+    place_arguments(&b);
+    status = number_storage(&b, arena);
+    if (status == LF_OK)
+        status = lower_groups(&b);
+    if (status == LF_OK)
+        note_reads(b.plan);
+    *out = b.plan;
+    return status;
+}
+
+int64_t lf_plan_intermediate_bytes(const lf_plan *plan, const int64_t *dims)
+{
+    int64_t bytes = 0;
+    for (int32_t i = 0; i < plan->buffers; i++)
+        bytes += 4 * lf_extent_at(plan->buffer[i].elements, dims);
+    for (int32_t i = 0; i < plan->groups; i++) {
+        const lf_group *g = &plan->group[i];
+        for (int32_t k = 0; k < g->kepts && g->schedule == LF_BY_PHASE; k++)
+            if (!g->kept[k].one_row && g->kept[k].in_output < 0)
+                bytes += 4 * lf_extent_at(g->rows, dims) * lf_extent_at(g->kept[k].width, dims);
+    }
+    return bytes;
+}

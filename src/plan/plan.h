@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which nodes share a kernel, in what order their elements are visited, and what is never stored.
+ *
+ * A group is one kernel: at most one product, and phases. A phase visits a grid of rows x width elements with a straight-line
+ * program on one element, stores some of its values, and feeds statistics; a statistic is complete once its phase has been
+ * over everything it spans, and later phases read its results. Everything is symbolic: one plan serves every value of the
+ * named extents. The CPU loops, the CUDA emitter, the cost model and `explain` all read this and nothing else.
+ *
+ * Example, linear -> logsumexp -> gelu (M x K -> N):
+ *     phase 0, width N:  p = product; b = load bias; v = add(p, b)            feeds statistic 0: maxsumexp of v over the row
+ *     phase 1, width 1:  m = load stat 0.r0; s = load stat 0.r1; l = logsumexp(m, s); g = gelu(l)       stores g
+ */
+#ifndef LF_PLAN_PLAN_H
+#define LF_PLAN_PLAN_H
+
+#include "ir/graph.h"
+
+/* ---- reading and writing memory ---- */
+
+typedef enum lf_place {
+    LF_VALUE, /* a whole tensor: input, prepared parameter, intermediate or output; index is a node */
+    LF_KEPT,  /* a value an earlier phase of this group kept; index into kept */
+    LF_STAT,  /* a result of a statistic of this group; index into stats, `result` says which */
+    LF_OUTPUT /* the memory of output `index` itself: only for copies of what is stored elsewhere too */
+} lf_place;
+
+/* Where the elements of a phase's grid lie. The grid's rows are counted by axes 0 .. row_axes-1 and its columns by
+ * the others, row-major; element (row, col) lies at the sum of index * stride over the axes. A stride of coef 0 repeats.
+ * A kept value or a statistic lies [rows][own width] row-major (one row for those that have one): its axes up to row_axes
+ * either step through its rows in order, or are all 0 where it has one row. */
+typedef struct lf_access {
+    lf_place place;
+    int32_t index;
+    int result;
+    int rank, row_axes;
+    lf_extent extent[LF_MAX_RANK], stride[LF_MAX_RANK];
+} lf_access;
+
+/* ---- one element ---- */
+
+typedef enum lf_step_kind {
+    LF_STEP_LOAD,    /* from */
+    LF_STEP_PRODUCT, /* the group's product at this row and column, bias not yet added */
+    LF_STEP_NUMBER,  /* number */
+    LF_STEP_OP       /* the expression of op, of up to three steps before it and up to three numbers */
+} lf_step_kind;
+
+typedef struct lf_step {
+    lf_step_kind kind;
+    lf_node node;      /* what is computed on behalf of whom: for names */
+    lf_access from;
+    double number;
+    lf_op op;
+    int32_t arg[3];    /* steps of this phase, -1 where unused */
+    double attr[3];    /* a, b, c of the expression */
+} lf_step;
+
+typedef struct lf_store {
+    int32_t step;
+    lf_access to;      /* LF_VALUE, LF_KEPT or LF_OUTPUT */
+} lf_store;
+
+/* ---- statistics ---- */
+
+typedef enum lf_span {
+    LF_SPAN_ROW,     /* the whole row: one statistic a row */
+    LF_SPAN_SEGMENT, /* `count` runs of `length` neighbouring columns: count statistics a row */
+    LF_SPAN_WINDOW,  /* `count` windows over each of `groups` runs of `length` columns: groups * count statistics a row */
+    LF_SPAN_COLUMN   /* all rows: `count` = width statistics, one row of them */
+} lf_span;
+
+typedef struct lf_stat {
+    lf_monoid monoid;
+    lf_span span;
+    lf_node node;      /* whom it is for */
+    int32_t phase;     /* complete when this phase is */
+    int32_t step;      /* ROW, COLUMN: the step of that phase that is put in, element by element; -1 otherwise */
+    lf_access from;    /* SEGMENT, WINDOW: the finished row to take it from (a kept value, or a tensor) */
+    lf_extent groups, length, count; /* see lf_span; groups is 1 but for WINDOW */
+    lf_window window;
+} lf_stat;
+
+/* ---- groups ---- */
+
+typedef struct lf_phase {
+    bool one_row;      /* the grid has one row (what follows a column statistic), not the group's */
+    lf_extent width;
+    lf_step *step;
+    lf_store *store;
+    int32_t *watch;    /* steps that are witnesses: a row where one is not finite is redone as written */
+    int32_t steps, stores, watches;
+} lf_phase;
+
+typedef struct lf_kept {
+    lf_node node;
+    bool one_row;
+    lf_extent width;
+    int32_t in_output; /* an output whose memory may hold it until that output is written, -1 when there is none */
+} lf_kept;
+
+/* y[m, n] = sum over k of x[m, k] * w[n, k] (w[k, n] where w_is_kn). */
+typedef struct lf_product {
+    lf_node node;        /* LF_NONE in a group without one */
+    lf_access x;         /* grid rows x K: a tensor, or what an earlier phase kept */
+    lf_node weight;      /* whose memory holds w */
+    bool weight_fixed;   /* known when weights are prepared; otherwise w is read at every call */
+    bool w_is_kn;
+    lf_extent n, k;
+    int32_t phase;       /* the phase whose LF_STEP_PRODUCT it is */
+} lf_product;
+
+typedef enum lf_schedule {
+    LF_BY_ROWS, /* a block of rows goes through all phases while it is in cache; only statistics within a row */
+    LF_BY_PHASE /* the whole grid goes through one phase after another: some statistic spans all rows */
+} lf_schedule;
+
+typedef struct lf_group {
+    const char *name;       /* for people: "linear+logsumexp+gelu" */
+    lf_extent rows;
+    lf_schedule schedule;
+    lf_product product;
+    lf_phase *phase;
+    lf_stat *stat;
+    lf_kept *kept;
+    lf_node *cover;         /* the nodes it computes, in order */
+    int32_t phases, stats, kepts, covers;
+    const char *why_apart;  /* why it could not join the group before it; NULL for the first, or when nothing was tried */
+} lf_group;
+
+typedef enum lf_storage {
+    LF_NOT_STORED, /* lives inside a kernel, or nowhere */
+    LF_IN_INPUT,   /* index: of the input */
+    LF_PREPARED,   /* computed once from parameters */
+    LF_IN_OUTPUT,  /* index: of the output */
+    LF_IN_BUFFER   /* an intermediate tensor; index: of the buffer */
+} lf_storage;
+
+typedef struct lf_buffer {
+    lf_node node;
+    lf_extent elements;
+    int32_t first, last; /* groups that write it first and read it last: memory may be shared outside of that */
+} lf_buffer;
+
+typedef struct lf_plan {
+    const lf_graph *graph; /* borrowed */
+    lf_group *group;       /* in order of execution */
+    int32_t groups;
+    lf_storage *storage;   /* one per node */
+    int32_t *where;        /* one per node: the index storage speaks of */
+    lf_buffer *buffer;
+    int32_t buffers;
+    /* prepared tensors, in order of node */
+    lf_node *prepared;
+    int32_t prepareds;
+    bool *packed_only;     /* one per prepared: read by nothing but products, as weight */
+} lf_plan;
+
+/* Decides which nodes share a kernel.
+ * Needs:   a verified graph. Leaves it unchanged. fuse = false: every op is its own group.
+ * Borrows: g, which outlives the plan. The plan lives in arena.
+ * Fails:   LF_ERR_NOMEM only (message in g->diag); a node that fits no group gets its own. */
+lf_status lf_plan_build(const lf_graph *g, bool fuse, lf_arena *arena, lf_plan **out);
+
+/* Checks a plan's invariants (tests, and debug builds after building). LF_ERR_ARG with a message. */
+lf_status lf_plan_verify(const lf_plan *plan, lf_diag *diag);
+
+/* The plan as text: phases, steps, statistics. *out: malloc'ed, caller owns. For tests and `explain`. */
+lf_status lf_plan_print(const lf_plan *plan, char **out);
+
+/* Bytes of what the plan stores, at given extents. */
+int64_t lf_plan_intermediate_bytes(const lf_plan *plan, const int64_t *dims);
+
+#endif

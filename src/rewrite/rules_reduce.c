@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Reductions: of one element, and of what a monotone op has made. */
+#include "rewrite/rules.h"
+
+static bool all_ones(const lf_shape *s, unsigned axes)
+{
+    for (int i = 0; i < s->rank; i++)
+        if (axes & 1u << i && !lf_extent_is(s->dim[i], 1))
+            return false;
+    return true;
+}
+
+/* sum, mean, max, min, logsumexp of one element are that element (0 + -0 being +0 aside) */
+static lf_node reduce_of_one(lf_rw *rw, lf_node n)
+{
+    lf_node x = lf_rw_arg(rw, n, 0);
+    lf_shape shape = *lf_rw_shape(rw, n);
+    return all_ones(lf_rw_shape(rw, x), lf_span_axes(rw->g, n)) ? lf_rw_view(rw, x, &shape) : LF_KEEP;
+}
+
+/* ---- max and min ---- */
+
+enum { MAX_BETWEEN = 64 };
+
+/* 1 where f rises with its argument at `slot`, -1 where it falls, 0 where neither is known; every number to a number,
+ * so that the NaN of one element cannot be missed. exact: where rounding cannot show either. */
+static int direction(const lf_rw *rw, lf_node f, bool exact, int *slot)
+{
+    const lf_node_info *info = lf_rw_at(rw, f);
+    const lf_op_info *row = lf_op_row(info->op);
+    *slot = 0;
+    if (row->kind != LF_POINTWISE || (exact && row->tolerance > 0))
+        return 0;
+    if (info->op == LF_OP_log || info->op == LF_OP_sqrt)
+        return lf_rw_nonnegative(rw, info->arg[0]) ? 1 : 0;
+    if (row->laws & (LF_LAW_RISES | LF_LAW_FALLS))
+        return row->laws & LF_LAW_RISES ? 1 : -1;
+    if (info->op == LF_OP_leaky_relu || info->op == LF_OP_elu || info->op == LF_OP_celu)
+        return info->attr[0].number > 0 ? 1 : 0;
+    double c;
+    bool right = row->arg_count == 2 && lf_rw_constant(rw, info->arg[1], &c);
+    bool left = row->arg_count == 2 && !right && lf_rw_constant(rw, info->arg[0], &c);
+    *slot = left ? 1 : 0;
+    if ((!left && !right) || !lf_rw_same_shape(rw, info->arg[*slot], f))
+        return 0;
+    if (info->op == LF_OP_add || info->op == LF_OP_sub)
+        return right ? 1 : info->attr[0].number != 1.0 ? 0 : info->op == LF_OP_add ? 1 : -1;
+    if (info->op == LF_OP_mul || (info->op == LF_OP_div && right))
+        return c > 0 ? 1 : c < 0 ? -1 : 0;
+    return 0;
+}
+
+/* f on the reduced value: a constant beside it becomes a plain number, for its shape may not fit any more. */
+static lf_node again(lf_rw *rw, lf_node f, int slot, lf_node x)
+{
+    lf_node_info info = *lf_rw_at(rw, f);
+    double c;
+    if (lf_op_row(info.op)->arg_count == 2 && lf_rw_constant(rw, info.arg[1 - slot], &c))
+        info.arg[1 - slot] = lf_rw_number(rw, c);
+    info.arg[slot] = x;
+    return lf_rw_make(rw, info.op, info.arg, info.attr);
+}
+
+/* The monotone ops that lead from x to what n reduces, and which argument of each; views between are one at the end. */
+typedef struct passage {
+    lf_node node[MAX_BETWEEN], x;
+    int slot[MAX_BETWEEN], count;
+    bool max, viewed;
+} passage;
+
+static void find_passage(lf_rw *rw, lf_node n, bool exact, passage *p)
+{
+    p->x = lf_rw_arg(rw, n, 0);
+    p->max = lf_rw_is(rw, n, LF_OP_max);
+    while (p->count < MAX_BETWEEN && !lf_rw_fixed(rw, p->x)) {
+        lf_node f = p->x;
+        bool view = lf_kind_of(rw->g, f) == LF_VIEW;
+        if (view && lf_rw_sole(rw, f))
+            f = lf_rw_arg(rw, f, 0);
+        int slot, way = direction(rw, f, exact, &slot);
+        if (way == 0)
+            return;
+        if (!lf_rw_sole(rw, f)) {
+            lf_rw_refuse(rw, "the %s is used elsewhere", lf_op_row(lf_rw_at(rw, f)->op)->name);
+            return;
+        }
+        p->viewed = p->viewed || view;
+        p->max = way > 0 ? p->max : !p->max;
+        p->slot[p->count] = slot;
+        p->node[p->count++] = f;
+        p->x = lf_rw_arg(rw, f, slot);
+    }
+}
+
+static lf_node max_through(lf_rw *rw, lf_node n, bool exact)
+{
+    passage p = {.count = 0};
+    find_passage(rw, n, exact, &p);
+    if (p.count == 0)
+        return LF_KEEP;
+    lf_shape shape = *lf_rw_shape(rw, lf_rw_arg(rw, n, 0));
+    lf_node x = p.viewed ? lf_rw_view(rw, p.x, &shape) : p.x;
+    bool keepdim = lf_rw_attr(rw, n, "keepdim") != 0.0;
+    lf_node r = lf_rw_reduce(rw, p.max ? LF_OP_max : LF_OP_min, x, lf_span_axes(rw->g, n), keepdim);
+    for (int i = p.count - 1; i >= 0; i--)
+        r = r == LF_NONE ? LF_NONE : again(rw, p.node[i], p.slot[i], r);
+    lf_rw_why(rw, "%s%s of one element instead of all", lf_op_row(lf_rw_at(rw, p.node[0])->op)->name,
+              p.count > 1 ? " and more" : "");
+    return r;
+}
+
+/* max(f(x)) = f(max(x)) for a rising f, f(min(x)) for a falling one, that does not round; likewise min */
+static lf_node max_through_exact(lf_rw *rw, lf_node n)
+{
+    return max_through(rw, n, true);
+}
+
+/* The same for an f that rounds: monotone as it is computed here, but perhaps not to the same bits in every kernel. */
+static lf_node max_through_monotone(lf_rw *rw, lf_node n)
+{
+    return max_through(rw, n, false);
+}
+
+static const lf_rule rules[] = {
+    {.info = {"reduce_of_one", "sum, mean, max, min, logsumexp of one element = that element", LF_EXACT},
+     .gain = "there is one element to reduce",
+     .kinds = LF_KIND(LF_REDUCE),
+     .apply = reduce_of_one},
+    {.info = {"max_through_exact", "max(f(x)) = f(max(x)) for a monotone f that does not round; min too", LF_EXACT},
+     .ops = {LF_OP_max, LF_OP_min},
+     .apply = max_through_exact},
+    {.info = {"max_through_monotone", "max(f(x)) = f(max(x)) for a monotone f; min too", LF_REROUNDS},
+     .ops = {LF_OP_max, LF_OP_min},
+     .apply = max_through_monotone},
+};
+const lf_rule_table lf_rules_reduce = LF_TABLE(rules);

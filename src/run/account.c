@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The facts of an account: what each op as written costs, which kernel computes it now, and whether it is still stored. */
+#include <string.h>
+
+#include "run/account.h"
+
+/* What is known about the nodes of the rewritten graph. */
+typedef struct places {
+    lf_node *base;    /* the node whose elements it is, seen through views */
+    int32_t *group;   /* the kernel that computes it, -1 when none does */
+    bool *fixed;      /* depends on parameters and constants only */
+    lf_node *last;    /* the last written value that stands for it: earlier ones were absorbed on the way */
+} places;
+
+static bool find_places(const lf_account *a, lf_arena *arena, places *p)
+{
+    const lf_graph *g = a->plan->graph;
+    const size_t count = (size_t)g->count + 1;
+    p->base = lf_arena_array(arena, count, sizeof *p->base);
+    p->group = lf_arena_array(arena, count, sizeof *p->group);
+    p->fixed = lf_arena_array(arena, count, sizeof *p->fixed);
+    p->last = lf_arena_array(arena, count, sizeof *p->last);
+    if (!p->base || !p->group || !p->fixed || !p->last)
+        return false;
+    lf_graph_fixed(g, p->fixed);
+    for (lf_node n = 0; n < g->count; n++) {
+        p->base[n] = lf_kind_of(g, n) == LF_VIEW ? p->base[lf_arg_of(g, n, 0)] : n;
+        p->group[n] = -1;
+        p->last[n] = LF_NONE;
+    }
+    for (int32_t i = a->plan->groups - 1; i >= 0; i--) /* the first that covers it computes it; later ones copy */
+        for (int32_t c = 0; c < a->plan->group[i].covers; c++)
+            p->group[a->plan->group[i].cover[c]] = i;
+    for (lf_node n = 0; n < a->written->count; n++)
+        if (a->home[n] != LF_NONE && lf_cost_launches(a->written, n))
+            p->last[p->base[a->home[n]]] = n;
+    return true;
+}
+
+static lf_fate fate_of(const lf_account *a, const places *p, lf_node n)
+{
+    if (a->home[n] == LF_NONE)
+        return LF_FATE_GONE;
+    lf_node base = p->base[a->home[n]];
+    if (p->fixed[base])
+        return LF_FATE_PREPARED;
+    if (lf_at(a->plan->graph, base)->op == LF_OP_input)
+        return LF_FATE_PASSED;
+    lf_storage storage = a->plan->storage[base];
+    bool stored = storage == LF_IN_OUTPUT || storage == LF_IN_BUFFER;
+    return stored && p->last[base] == n ? LF_FATE_STORED : LF_FATE_INSIDE;
+}
+
+static lf_op_fact op_fact(const lf_account *a, const places *p, lf_node n)
+{
+    lf_op_fact f = {.node = n, .cost = lf_cost_node(a->written, n, a->dims, a->device), .fate = fate_of(a, p, n), .group = -1};
+    if (a->home[n] != LF_NONE)
+        f.group = p->group[p->base[a->home[n]]];
+    return f;
+}
+
+lf_status lf_facts_new(const lf_account *a, lf_facts *out, lf_diag *diag)
+{
+    places p;
+    memset(out, 0, sizeof *out);
+    lf_arena_init(&out->arena);
+    out->op = lf_arena_array(&out->arena, (size_t)a->written->count, sizeof *out->op);
+    out->kernel = lf_arena_array(&out->arena, (size_t)a->plan->groups, sizeof *out->kernel);
+    if (!out->op || !out->kernel || !find_places(a, &out->arena, &p))
+        return lf_fail_nomem(diag, "the account");
+    for (lf_node n = 0; n < a->written->count; n++)
+        if (lf_kind_of(a->written, n) != LF_LEAF)
+            out->op[out->ops++] = op_fact(a, &p, n);
+    for (int32_t i = 0; i < a->plan->groups; i++)
+        out->kernel[i] = lf_cost_group(a->plan, &a->plan->group[i], a->dims, a->device);
+    out->plain = lf_cost_plain_total(a->written, a->dims, a->device, &out->plain_launches);
+    out->fused = lf_cost_plan_total(a->plan, a->dims, a->device);
+    out->intermediate_bytes = lf_plan_intermediate_bytes(a->plan, a->dims);
+    return LF_OK;
+}
+
+void lf_facts_free(lf_facts *facts)
+{
+    lf_arena_free(&facts->arena);
+}

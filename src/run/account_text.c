@@ -1,0 +1,348 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The account as text for people: what it costs as written, what was rewritten and refused, the kernels, what it costs now. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "run/account.h"
+
+enum {
+    LINE = 110,       /* columns a paragraph is broken at */
+    BAR = 20,         /* of a share of 100% */
+    NAME_MOST = 24,   /* a longer name pushes its own row to the right */
+    LIST_MOST = 12    /* names of a list before the rest is counted */
+};
+
+typedef struct writing {
+    lf_str s;
+    const lf_account *a;
+    const lf_facts *f;
+} writing;
+
+/* ---- amounts ---- */
+
+typedef struct amount {
+    char text[24];
+} amount;
+
+/* Three digits and the unit that makes them readable; units: smallest first, a thousand apart. */
+static amount readable(double value, const char *const *units, int count)
+{
+    amount out;
+    int i = 0;
+    for (; value >= 999.5 && i + 1 < count; i++)
+        value /= 1000;
+    const char *form = value >= 99.95 ? "%.0f %s" : value >= 9.995 ? "%.1f %s" : "%.2f %s";
+    snprintf(out.text, sizeof out.text, value == floor(value) && i == 0 ? "%.0f %s" : form, value, units[i]);
+    return out;
+}
+
+static amount time_of(double us)
+{
+    static const char *const units[] = {"us", "ms", "s"};
+    return readable(us, units, 3);
+}
+
+static amount bytes_of(double bytes)
+{
+    static const char *const units[] = {"B", "kB", "MB", "GB", "TB"};
+    return readable(bytes, units, 5);
+}
+
+static amount flops_of(double flops)
+{
+    static const char *const units[] = {"FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP"};
+    return readable(flops, units, 5);
+}
+
+/* ---- layout ---- */
+
+static void right(lf_str *s, const char *text, int width)
+{
+    lf_str_addf(s, "%*s", width, text);
+}
+
+/* Words, broken at LINE columns, lines after the first set in by indent. column: where the first line stands now. */
+static void paragraph(lf_str *s, const char *text, size_t column, int indent)
+{
+    while (*text) {
+        size_t word = strcspn(text, " ");
+        if (column + word > LINE && column > (size_t)indent) {
+            lf_str_addf(s, "\n%*s", indent, "");
+            column = (size_t)indent;
+        }
+        lf_str_addn(s, text, word);
+        text += word;
+        column += word;
+        if (*text == ' ') {
+            text++;
+            if (*text && column + 1 + strcspn(text, " ") <= LINE) {
+                lf_str_add(s, " ");
+                column++;
+            } else if (*text) {
+                lf_str_addf(s, "\n%*s", indent, "");
+                column = (size_t)indent;
+            }
+        }
+    }
+    lf_str_add(s, "\n");
+}
+
+/* "    label  words ..." */
+static void labelled(lf_str *s, const char *label, const char *text)
+{
+    enum { INDENT = 19 };
+    lf_str_addf(s, "    %-15s", label);
+    paragraph(s, text, INDENT, INDENT);
+}
+
+static const char *plural(int64_t count)
+{
+    return count == 1 ? "" : "es";
+}
+
+/* ---- as written ---- */
+
+static void write_header(writing *w)
+{
+    static const char *const flops[] = {"FLOP/s", "kFLOP/s", "MFLOP/s", "GFLOP/s", "TFLOP/s"};
+    static const char *const bytes[] = {"B/s", "kB/s", "MB/s", "GB/s", "TB/s"};
+    const lf_account *a = w->a;
+    for (int i = 0; i < a->written->symbols; i++)
+        lf_str_addf(&w->s, "%s%s = %lld", i ? ", " : "", a->written->symbol[i], (long long)a->dims[i]);
+    lf_str_addf(&w->s, "%s%s: fp32 peak %s, memory %s\n\n", a->written->symbols ? " on " : "", a->device->title,
+                readable(a->device->flops, flops, 5).text, readable(a->device->bytes, bytes, 5).text);
+}
+
+static void shape_words(lf_str *s, const lf_account *a, lf_node n)
+{
+    const lf_shape *shape = &lf_at(a->written, n)->shape;
+    for (int i = 0; i < shape->rank; i++)
+        lf_str_addf(s, "%s%lld", i ? " x " : "", (long long)lf_extent_at(shape->dim[i], a->dims));
+    if (shape->rank == 0)
+        lf_str_add(s, "scalar");
+}
+
+/* Where the columns of the table begin or end. */
+typedef struct columns {
+    size_t op, shape, numbers;
+} columns;
+
+static size_t longer(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
+static columns find_columns(writing *w)
+{
+    size_t name = strlen("value"), op = strlen("op"), shape = strlen("shape");
+    for (int32_t i = 0; i < w->f->ops; i++) {
+        const lf_node_info *info = lf_at(w->a->written, w->f->op[i].node);
+        lf_str text = {0};
+        shape_words(&text, w->a, w->f->op[i].node);
+        shape = longer(shape, text.length);
+        w->s.failed = w->s.failed || text.failed;
+        lf_str_free(&text);
+        op = longer(op, strlen(lf_op_row(info->op)->name));
+        name = longer(name, strlen(info->name) > NAME_MOST ? NAME_MOST : strlen(info->name));
+    }
+    return (columns){.op = 2 + name + 2, .shape = 2 + name + 2 + op + 2, .numbers = 2 + name + 2 + op + 2 + shape};
+}
+
+static void write_numbers(lf_str *s, lf_cost cost)
+{
+    right(s, cost.flops > 0 ? flops_of(cost.flops).text : "-", 13);
+    right(s, cost.bytes > 0 ? bytes_of(cost.bytes).text : "-", 10);
+    right(s, cost.us > 0 ? time_of(cost.us).text : "-", 10);
+}
+
+static void write_row(writing *w, const columns *c, const lf_op_fact *op)
+{
+    lf_str *s = &w->s;
+    const lf_node_info *info = lf_at(w->a->written, op->node);
+    double share = w->f->plain.us > 0 ? op->cost.us / w->f->plain.us : 0;
+    int bar = (int)floor(share * BAR + 0.5);
+    lf_str_addf(s, "  %s", info->name);
+    lf_str_pad(s, c->op);
+    lf_str_addf(s, "%s%s", strlen(info->name) > NAME_MOST ? "  " : "", lf_op_row(info->op)->name);
+    lf_str_pad(s, c->shape);
+    shape_words(s, w->a, op->node);
+    lf_str_pad(s, c->numbers);
+    write_numbers(s, op->cost);
+    if (op->cost.us > 0)
+        lf_str_addf(s, "  %5.1f%%%s%.*s", 100 * share, bar > 0 ? "  " : "", bar, "####################");
+    lf_str_add(s, "\n");
+}
+
+static void write_ops(writing *w)
+{
+    lf_str *s = &w->s;
+    columns c = find_columns(w);
+    lf_str_addf(s, "As written, op by op: %d launch%s\n", (int)w->f->plain_launches, plural(w->f->plain_launches));
+    lf_str_add(s, "  value");
+    lf_str_pad(s, c.op);
+    lf_str_add(s, "op");
+    lf_str_pad(s, c.shape);
+    lf_str_add(s, "shape");
+    lf_str_pad(s, c.numbers);
+    right(s, "work", 13);
+    right(s, "moved", 10);
+    right(s, "time", 10);
+    lf_str_add(s, "   share\n");
+    for (int32_t i = 0; i < w->f->ops; i++)
+        write_row(w, &c, &w->f->op[i]);
+    lf_str_add(s, "  all");
+    lf_str_pad(s, c.numbers);
+    write_numbers(s, w->f->plain);
+    lf_str_add(s, "\n\n");
+}
+
+/* ---- rewrites ---- */
+
+static void write_notes(writing *w, const char *title, const lf_note *notes, int32_t count, bool done)
+{
+    static const char *const classes[] = {
+        [LF_EXACT] = "same bits",
+        [LF_REROUNDS] = "rounds differently",
+        [LF_GUARDED] = "a row that is not finite is redone as written",
+        [LF_ASSUMES_FINITE] = "for finite numbers only: the guard is switched off",
+    };
+    if (count == 0)
+        return;
+    lf_str_addf(&w->s, "%s\n", title);
+    for (int32_t i = 0; i < count; i++) {
+        lf_str_addf(&w->s, "  %s: %s", notes[i].at, notes[i].rule);
+        if (done)
+            lf_str_addf(&w->s, " (%s; %s)", lf_rule_class_name(notes[i].class), classes[notes[i].class]);
+        lf_str_add(&w->s, "\n    ");
+        paragraph(&w->s, notes[i].why, 4, 4);
+    }
+    lf_str_add(&w->s, "\n");
+}
+
+/* ---- kernels ---- */
+
+/* Is an op in a list: of one kernel (or any, -2), of one fate (or any, -1)? */
+static bool chosen(const writing *w, const lf_op_fact *op, int32_t group, int fate)
+{
+    if (fate >= 0 && ((int)op->fate != fate || !lf_cost_launches(w->a->written, op->node)))
+        return false;
+    return group == -2 || op->group == group;
+}
+
+/* The names of the ops chosen, and what they would take in memory; how many there are. */
+static int32_t names_of(const writing *w, int32_t group, int fate, lf_str *names, double *bytes)
+{
+    int32_t count = 0;
+    *bytes = 0;
+    for (int32_t i = 0; i < w->f->ops; i++) {
+        if (!chosen(w, &w->f->op[i], group, fate))
+            continue;
+        *bytes += lf_cost_bytes(w->a->written, w->f->op[i].node, w->a->dims);
+        if (count < LIST_MOST)
+            lf_str_addf(names, "%s%s", count ? ", " : "", lf_at(w->a->written, w->f->op[i].node)->name);
+        count++;
+    }
+    if (count > LIST_MOST)
+        lf_str_addf(names, " and %d more", (int)(count - LIST_MOST));
+    return count;
+}
+
+/* "    label  a, b, c (33.6 MB)"; nothing when none is chosen. */
+static void write_list(writing *w, const char *label, int32_t group, int fate, bool with_bytes)
+{
+    lf_str names = {0};
+    double bytes;
+    if (names_of(w, group, fate, &names, &bytes) > 0) {
+        if (with_bytes)
+            lf_str_addf(&names, " (%s)", bytes_of(bytes).text);
+        labelled(&w->s, label, names.text ? names.text : "");
+    }
+    w->s.failed = w->s.failed || names.failed;
+    lf_str_free(&names);
+}
+
+static void write_kernel(writing *w, int32_t index)
+{
+    const lf_group *g = &w->a->plan->group[index];
+    lf_cost cost = w->f->kernel[index];
+    lf_str phases = {0};
+    lf_str_addf(&w->s, "  %d. %s: %s, %s, %s\n", (int)index + 1, g->name, flops_of(cost.flops).text, bytes_of(cost.bytes).text,
+                time_of(cost.us).text);
+    write_list(w, "covers", index, -1, false);
+    lf_account_phases(&phases, w->a, g);
+    labelled(&w->s, "does", phases.text ? phases.text : "");
+    write_list(w, "never stored", index, LF_FATE_INSIDE, true);
+    write_list(w, "stored", index, LF_FATE_STORED, true);
+    if (g->why_apart)
+        labelled(&w->s, "apart because", g->why_apart);
+    w->s.failed = w->s.failed || phases.failed;
+    lf_str_free(&phases);
+}
+
+static bool any_outside(const writing *w)
+{
+    for (int32_t i = 0; i < w->f->ops; i++)
+        if (w->f->op[i].fate >= LF_FATE_PREPARED && lf_cost_launches(w->a->written, w->f->op[i].node))
+            return true;
+    return false;
+}
+
+static void write_kernels(writing *w)
+{
+    int32_t groups = w->a->plan->groups;
+    lf_str_addf(&w->s, "Fused: %d launch%s\n", (int)groups, plural(groups));
+    for (int32_t i = 0; i < groups; i++)
+        write_kernel(w, i);
+    if (any_outside(w))
+        lf_str_add(&w->s, "  in no kernel\n");
+    write_list(w, "with weights", -2, LF_FATE_PREPARED, false);
+    write_list(w, "same as input", -2, LF_FATE_PASSED, false);
+    write_list(w, "not needed", -2, LF_FATE_GONE, false);
+    lf_str_add(&w->s, "\n");
+}
+
+/* ---- what comes of it ---- */
+
+static void write_total(lf_str *s, const char *label, int32_t launches, lf_cost cost)
+{
+    lf_str_addf(s, "  %-12s%4d launch%-2s", label, (int)launches, plural(launches));
+    write_numbers(s, cost);
+}
+
+static void write_gain(writing *w)
+{
+    lf_str *s = &w->s;
+    double gain = w->f->fused.us > 0 ? w->f->plain.us / w->f->fused.us : 1;
+    lf_str_add(s, "Expected\n");
+    write_total(s, "as written", w->f->plain_launches, w->f->plain);
+    lf_str_add(s, "\n");
+    write_total(s, "fused", w->a->plan->groups, w->f->fused);
+    lf_str_addf(s, gain >= 99.5 ? "   %.0f times faster\n" : gain >= 1.05 ? "   %.1f times faster\n" : "   about as fast\n", gain);
+    lf_str_addf(s, "  memory: %s between kernels, %s of workspace", bytes_of((double)w->f->intermediate_bytes).text,
+                bytes_of((double)w->a->workspace_bytes).text);
+    if (w->a->prepared_bytes > 0)
+        lf_str_addf(s, ", %s of prepared weights", bytes_of((double)w->a->prepared_bytes).text);
+    lf_str_add(s, "\n");
+}
+
+lf_status lf_account_text(const lf_account *a, char **out, lf_diag *diag)
+{
+    lf_facts f;
+    lf_status status = lf_facts_new(a, &f, diag);
+    *out = NULL;
+    if (status == LF_OK) {
+        writing w = {.a = a, .f = &f};
+        write_header(&w);
+        write_ops(&w);
+        write_notes(&w, "Rewritten", a->notes->done, a->notes->done_count, true);
+        write_notes(&w, "Not rewritten", a->notes->refused, a->notes->refused_count, false);
+        write_kernels(&w);
+        write_gain(&w);
+        *out = lf_str_take(&w.s);
+        if (!*out)
+            status = lf_fail_nomem(diag, "the account");
+    }
+    lf_facts_free(&f);
+    return status;
+}

@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a kernel does, in words. */
+#include <stdio.h>
+#include <string.h>
+
+#include "run/account.h"
+
+/* What a statistic is called where its name is not what a person would say. */
+static const char *monoid_words(lf_monoid m)
+{
+    static const char *const words[LF_MONOID_COUNT] = {
+        [LF_MONOID_maxsumexp] = "max and sum of exp",
+        [LF_MONOID_moments] = "mean and variance",
+        [LF_MONOID_meansquare] = "mean of squares",
+    };
+    return words[m] ? words[m] : lf_monoid_row(m)->name;
+}
+
+/* Names one after another; the same one again is counted instead. */
+typedef struct listing {
+    lf_str *s;
+    const char *last;
+    int run;        /* how often last has come */
+    int names;
+} listing;
+
+static void end_run(listing *l)
+{
+    if (l->run == 2)
+        lf_str_add(l->s, " twice");
+    else if (l->run > 2)
+        lf_str_addf(l->s, " %d times", l->run);
+    l->run = 0;
+}
+
+static void name(listing *l, const char *text)
+{
+    if (l->run > 0 && strcmp(l->last, text) == 0) {
+        l->run++;
+        return;
+    }
+    end_run(l);
+    lf_str_addf(l->s, "%s%s", l->names++ ? ", " : "", text);
+    l->last = text;
+    l->run = 1;
+}
+
+static long long at(lf_extent e, const int64_t *dims)
+{
+    return (long long)lf_extent_at(e, dims);
+}
+
+static void product_words(listing *l, const lf_account *a, const lf_group *g)
+{
+    char text[96];
+    snprintf(text, sizeof text, "product %lld x %lld x %lld", at(g->rows, a->dims), at(g->product.n, a->dims), at(g->product.k, a->dims));
+    name(l, text);
+    l->run = 0; /* the text goes out of scope */
+}
+
+/* An op once for its node, whatever steps it takes: a norm with weight and bias takes three. */
+static void step_words(listing *l, const lf_account *a, const lf_group *g, const lf_phase *phase, int32_t i)
+{
+    const lf_step *step = &phase->step[i];
+    lf_kind kind = lf_kind_of(a->plan->graph, step->node);
+    if (step->kind == LF_STEP_PRODUCT)
+        product_words(l, a, g);
+    else if (step->kind == LF_STEP_OP && step->node == g->product.node)
+        name(l, "bias");
+    else if (step->kind == LF_STEP_OP && (i == 0 || phase->step[i - 1].kind != LF_STEP_OP || phase->step[i - 1].node != step->node)) {
+        for (int32_t before = 0; before < i; before++)
+            if (phase->step[before].kind == LF_STEP_OP && phase->step[before].node == step->node)
+                return;
+        name(l, lf_op_row(lf_at(a->plan->graph, step->node)->op)->name);
+    } else if (step->kind == LF_STEP_LOAD && kind == LF_MOVE)
+        name(l, lf_op_row(lf_at(a->plan->graph, step->node)->op)->name);
+}
+
+static void stat_words(lf_str *s, const lf_account *a, const lf_stat *stat)
+{
+    lf_str_addf(s, "%s of each ", monoid_words(stat->monoid));
+    if (stat->span == LF_SPAN_ROW)
+        lf_str_add(s, "row");
+    else if (stat->span == LF_SPAN_COLUMN)
+        lf_str_add(s, "column");
+    else if (stat->span == LF_SPAN_SEGMENT)
+        lf_str_addf(s, "of %lld runs of %lld columns", at(stat->count, a->dims), at(stat->length, a->dims));
+    else
+        lf_str_addf(s, "of %lld windows of %lld columns", at(stat->groups, a->dims) * at(stat->count, a->dims),
+                    (long long)stat->window.kernel);
+}
+
+/* How many values a row what was listed is done on; left out for the product's own columns. */
+static void width_words(lf_str *s, const lf_account *a, const lf_group *g, int32_t p)
+{
+    const lf_phase *phase = &g->phase[p];
+    long long width = at(phase->width, a->dims);
+    if (g->product.node != LF_NONE && g->product.phase == p)
+        return;
+    lf_str_addf(s, " on %lld value%s %s", width, width == 1 ? "" : "s", phase->one_row ? "in all" : "a row");
+}
+
+static bool keeps_rows(const lf_group *g, const lf_phase *phase)
+{
+    for (int32_t i = 0; i < phase->stores; i++)
+        if (phase->store[i].to.place == LF_KEPT && !lf_extent_is(g->kept[phase->store[i].to.index].width, 1))
+            return true;
+    return false;
+}
+
+static void phase_words(lf_str *s, const lf_account *a, const lf_group *g, int32_t p)
+{
+    const lf_phase *phase = &g->phase[p];
+    listing l = {.s = s};
+    for (int32_t i = 0; i < phase->steps; i++)
+        step_words(&l, a, g, phase, i);
+    end_run(&l);
+    if (l.names > 0)
+        width_words(s, a, g, p);
+    for (int32_t i = 0; i < g->stats; i++)
+        if (g->stat[i].phase == p) {
+            lf_str_add(s, l.names++ ? ", " : "");
+            stat_words(s, a, &g->stat[i]);
+        }
+    if (l.names == 0)
+        lf_str_add(s, "copy");
+    if (keeps_rows(g, phase))
+        lf_str_add(s, g->schedule == LF_BY_ROWS ? ", the rows kept at hand" : ", all rows kept");
+}
+
+void lf_account_phases(lf_str *s, const lf_account *a, const lf_group *g)
+{
+    for (int32_t p = 0; p < g->phases; p++) {
+        lf_str_add(s, p ? "; then " : "");
+        phase_words(s, a, g, p);
+    }
+}

@@ -1,0 +1,279 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The call handle: bindings, extents learnt from them, and the run itself. */
+#include "run/call.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+
+lf_status lf_call_new(lf_program *program, lf_call **out)
+{
+    if (!program)
+        return LF_ERR_ARG;
+    if (!out)
+        return lf_fail(&program->diag, LF_ERR_ARG, "a call wants a place for it");
+    *out = NULL;
+    if (program->target != LF_TARGET_CPU)
+        return lf_fail(&program->diag, LF_ERR_DEVICE, "device %s can be explained but not run here; compile for cpu", program->device);
+    lf_call *c = calloc(1, sizeof *c);
+    if (!c)
+        return lf_fail_nomem(&program->diag, "the call");
+    const lf_graph *g = &program->written;
+    size_t in = (size_t)g->inputs + 1, outs = (size_t)g->outputs + 1;
+    c->program = program;
+    lf_arena_init(&c->arena);
+    c->input = lf_arena_array(&c->arena, in, sizeof *c->input);
+    c->bound = lf_arena_array(&c->arena, in, sizeof *c->bound);
+    c->extent = lf_arena_array(&c->arena, in, sizeof *c->extent);
+    c->output = lf_arena_array(&c->arena, outs, sizeof *c->output);
+    c->redo.input = lf_arena_array(&c->arena, in, sizeof *c->redo.input);
+    c->redo.feed = lf_arena_array(&c->arena, in, sizeof *c->redo.feed);
+    c->redo.output = lf_arena_array(&c->arena, outs, sizeof *c->redo.output);
+    c->redo.input_size = lf_arena_array(&c->arena, in, sizeof *c->redo.input_size);
+    c->redo.output_size = lf_arena_array(&c->arena, outs, sizeof *c->redo.output_size);
+    if (!c->input || !c->bound || !c->extent || !c->output || !c->redo.input || !c->redo.feed || !c->redo.output || !c->redo.input_size || !c->redo.output_size) {
+        lf_call_free(c);
+        return lf_fail_nomem(&program->diag, "the call");
+    }
+    *out = c;
+    return LF_OK;
+}
+
+void lf_call_free(lf_call *call)
+{
+    if (!call)
+        return;
+    for (int i = 0; i < LF_CALL_SIZES; i++)
+        lf_cpu_instance_free(call->sized[i].instance);
+    lf_redo_free(call);
+    lf_aligned_free(call->workspace);
+    free(call->flagged);
+    lf_arena_free(&call->arena);
+    free(call);
+}
+
+const char *lf_call_message(const lf_call *call) { return call ? call->diag.text : "no call"; }
+
+/* ---- bindings ---- */
+
+static int single_symbol(lf_extent e)
+{
+    for (int s = 0; s < LF_MAX_SYMBOLS; s++)
+        if (e.pow[s])
+            return s;
+    return -1;
+}
+
+lf_status lf_call_set_input(lf_call *call, size_t index, int rank, const int64_t *extents, const float *data)
+{
+    if (!call)
+        return LF_ERR_ARG;
+    const lf_graph *g = &call->program->written;
+    if (index >= (size_t)g->inputs)
+        return lf_fail(&call->diag, LF_ERR_ARG, "the model has %d inputs, there is no input %zu", (int)g->inputs, index);
+    const lf_node_info *info = lf_at(g, g->input[index]);
+    if (rank != info->shape.rank || (rank > 0 && !extents))
+        return lf_fail(&call->diag, LF_ERR_DATA, "input %s is %s, rank %d, but the data have rank %d", info->name, call->program->input_text[index], info->shape.rank, rank);
+    bool empty = false;
+    for (int i = 0; i < rank; i++) {
+        bool named = single_symbol(info->shape.dim[i]) >= 0;
+        if (extents[i] < 0 || (!named && !lf_extent_is(info->shape.dim[i], extents[i])))
+            return lf_fail(&call->diag, LF_ERR_DATA, "input %s is %s, but extent %d of the data is %" PRId64, info->name, call->program->input_text[index], i, extents[i]);
+        empty = empty || extents[i] == 0;
+    }
+    if (!data && !empty)
+        return lf_fail(&call->diag, LF_ERR_ARG, "input %s: no data", info->name);
+    call->input[index] = data;
+    call->bound[index] = true;
+    for (int i = 0; i < rank; i++)
+        call->extent[index][i] = extents[i];
+    return LF_OK;
+}
+
+/* Learns the named extents from the inputs, all of which must be bound and agree. */
+static lf_status learn_dims(lf_call *c)
+{
+    const lf_graph *g = &c->program->written;
+    int32_t from[LF_MAX_SYMBOLS];
+    for (int s = 0; s < LF_MAX_SYMBOLS; s++)
+        from[s] = -1;
+    for (int32_t i = 0; i < g->inputs; i++) {
+        const lf_node_info *info = lf_at(g, g->input[i]);
+        if (!c->bound[i])
+            return lf_fail(&c->diag, LF_ERR_ARG, "input %s is not bound", info->name);
+        for (int axis = 0; axis < info->shape.rank; axis++) {
+            int s = single_symbol(info->shape.dim[axis]);
+            int64_t extent = c->extent[i][axis];
+            if (s < 0)
+                continue;
+            if (from[s] >= 0 && c->dims[s] != extent)
+                return lf_fail(&c->diag, LF_ERR_DATA, "extent %s is %" PRId64 " in input %s but %" PRId64 " in input %s", g->symbol[s], c->dims[s],
+                               lf_at(g, g->input[from[s]])->name, extent, info->name);
+            c->dims[s] = extent;
+            from[s] = i;
+        }
+    }
+    for (lf_node n = 0; n < g->count; n++)
+        if (lf_shape_count(&lf_at(g, n)->shape, c->dims) < 0)
+            return lf_fail(&c->diag, LF_ERR_DATA, "%s would have more elements than can be counted", lf_at(g, n)->name);
+    return LF_OK;
+}
+
+lf_status lf_call_output_shape(lf_call *call, size_t index, int *rank, int64_t *extents)
+{
+    if (!call)
+        return LF_ERR_ARG;
+    const lf_graph *g = &call->program->written;
+    if (index >= (size_t)g->outputs || !rank || !extents)
+        return lf_fail(&call->diag, LF_ERR_ARG, "the model has %d outputs, there is no output %zu", (int)g->outputs, index);
+    lf_status status = learn_dims(call);
+    if (status != LF_OK)
+        return status;
+    const lf_shape *s = &lf_at(g, g->output[index])->shape;
+    *rank = s->rank;
+    for (int i = 0; i < s->rank; i++)
+        extents[i] = lf_extent_at(s->dim[i], call->dims);
+    return LF_OK;
+}
+
+lf_status lf_call_set_output(lf_call *call, size_t index, float *data)
+{
+    if (!call)
+        return LF_ERR_ARG;
+    if (index >= (size_t)call->program->written.outputs)
+        return lf_fail(&call->diag, LF_ERR_ARG, "the model has %d outputs, there is no output %zu", (int)call->program->written.outputs, index);
+    call->output[index] = data;
+    return LF_OK;
+}
+
+size_t lf_call_elements(const lf_call *c, lf_node port) { return (size_t)lf_shape_count(&lf_at(&c->program->written, port)->shape, c->dims); }
+
+static bool overlap(const float *a, size_t a_count, const float *b, size_t b_count)
+{
+    uintptr_t a0 = (uintptr_t)a, b0 = (uintptr_t)b;
+    return a_count && b_count && a0 < b0 + b_count * sizeof *b && b0 < a0 + a_count * sizeof *a;
+}
+
+static lf_status check_outputs(lf_call *c)
+{
+    const lf_graph *g = &c->program->written;
+    for (int32_t o = 0; o < g->outputs; o++) {
+        size_t count = lf_call_elements(c, g->output[o]);
+        const char *name = lf_at(g, g->output[o])->name;
+        if (!c->output[o] && count > 0)
+            return lf_fail(&c->diag, LF_ERR_ARG, "output %s is not bound", name);
+        for (int32_t i = 0; i < g->inputs; i++)
+            if (overlap(c->output[o], count, c->input[i], lf_call_elements(c, g->input[i])))
+                return lf_fail(&c->diag, LF_ERR_ARG, "output %s overlaps input %s", name, lf_at(g, g->input[i])->name);
+        for (int32_t i = 0; i < o; i++)
+            if (overlap(c->output[o], count, c->output[i], lf_call_elements(c, g->output[i])))
+                return lf_fail(&c->diag, LF_ERR_ARG, "output %s overlaps output %s", name, lf_at(g, g->output[i])->name);
+    }
+    return LF_OK;
+}
+
+/* ---- running ---- */
+
+static lf_status reserve_workspace(lf_call *c, size_t bytes)
+{
+    if (bytes <= c->workspace_size)
+        return LF_OK;
+    void *grown = lf_aligned_alloc(bytes);
+    if (!grown)
+        return lf_fail(&c->diag, LF_ERR_NOMEM, "no memory for %zu MB of workspace", bytes >> 20);
+    lf_aligned_free(c->workspace);
+    c->workspace = grown;
+    c->workspace_size = bytes;
+    return LF_OK;
+}
+
+lf_status lf_call_sized(lf_call *c, const lf_plan *plan, const int64_t *dims, const lf_cpu_instance **out)
+{
+    lf_sized *oldest = &c->sized[0];
+    size_t symbols = (size_t)c->program->written.symbols;
+    for (int i = 0; i < LF_CALL_SIZES; i++) {
+        lf_sized *s = &c->sized[i];
+        if (s->plan == plan && memcmp(s->dims, dims, symbols * sizeof *dims) == 0) {
+            s->used = ++c->clock;
+            *out = s->instance;
+            return LF_OK;
+        }
+        oldest = s->used < oldest->used ? s : oldest;
+    }
+    lf_cpu_instance *made;
+    lf_status status = lf_cpu_instance_new(plan, c->program->kern, dims, lf_pool_threads(c->program->context->pool), &made, &c->diag);
+    if (status == LF_OK && (status = reserve_workspace(c, lf_cpu_workspace(made))) != LF_OK)
+        lf_cpu_instance_free(made);
+    if (status != LF_OK)
+        return status;
+    lf_cpu_instance_free(oldest->instance);
+    *oldest = (lf_sized){.plan = plan, .instance = made, .used = ++c->clock};
+    memcpy(oldest->dims, dims, symbols * sizeof *dims);
+    *out = made;
+    return LF_OK;
+}
+
+static lf_status reserve_flags(lf_call *c, int64_t batch)
+{
+    if ((size_t)batch > c->flagged_size) {
+        free(c->flagged);
+        c->flagged_size = 0;
+        c->flagged = malloc((size_t)batch);
+        if (!c->flagged)
+            return lf_fail_nomem(&c->diag, "the call");
+        c->flagged_size = (size_t)batch;
+    }
+    if (batch > 0)
+        memset(c->flagged, 0, (size_t)batch);
+    return LF_OK;
+}
+
+lf_status lf_call_run(lf_call *call)
+{
+    if (!call)
+        return LF_ERR_ARG;
+    lf_call *c = call;
+    lf_program *p = c->program;
+    const lf_cpu_instance *instance = NULL;
+    c->rows_redone = 0;
+    if (!p->prepared)
+        return lf_fail(&c->diag, LF_ERR_ARG, "the program's parameters are not prepared");
+    lf_status status = learn_dims(c);
+    if (status == LF_OK)
+        status = check_outputs(c);
+    if (status != LF_OK)
+        return status;
+    const lf_variant *v = p->fused.weights ? &p->fused : &p->exact;
+    bool guarded = p->guarded && v == &p->fused;
+    int64_t batch = lf_extent_at(p->batch.rows, c->dims);
+    if (guarded)
+        status = reserve_flags(c, batch);
+    if (status == LF_OK && guarded)
+        status = lf_redo_reserve(c, batch);
+    if (status == LF_OK)
+        status = lf_call_sized(c, v->plan, c->dims, &instance);
+    if (status != LF_OK)
+        return status;
+    lf_cpu_run(instance, v->weights, c->input, c->output, c->workspace, guarded ? c->flagged : NULL, batch, p->context->pool);
+    if (guarded)
+        lf_redo_rows(c, batch);
+    return LF_OK;
+}
+
+int64_t lf_call_rows_redone(const lf_call *call) { return call ? call->rows_redone : 0; }
+
+size_t lf_call_memory(const lf_call *call)
+{
+    if (!call)
+        return 0;
+    size_t bytes = sizeof *call + call->workspace_size + call->flagged_size + lf_arena_bytes(&call->arena);
+    for (int i = 0; i < LF_CALL_SIZES; i++)
+        bytes += call->sized[i].instance ? lf_cpu_instance_bytes(call->sized[i].instance) : 0;
+    for (int32_t i = 0; i < call->program->written.inputs; i++)
+        bytes += call->redo.input_size[i] * sizeof(float);
+    for (int32_t i = 0; i < call->program->written.outputs; i++)
+        bytes += call->redo.output_size[i] * sizeof(float);
+    return bytes;
+}

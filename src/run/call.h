@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One thread's use of a program. Inside the run room. */
+#ifndef LF_RUN_CALL_H
+#define LF_RUN_CALL_H
+
+#include "run/handles.h"
+
+enum {
+    LF_CALL_SIZES = 8,  /* how many different sets of extents a call remembers how to run */
+    LF_REDO_ROWS = 64   /* rows redone at a time: W is then read once for all of them */
+};
+
+/* A plan of the program at known extents. */
+typedef struct lf_sized {
+    const lf_plan *plan;          /* NULL: free */
+    int64_t dims[LF_MAX_SYMBOLS];
+    lf_cpu_instance *instance;
+    uint64_t used;                /* when it was last wanted */
+} lf_sized;
+
+/* What redoing rows needs. Rows are gathered from inputs, run as written, scattered to outputs. */
+typedef struct lf_redo {
+    float **input, **output;      /* one per port; owned; NULL where the port carries no rows */
+    const float **feed;           /* one per input: what a block is run on, gathered or the caller's own */
+    size_t *input_size, *output_size; /* floats they hold */
+} lf_redo;
+
+struct lf_call {
+    lf_program *program;          /* borrowed */
+    lf_diag diag;
+    lf_arena arena;
+    const float **input;          /* one per input, borrowed; with `bound` */
+    bool *bound;
+    int64_t (*extent)[LF_MAX_RANK];
+    float **output;               /* one per output, borrowed */
+    int64_t dims[LF_MAX_SYMBOLS];
+    lf_sized sized[LF_CALL_SIZES];
+    uint64_t clock;
+    void *workspace;
+    size_t workspace_size;
+    unsigned char *flagged;       /* one per row of the batch */
+    size_t flagged_size;
+    lf_redo redo;
+    int64_t rows_redone;
+};
+
+/* The plan at these extents, made at most once while remembered, with workspace to match. Message in the call. */
+lf_status lf_call_sized(lf_call *call, const lf_plan *plan, const int64_t *dims, const lf_cpu_instance **out);
+
+/* Makes room for rows of this call's extents to be redone. */
+lf_status lf_redo_reserve(lf_call *call, int64_t batch);
+/* Redoes the flagged rows as written. Cannot fail once room is reserved. */
+void lf_redo_rows(lf_call *call, int64_t batch);
+void lf_redo_free(lf_call *call);
+
+/* Elements of a shape at the call's extents. */
+size_t lf_call_elements(const lf_call *call, lf_node port);
+
+#endif

@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The pass list. What each pass needs and leaves stands in its header; between any two the graph is verified. */
+#include <string.h>
+
+#include "run/handles.h"
+
+enum { DEFAULT_EXTENT = 1024 }; /* what a named extent counts as where nobody says: a common batch */
+
+static lf_status check_options(lf_program *p, const lf_options *o)
+{
+    if (strcmp(o->device, "cuda") == 0)
+        return lf_fail(&p->diag, LF_ERR_DEVICE, "device cuda: this build has no CUDA backend; use --device cpu, or explain with h200 or a100");
+    if (strcmp(o->precision, "fp32") != 0)
+        return lf_fail(&p->diag, LF_ERR_UNSUPPORTED, "precision %s: only fp32 is built so far", o->precision);
+    p->target = strcmp(o->device, "cpu") == 0 ? LF_TARGET_CPU : LF_TARGET_MODEL_ONLY;
+    memcpy(p->device, o->device, sizeof p->device);
+    for (int i = 0; i < p->written.symbols; i++)
+        p->hint[i] = DEFAULT_EXTENT;
+    for (int h = 0; h < o->hints; h++) {
+        int symbol = 0;
+        while (symbol < p->written.symbols && strcmp(p->written.symbol[symbol], o->hint[h].name) != 0)
+            symbol++;
+        if (symbol == p->written.symbols)
+            return lf_fail(&p->diag, LF_ERR_ARG, "dim %s: the model has no extent of that name", o->hint[h].name);
+        p->hint[symbol] = o->hint[h].value;
+    }
+    return LF_OK;
+}
+
+static lf_status check_dtypes(lf_program *p)
+{
+    const lf_graph *g = &p->written;
+    for (lf_node n = 0; n < g->count; n++)
+        if (lf_at(g, n)->dtype != LF_F32)
+            return lf_fail(&p->diag, LF_ERR_UNSUPPORTED, "%s is not f32: storage in other types can be read but not run yet", lf_at(g, n)->name);
+    return LF_OK;
+}
+
+/* Does the name stand for anything but the first extent of values that carry rows? Then rows cannot be run apart under it. */
+static bool only_counts_rows(const lf_graph *g, int symbol, const bool *has_rows)
+{
+    for (lf_node n = 0; n < g->count; n++)
+        for (int axis = 0; axis < lf_at(g, n)->shape.rank; axis++)
+            if (lf_at(g, n)->shape.dim[axis].pow[symbol] > (axis == 0 && has_rows[n] ? 1 : 0))
+                return false;
+    return true;
+}
+
+static lf_status find_batch(lf_program *p)
+{
+    const lf_graph *g = &p->written;
+    bool *has_rows = lf_arena_array(&p->arena, (size_t)g->count + 1, sizeof *has_rows);
+    if (!has_rows)
+        return lf_fail_nomem(&p->diag, "the program");
+    p->batch = (lf_batch){.independent = lf_graph_rows(g, has_rows, NULL), .symbol = -1, .rows = lf_extent_of(1)};
+    if (!p->batch.independent)
+        return LF_OK;
+    p->batch.rows = lf_at(g, g->input[0])->shape.dim[0];
+    p->batch.input_rows = lf_arena_array(&p->arena, (size_t)g->inputs, sizeof(bool));
+    if (!p->batch.input_rows)
+        return lf_fail_nomem(&p->diag, "the program");
+    for (int32_t i = 0; i < g->inputs; i++)
+        p->batch.input_rows[i] = has_rows[g->input[i]];
+    for (int s = 0; s < g->symbols; s++)
+        if (p->batch.rows.pow[s] == 1 && p->batch.rows.coef == 1 && only_counts_rows(g, s, has_rows))
+            p->batch.symbol = s;
+    return LF_OK;
+}
+
+static lf_status describe_inputs(lf_program *p)
+{
+    const lf_graph *g = &p->written;
+    p->input_text = lf_arena_array(&p->arena, (size_t)g->inputs, sizeof *p->input_text);
+    bool made = p->input_text != NULL;
+    for (int32_t i = 0; made && i < g->inputs; i++) {
+        p->input_text[i] = lf_shape_text(g, &lf_at(g, g->input[i])->shape);
+        made = p->input_text[i][0] == '['; /* or there was no memory for it */
+    }
+    return made ? LF_OK : lf_fail_nomem(&p->diag, "the program");
+}
+
+static lf_status build_variant(lf_program *p, lf_variant *v, const lf_rewrite_options *rewrite, bool fuse)
+{
+    lf_status status = lf_graph_init(&v->graph, &p->arena, &p->diag);
+    v->home = lf_arena_array(&p->arena, (size_t)p->written.count + 1, sizeof *v->home);
+    if (status == LF_OK && !v->home)
+        status = lf_fail_nomem(&p->diag, "the program");
+    if (status == LF_OK && rewrite)
+        status = lf_rewrite(&p->written, rewrite, &v->graph, v->home, &v->notes);
+    if (status == LF_OK && !rewrite) {
+        status = lf_graph_copy(&p->written, &v->graph);
+        for (lf_node n = 0; n < p->written.count; n++)
+            v->home[n] = n;
+    }
+    if (status == LF_OK)
+        status = lf_graph_verify(&v->graph);
+    if (status == LF_OK)
+        status = lf_plan_build(&v->graph, fuse, &p->arena, &v->plan);
+    return status;
+}
+
+static bool watches(const lf_plan *plan)
+{
+    for (int32_t g = 0; g < plan->groups; g++)
+        for (int32_t i = 0; i < plan->group[g].phases; i++)
+            if (plan->group[g].phase[i].watches > 0)
+                return true;
+    return false;
+}
+
+static bool all_exact(const lf_notes *notes)
+{
+    for (int32_t i = 0; i < notes->done_count; i++)
+        if (notes->done[i].class != LF_EXACT)
+            return false;
+    return true;
+}
+
+lf_status lf_compile(lf_program *p, const lf_options *o)
+{
+    lf_rewrite_options rewrite = {.rules = o->rules, .assume_finite = o->assume_finite, .dims = p->hint};
+    lf_status status = check_options(p, o);
+    if (status == LF_OK)
+        status = check_dtypes(p);
+    if (status == LF_OK)
+        status = find_batch(p);
+    if (status == LF_OK)
+        status = describe_inputs(p);
+    if (status == LF_OK)
+        status = build_variant(p, &p->fused, o->fuse ? &rewrite : NULL, o->fuse);
+    if (status != LF_OK)
+        return status;
+    p->guarded = watches(p->fused.plan);
+    if (o->fuse && !all_exact(&p->fused.notes)) {
+        rewrite.as_written = true;
+        status = build_variant(p, &p->exact, &rewrite, true);
+    }
+    return status;
+}

@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "base/rng.h"
+#include "ir/ops.h"
+#include "run/device.h"
+#include "run/handles.h"
+
+const char *lf_version(void) { return "0.1.0"; }
+
+const char *lf_status_name(lf_status status)
+{
+    static const char *const names[] = {"ok", "bad argument", "bad model", "bad data", "input/output error", "out of memory", "no such device", "unsupported"};
+    return (size_t)status < sizeof names / sizeof *names ? names[status] : "unknown status";
+}
+
+lf_status lf_context_new(lf_context **out)
+{
+    if (!out)
+        return LF_ERR_ARG;
+    *out = calloc(1, sizeof **out);
+    return *out ? LF_OK : LF_ERR_NOMEM;
+}
+
+void lf_context_free(lf_context *context)
+{
+    if (!context)
+        return;
+    lf_pool_free(context->pool);
+    free(context);
+}
+
+const char *lf_context_message(const lf_context *context) { return context ? context->diag.text : "no context"; }
+
+lf_status lf_context_set_threads(lf_context *context, int threads)
+{
+    if (!context)
+        return LF_ERR_ARG;
+    if (threads < 0 || threads > 4096)
+        return lf_fail(&context->diag, LF_ERR_ARG, "threads: %d is not between 0 (one per core) and 4096", threads);
+    if (context->pool)
+        return lf_fail(&context->diag, LF_ERR_ARG, "threads: set them before the first program is made");
+    context->threads = threads;
+    return LF_OK;
+}
+
+int lf_context_threads(const lf_context *context)
+{
+    if (context && context->threads > 0)
+        return context->threads;
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    return cores < 1 ? 1 : cores > 4096 ? 4096 : (int)cores;
+}
+
+void lf_draw_uniform(uint64_t seed, const char *name, float low, float high, size_t count, float *out)
+{
+    lf_rng rng = lf_rng_seed(seed, name);
+    for (size_t i = 0; i < count; i++)
+        out[i] = lf_rng_uniform(&rng, low, high);
+}
+
+/* The i-th op a model text can name, LF_OP_COUNT past the end. */
+static lf_op public_op(size_t index)
+{
+    for (int op = 0; op < LF_OP_COUNT; op++)
+        if (lf_op_public((lf_op)op) && index-- == 0)
+            return (lf_op)op;
+    return LF_OP_COUNT;
+}
+
+const char *lf_op_name(size_t index)
+{
+    lf_op op = public_op(index);
+    return op == LF_OP_COUNT ? NULL : lf_op_row(op)->name;
+}
+
+const char *lf_op_kind(size_t index)
+{
+    lf_op op = public_op(index);
+    return op == LF_OP_COUNT ? NULL : lf_kind_name(lf_op_row(op)->kind);
+}
+
+const char *lf_op_signature(size_t index)
+{
+    lf_op op = public_op(index);
+    return op == LF_OP_COUNT ? NULL : lf_op_row(op)->signature;
+}
+
+lf_status lf_context_pool(lf_context *context)
+{
+    if (context->pool)
+        return LF_OK;
+    if (lf_pool_new(lf_context_threads(context), &context->pool) != LF_OK)
+        return lf_fail(&context->diag, LF_ERR_NOMEM, "%d threads could not be started: no memory, or no more are allowed; ask for fewer", lf_context_threads(context));
+    return LF_OK;
+}
+
+lf_status lf_device_peak(lf_context *context, const char *device, double *flops, double *bytes)
+{
+    if (!context)
+        return LF_ERR_ARG;
+    if (!device)
+        return lf_fail(&context->diag, LF_ERR_ARG, "a device wants a name");
+    lf_status status = lf_context_pool(context);
+    lf_device found;
+    if (status == LF_OK)
+        status = lf_device_find(device, lf_kern_pick(), context->pool, &found, &context->diag);
+    if (status != LF_OK)
+        return status;
+    if (flops)
+        *flops = found.flops;
+    if (bytes)
+        *bytes = found.bytes;
+    return LF_OK;
+}

@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What stands behind the public handles. */
+#ifndef LF_RUN_HANDLES_H
+#define LF_RUN_HANDLES_H
+
+#include "base/pool.h"
+#include "cpu/cpu.h"
+#include "plan/plan.h"
+#include "rewrite/rewrite.h"
+
+struct lf_context {
+    lf_diag diag;
+    int threads;          /* 0: one per core */
+    lf_pool *pool;        /* made for the first program; owned */
+};
+
+struct lf_model {
+    lf_context *context;  /* borrowed */
+    lf_diag diag;
+    lf_arena arena;
+    lf_graph graph;
+    bool returned;
+};
+
+typedef enum lf_target { LF_TARGET_CPU, LF_TARGET_CUDA, LF_TARGET_MODEL_ONLY } lf_target;
+
+typedef struct lf_dim_hint {
+    char name[64];
+    int64_t value;
+} lf_dim_hint;
+
+struct lf_options {
+    lf_diag diag;
+    char device[16];
+    char precision[8];
+    char *rules;          /* owned; NULL: all */
+    bool assume_finite, fuse;
+    lf_dim_hint hint[LF_MAX_SYMBOLS];
+    int hints;
+};
+
+/* One way to run the program: a graph, its plan, its prepared weights. */
+typedef struct lf_variant {
+    lf_graph graph;
+    lf_plan *plan;              /* NULL: this variant is not there */
+    lf_node *home;              /* one per node of the written graph */
+    lf_notes notes;
+    lf_cpu_weights *weights;    /* NULL until prepared, or when this variant has no use at present */
+} lf_variant;
+
+/* How the rows of the batch run through the model; see lf_graph_rows. */
+typedef struct lf_batch {
+    bool independent;
+    int symbol;                 /* the named extent that counts rows, -1 when a number does or the name stands elsewhere too */
+    lf_extent rows;
+    bool *input_rows;           /* one per input: does it carry rows? */
+} lf_batch;
+
+struct lf_program {
+    lf_context *context;        /* borrowed */
+    lf_diag diag;
+    lf_arena arena;
+    lf_graph written;           /* as the user wrote it */
+    lf_variant fused;           /* rewritten as the options allow */
+    lf_variant exact;           /* rewritten by EXACT rules only: for guarded rows, and for weights that are not finite */
+    bool guarded;               /* fused watches for rows to redo */
+    lf_batch batch;
+    const lf_kern *kern;
+    lf_target target;
+    char device[16];
+    int64_t hint[LF_MAX_SYMBOLS];
+    const char **input_text;    /* one per input: its shape in words, made early because calls in other threads share the arena */
+    float **param;              /* one per parameter, owned; NULL until given */
+    bool prepared;
+    bool weights_finite;        /* otherwise everything runs as `exact` */
+};
+
+/* The pass list: copy -> check -> rewrite -> verify -> plan. Needs: program->written, verified. Message in the program. */
+lf_status lf_compile(lf_program *program, const lf_options *options);
+
+/* Starts the threads, once. Message in the context. */
+lf_status lf_context_pool(lf_context *context);
+
+/* The elements of a parameter. */
+size_t lf_param_count(const lf_program *program, int32_t index);
+
+/* Memory for a parameter, its values to be written by the caller. Message in the program. */
+lf_status lf_param_memory(lf_program *program, int32_t index, float **out);
+
+/* What the options say without the user's word. */
+void lf_options_init(lf_options *options);
+
+#endif

@@ -1,0 +1,245 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The model handle: a graph in an arena of its own, with the builder and the questions one may ask of it. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "io/file.h"
+#include "run/handles.h"
+
+lf_status lf_model_new(lf_context *context, lf_model **out)
+{
+    if (!context)
+        return LF_ERR_ARG;
+    if (!out)
+        return lf_fail(&context->diag, LF_ERR_ARG, "a model wants a place for it");
+    *out = calloc(1, sizeof **out);
+    if (!*out)
+        return lf_fail_nomem(&context->diag, "the model");
+    lf_model *m = *out;
+    m->context = context;
+    lf_arena_init(&m->arena);
+    lf_status status = lf_graph_init(&m->graph, &m->arena, &m->diag);
+    if (status == LF_OK)
+        return LF_OK;
+    context->diag = m->diag;
+    lf_model_free(m);
+    *out = NULL;
+    return status;
+}
+
+void lf_model_free(lf_model *model)
+{
+    if (!model)
+        return;
+    lf_arena_free(&model->arena);
+    free(model);
+}
+
+const char *lf_model_message(const lf_model *model) { return model ? model->diag.text : "no model"; }
+
+lf_status lf_model_read(lf_context *context, const char *name, const char *text, size_t length, lf_model **out)
+{
+    if (!context)
+        return LF_ERR_ARG;
+    if (!name || !text || !out)
+        return lf_fail(&context->diag, LF_ERR_ARG, "reading a model wants a name, a text and a place for the model");
+    lf_status status = lf_model_new(context, out);
+    if (status != LF_OK)
+        return status;
+    lf_model *m = *out;
+    status = lf_text_read(&m->graph, name, text, length);
+    if (status == LF_OK)
+        status = lf_graph_verify(&m->graph);
+    if (status != LF_OK) {
+        context->diag = m->diag;
+        lf_model_free(m);
+        *out = NULL;
+        return status;
+    }
+    m->returned = true;
+    return LF_OK;
+}
+
+lf_status lf_model_read_file(lf_context *context, const char *path, lf_model **out)
+{
+    lf_file file;
+    if (!context)
+        return LF_ERR_ARG;
+    if (!path || !out)
+        return lf_fail(&context->diag, LF_ERR_ARG, "reading a model wants a path and a place for the model");
+    *out = NULL;
+    lf_status status = lf_file_map(path, &file, &context->diag);
+    if (status != LF_OK)
+        return status;
+    status = lf_model_read(context, path, file.bytes, file.size, out);
+    lf_file_unmap(&file);
+    return status;
+}
+
+static lf_status declare(lf_model *m, lf_op op, const char *name, lf_dtype dtype, int rank, const lf_dim *dims, lf_value *out)
+{
+    lf_shape shape = {.rank = rank};
+    if (!m)
+        return LF_ERR_ARG;
+    if (!name || !out || rank < 0 || rank > LF_MAX_RANK || (rank > 0 && !dims))
+        return lf_fail(&m->diag, LF_ERR_ARG, "%s: wants a name and a rank between 0 and %d", lf_op_row(op)->name, LF_MAX_RANK);
+    if (m->returned)
+        return lf_fail(&m->diag, LF_ERR_ARG, "%s %s: the model is finished, it has its return", lf_op_row(op)->name, name);
+    const int symbols = m->graph.symbols;
+    lf_status status = LF_OK;
+    for (int i = 0; i < rank && status == LF_OK; i++) {
+        int symbol = 0;
+        shape.dim[i] = lf_extent_of(dims[i].name ? 1 : dims[i].number);
+        if (dims[i].name)
+            status = lf_graph_symbol(&m->graph, dims[i].name, strlen(dims[i].name), &symbol);
+        if (dims[i].name && status == LF_OK)
+            shape.dim[i].pow[symbol] = 1;
+    }
+    if (status == LF_OK)
+        status = lf_graph_leaf(&m->graph, op, name, dtype, &shape, out);
+    if (status != LF_OK)
+        m->graph.symbols = symbols; /* extents that no input has are not to be learnt */
+    return status;
+}
+
+lf_status lf_model_input(lf_model *model, const char *name, lf_dtype dtype, int rank, const lf_dim *dims, lf_value *out)
+{
+    return declare(model, LF_OP_input, name, dtype, rank, dims, out);
+}
+
+lf_status lf_model_param(lf_model *model, const char *name, lf_dtype dtype, int rank, const lf_dim *dims, lf_value *out)
+{
+    return declare(model, LF_OP_param, name, dtype, rank, dims, out);
+}
+
+lf_status lf_model_op(lf_model *model, const char *name, const char *op, const lf_arg *args, size_t arg_count, lf_value *out)
+{
+    if (!model)
+        return LF_ERR_ARG;
+    if (!op || !out || (arg_count > 0 && !args))
+        return lf_fail(&model->diag, LF_ERR_ARG, "an op wants its name, its arguments and a place for the value");
+    if (model->returned)
+        return lf_fail(&model->diag, LF_ERR_ARG, "%s: the model is finished, it has its return", op);
+    for (size_t i = 0; i < arg_count; i++)
+        if (args[i].kind == LF_ARG_VALUE && (args[i].value < 0 || args[i].value >= model->graph.count))
+            return lf_fail(&model->diag, LF_ERR_ARG, "%s: argument %zu is no value of this model", op, i + 1);
+    return lf_graph_bind(&model->graph, name, op, args, arg_count, out, NULL);
+}
+
+lf_status lf_model_return(lf_model *model, const lf_value *values, size_t count)
+{
+    if (!model)
+        return LF_ERR_ARG;
+    if (model->returned)
+        return lf_fail(&model->diag, LF_ERR_ARG, "return: the model has its return already");
+    for (size_t i = 0; i < count; i++)
+        if (!values || values[i] < 0 || values[i] >= model->graph.count)
+            return lf_fail(&model->diag, LF_ERR_ARG, "return: value %zu is no value of this model", i + 1);
+    lf_status status = lf_graph_return(&model->graph, values, count);
+    if (status == LF_OK)
+        status = lf_graph_verify(&model->graph);
+    model->returned = status == LF_OK;
+    return status;
+}
+
+lf_status lf_model_print(lf_model *model, char **out)
+{
+    if (!model)
+        return LF_ERR_ARG;
+    if (!out)
+        return lf_fail(&model->diag, LF_ERR_ARG, "printing a model wants a place for the text");
+    *out = NULL;
+    return model->returned ? lf_text_print(&model->graph, out) : lf_fail(&model->diag, LF_ERR_ARG, "the model is not finished: it returns nothing yet");
+}
+
+void lf_string_free(char *text) { free(text); }
+
+/* ---- ports ---- */
+
+static const lf_node *ports(const lf_model *m, lf_port port, size_t *count)
+{
+    const lf_graph *g = &m->graph;
+    *count = (size_t)(port == LF_PORT_INPUT ? g->inputs : port == LF_PORT_PARAM ? g->params : g->outputs);
+    return port == LF_PORT_INPUT ? g->input : port == LF_PORT_PARAM ? g->param : g->output;
+}
+
+static const lf_node_info *port_at(const lf_model *m, lf_port port, size_t index)
+{
+    size_t count = 0;
+    const lf_node *list = m ? ports(m, port, &count) : NULL;
+    return index < count ? lf_at(&m->graph, list[index]) : NULL;
+}
+
+size_t lf_model_port_count(const lf_model *model, lf_port port)
+{
+    size_t count = 0;
+    if (model)
+        ports(model, port, &count);
+    return count;
+}
+
+const char *lf_model_port_name(const lf_model *model, lf_port port, size_t index)
+{
+    const lf_node_info *info = port_at(model, port, index);
+    return info ? info->name : NULL;
+}
+
+lf_dtype lf_model_port_dtype(const lf_model *model, lf_port port, size_t index)
+{
+    const lf_node_info *info = port_at(model, port, index);
+    return info ? info->dtype : LF_F32;
+}
+
+int lf_model_port_rank(const lf_model *model, lf_port port, size_t index)
+{
+    const lf_node_info *info = port_at(model, port, index);
+    return info ? info->shape.rank : -1;
+}
+
+size_t lf_model_dim_count(const lf_model *model) { return model ? (size_t)model->graph.symbols : 0; }
+
+const char *lf_model_dim_name(const lf_model *model, size_t index)
+{
+    return index < lf_model_dim_count(model) ? model->graph.symbol[index] : NULL;
+}
+
+int64_t lf_model_port_extent(const lf_model *model, lf_port port, size_t index, int axis, const int64_t *dims)
+{
+    const lf_node_info *info = port_at(model, port, index);
+    if (!info || axis < 0 || axis >= info->shape.rank || (!dims && model->graph.symbols > 0))
+        return -1;
+    return lf_extent_at(info->shape.dim[axis], dims);
+}
+
+bool lf_model_rows_independent(const lf_model *model, bool *has_rows)
+{
+    if (!model || !model->returned)
+        return false;
+    bool *rows = calloc((size_t)model->graph.count + 1, sizeof *rows);
+    if (!rows)
+        return false;
+    bool independent = lf_graph_rows(&model->graph, rows, NULL);
+    for (int32_t i = 0; has_rows && i < model->graph.inputs; i++)
+        has_rows[i] = independent && rows[model->graph.input[i]];
+    free(rows);
+    return independent;
+}
+
+lf_status lf_model_eval(lf_model *model, const int64_t *dims, const float *const *inputs, const float *const *params, double *const *outputs)
+{
+    if (!model)
+        return LF_ERR_ARG;
+    const lf_graph *g = &model->graph;
+    if (!model->returned || !outputs || (g->inputs > 0 && !inputs) || (g->params > 0 && !params) || (g->symbols > 0 && !dims))
+        return lf_fail(&model->diag, LF_ERR_ARG, "eval wants a finished model and its dims, inputs, params and outputs");
+    lf_bound *bound = calloc((size_t)g->count + 1, sizeof *bound);
+    if (!bound)
+        return lf_fail_nomem(&model->diag, "evaluation");
+    for (int32_t i = 0; i < g->inputs; i++)
+        bound[g->input[i]].f32 = inputs[i];
+    for (int32_t i = 0; i < g->params; i++)
+        bound[g->param[i]].f32 = params[i];
+    lf_status status = lf_eval(g, dims, bound, g->output, (size_t)g->outputs, outputs, &model->diag);
+    free(bound);
+    return status;
+}

@@ -1,0 +1,243 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The program handle: parameters as given, parameters prepared, and the account of it all. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "run/account.h"
+#include "run/device.h"
+#include "run/handles.h"
+
+static lf_status begin(lf_program *p, lf_model *model)
+{
+    lf_arena_init(&p->arena);
+    p->context = model->context;
+    p->kern = lf_kern_pick();
+    if (!p->kern)
+        return lf_fail(&p->diag, LF_ERR_ARG, "LINFUSE_ISA names no instruction set this machine can run");
+    lf_status status = lf_context_pool(p->context);
+    if (status != LF_OK) {
+        p->diag = p->context->diag;
+        return status;
+    }
+    status = lf_graph_init(&p->written, &p->arena, &p->diag);
+    return status == LF_OK ? lf_graph_copy(&model->graph, &p->written) : status;
+}
+
+lf_status lf_program_new(lf_model *model, const lf_options *options, lf_program **out)
+{
+    lf_options defaults;
+    if (!model)
+        return LF_ERR_ARG;
+    if (!out)
+        return lf_fail(&model->diag, LF_ERR_ARG, "compiling wants a place for the program");
+    *out = NULL;
+    if (!model->returned)
+        return lf_fail(&model->diag, LF_ERR_ARG, "the model is not finished: it returns nothing yet");
+    lf_options_init(&defaults);
+    lf_program *p = calloc(1, sizeof *p);
+    if (!p)
+        return lf_fail_nomem(&model->diag, "the program");
+    lf_status status = begin(p, model);
+    if (status == LF_OK)
+        status = lf_compile(p, options ? options : &defaults);
+    if (status == LF_OK && !(p->param = calloc((size_t)p->written.params + 1, sizeof *p->param)))
+        status = lf_fail_nomem(&p->diag, "the program");
+    if (status != LF_OK) {
+        model->diag = p->diag;
+        lf_program_free(p);
+        return status;
+    }
+    *out = p;
+    return LF_OK;
+}
+
+static void drop_weights(lf_program *p)
+{
+    lf_cpu_weights_free(p->fused.weights);
+    lf_cpu_weights_free(p->exact.weights);
+    p->fused.weights = p->exact.weights = NULL;
+    p->prepared = false;
+}
+
+void lf_program_free(lf_program *program)
+{
+    if (!program)
+        return;
+    drop_weights(program);
+    for (int32_t i = 0; program->param && i < program->written.params; i++)
+        lf_aligned_free(program->param[i]);
+    free(program->param);
+    lf_arena_free(&program->arena);
+    free(program);
+}
+
+const char *lf_program_message(const lf_program *program) { return program ? program->diag.text : "no program"; }
+
+/* ---- parameters ---- */
+
+size_t lf_param_count(const lf_program *p, int32_t index)
+{
+    return (size_t)lf_shape_count(&lf_at(&p->written, p->written.param[index])->shape, p->hint);
+}
+
+static int32_t find_param(const lf_program *p, const char *name)
+{
+    for (int32_t i = 0; i < p->written.params; i++)
+        if (strcmp(lf_at(&p->written, p->written.param[i])->name, name) == 0)
+            return i;
+    return -1;
+}
+
+lf_status lf_param_memory(lf_program *p, int32_t index, float **out)
+{
+    if (!p->param[index])
+        p->param[index] = lf_aligned_alloc(lf_param_count(p, index) * sizeof(float));
+    *out = p->param[index];
+    p->prepared = false;
+    return *out ? LF_OK : lf_fail(&p->diag, LF_ERR_NOMEM, "no memory for parameter %s", lf_at(&p->written, p->written.param[index])->name);
+}
+
+lf_status lf_program_set_param(lf_program *program, const char *name, const float *data, size_t count)
+{
+    if (!program)
+        return LF_ERR_ARG;
+    if (!name || !data)
+        return lf_fail(&program->diag, LF_ERR_ARG, "a parameter wants its name and its values");
+    int32_t index = find_param(program, name);
+    if (index < 0)
+        return lf_fail(&program->diag, LF_ERR_ARG, "the model has no parameter %.128s", name);
+    if (count != lf_param_count(program, index))
+        return lf_fail(&program->diag, LF_ERR_DATA, "parameter %s has %zu elements, not %zu", name, lf_param_count(program, index), count);
+    float *memory;
+    lf_status status = lf_param_memory(program, index, &memory);
+    if (status == LF_OK)
+        memcpy(memory, data, count * sizeof *data);
+    return status;
+}
+
+lf_status lf_program_draw_params(lf_program *program, uint64_t seed)
+{
+    lf_status status = LF_OK;
+    if (!program)
+        return LF_ERR_ARG;
+    for (int32_t i = 0; i < program->written.params && status == LF_OK; i++) {
+        const lf_node_info *info = lf_at(&program->written, program->written.param[i]);
+        int64_t last = info->shape.rank > 0 ? lf_extent_at(info->shape.dim[info->shape.rank - 1], program->hint) : 1;
+        float bound = (float)(1.0 / sqrt((double)last)), *memory;
+        status = lf_param_memory(program, i, &memory);
+        if (status == LF_OK)
+            lf_draw_uniform(seed, info->name, -bound, bound, lf_param_count(program, i), memory);
+    }
+    return status;
+}
+
+const float *lf_program_param(const lf_program *program, const char *name)
+{
+    int32_t index = program && name ? find_param(program, name) : -1;
+    return index < 0 ? NULL : program->param[index];
+}
+
+/* ---- preparing ---- */
+
+static lf_status prepare_variant(lf_program *p, lf_variant *v, bool pack, bool *finite)
+{
+    const float **param = calloc((size_t)v->graph.count + 1, sizeof *param);
+    if (!param)
+        return lf_fail_nomem(&p->diag, "preparing weights");
+    for (int32_t i = 0; i < v->graph.params; i++)
+        param[v->graph.param[i]] = p->param[i];
+    lf_status status = lf_cpu_weights_new(v->plan, p->kern, param, pack, p->context->pool, finite, &v->weights, &p->diag);
+    free(param);
+    return status;
+}
+
+/* Also of those that the rewritten model has no use for any more: what was rewritten away may have met them. */
+static bool params_finite(const lf_program *p)
+{
+    int bad = 0;
+    for (int32_t i = 0; i < p->written.params && !bad && p->exact.plan; i++)
+        for (size_t k = 0, count = lf_param_count(p, i); k < count; k++)
+            bad |= !isfinite(p->param[i][k]);
+    return !bad;
+}
+
+lf_status lf_program_prepare(lf_program *program)
+{
+    if (!program)
+        return LF_ERR_ARG;
+    lf_program *p = program;
+    for (int32_t i = 0; i < p->written.params; i++)
+        if (!p->param[i])
+            return lf_fail(&p->diag, LF_ERR_DATA, "parameter %s has no values yet", lf_at(&p->written, p->written.param[i])->name);
+    drop_weights(p);
+    lf_status status = prepare_variant(p, &p->fused, true, &p->weights_finite);
+    p->weights_finite = p->weights_finite && params_finite(p);
+    if (status == LF_OK && p->exact.plan && !p->weights_finite) {
+        /* Folded weights that are not finite need not give what the model gives as written: run it as written. */
+        lf_cpu_weights_free(p->fused.weights);
+        p->fused.weights = NULL;
+        status = prepare_variant(p, &p->exact, true, NULL);
+    } else if (status == LF_OK && p->guarded && p->exact.plan) {
+        status = prepare_variant(p, &p->exact, false, NULL);
+    }
+    if (status != LF_OK) {
+        drop_weights(p);
+        return status;
+    }
+    p->prepared = true;
+    return LF_OK;
+}
+
+void lf_program_memory(const lf_program *program, size_t *params, size_t *prepared, size_t *other)
+{
+    size_t given = 0, made = 0;
+    for (int32_t i = 0; program && i < program->written.params; i++)
+        given += program->param[i] ? lf_param_count(program, i) * sizeof(float) : 0;
+    if (program && program->fused.weights)
+        made += lf_cpu_weights_bytes(program->fused.weights);
+    if (program && program->exact.weights)
+        made += lf_cpu_weights_bytes(program->exact.weights);
+    if (params)
+        *params = given;
+    if (prepared)
+        *prepared = made;
+    if (other)
+        *other = program ? sizeof *program + lf_arena_bytes(&program->arena) : 0;
+}
+
+/* ---- account ---- */
+
+static lf_status cpu_workspace(lf_program *p, const int64_t *dims, int64_t *bytes)
+{
+    lf_cpu_instance *instance;
+    lf_status status = lf_cpu_instance_new(p->fused.plan, p->kern, dims, lf_context_threads(p->context), &instance, &p->diag);
+    if (status != LF_OK)
+        return status;
+    *bytes = (int64_t)lf_cpu_workspace(instance) - lf_plan_intermediate_bytes(p->fused.plan, dims);
+    *bytes = *bytes < 0 ? 0 : *bytes; /* buffers whose lives do not overlap share memory */
+    lf_cpu_instance_free(instance);
+    return LF_OK;
+}
+
+lf_status lf_program_explain(lf_program *program, const int64_t *dims, bool json, char **out)
+{
+    if (!program)
+        return LF_ERR_ARG;
+    if (!out)
+        return lf_fail(&program->diag, LF_ERR_ARG, "explaining wants a place for the text");
+    *out = NULL;
+    lf_program *p = program;
+    lf_device device;
+    lf_account account = {.written = &p->written, .home = p->fused.home, .notes = &p->fused.notes, .plan = p->fused.plan,
+                          .device = &device, .dims = dims ? dims : p->hint};
+    lf_status status = lf_device_find(p->device, p->kern, p->context->pool, &device, &p->diag);
+    if (status == LF_OK && p->target == LF_TARGET_CPU)
+        status = cpu_workspace(p, account.dims, &account.workspace_bytes);
+    else if (status == LF_OK)
+        account.workspace_bytes = lf_cost_workspace(p->fused.plan, account.dims, &device);
+    if (status != LF_OK)
+        return status;
+    return json ? lf_account_json(&account, out, &p->diag) : lf_account_text(&account, out, &p->diag);
+}

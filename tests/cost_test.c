@@ -1,0 +1,462 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The cost model: known times of known models, how cost grows, every op, and the device that is measured and remembered. */
+#include "plan/cost.h"
+#include "run/device.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <dirent.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static lf_arena arena;
+static lf_diag diag;
+static lf_graph g;
+static lf_plan *plan;
+static int64_t dims[LF_MAX_SYMBOLS];
+
+static int setup(void **state)
+{
+    (void)state;
+    lf_arena_init(&arena);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    lf_arena_free(&arena);
+    return 0;
+}
+
+static const lf_device *device(const char *name)
+{
+    for (size_t i = 0; lf_device_at(i); i++)
+        if (strcmp(lf_device_at(i)->name, name) == 0)
+            return lf_device_at(i);
+    fail_msg("no device %s", name);
+    return NULL;
+}
+
+/* Reads a model's text and plans it. */
+static void take(const char *text)
+{
+    lf_arena_free(&arena);
+    assert_int_equal(lf_graph_init(&g, &arena, &diag), LF_OK);
+    if (lf_text_read(&g, "test", text, strlen(text)) != LF_OK)
+        fail_msg("%s", diag.text);
+    assert_int_equal(lf_plan_build(&g, true, &arena, &plan), LF_OK);
+}
+
+static void take_model(const char *name)
+{
+    static char path[512], text[1 << 14];
+    const char *root = getenv("LINFUSE_SOURCE_DIR");
+    snprintf(path, sizeof path, "%s/models/%s.lf", root ? root : ".", name);
+    FILE *file = fopen(path, "rb");
+    assert_non_null(file);
+    text[fread(text, 1, sizeof text - 1, file)] = '\0';
+    fclose(file);
+    take(text);
+}
+
+static lf_cost plain(const char *on)
+{
+    return lf_cost_plain_total(&g, dims, device(on), NULL);
+}
+
+static lf_cost fused(const char *on)
+{
+    return lf_cost_plan_total(plan, dims, device(on));
+}
+
+static lf_cost named(const char *value, const char *on)
+{
+    lf_node n = lf_graph_named(&g, value);
+    assert_int_not_equal(n, LF_NONE);
+    return lf_cost_node(&g, n, dims, device(on));
+}
+
+static void near_to(double got, double wanted, double share)
+{
+    if (!(fabs(got - wanted) <= share * wanted))
+        fail_msg("%g is not within %g of %g", got, share, wanted);
+}
+
+/* ---- what was measured, or what an engineer would write down ---- */
+
+static void h200_as_measured(void **state)
+{
+    (void)state;
+    dims[0] = 1024;
+    take_model("lse_chain");
+    near_to(named("a", "h200").us, 2730, 0.02);
+    near_to(plain("h200").us, 2780, 0.02);
+    near_to(fused("h200").us, 532, 0.03);
+    take_model("gelu_softmax");
+    near_to(plain("h200").us, 2750, 0.03);
+    near_to(fused("h200").us, 560, 0.05);
+    dims[0] = 1;
+    near_to(fused("h200").us, 75, 0.1);
+    dims[0] = 16;
+    near_to(fused("h200").us, 80, 0.15);
+    dims[0] = 2048;
+    take_model("mean_residual");
+    near_to(plain("h200").us, 5600, 0.02);
+    take("input x f32[B, 8192]\nparam w f32[1, 8192]\nparam b f32[1]\na = linear(x, w, b)\nb2 = gelu(a)\nc = add(b2, x)\nreturn c\n");
+    near_to(fused("h200").us, 40, 0.15); /* mean_residual as rewrites leave it */
+}
+
+/* Other shapes of the probe and of the figures to reach: coarser. */
+static void h200_other_shapes(void **state)
+{
+    static const struct { int m, n, k; double us; const char *tail; } cases[] = {
+        {2048, 8192, 8192, 1060, "return a"},
+        {16384, 4096, 4096, 2340, "return a"},
+        {32768, 4096, 1024, 1180, "return a"},
+        {128, 32768, 32768, 1280, "return a"},
+        {65536, 8192, 64, 550, "b2 = logsumexp(a, dim=1)\nreturn b2"},
+        {8192, 128256, 4096, 35000, "b2 = logsumexp(a, dim=1)\nreturn b2"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char text[512];
+        snprintf(text, sizeof text, "input x f32[B, %d]\nparam w f32[%d, %d]\nparam b f32[%d]\na = linear(x, w, b)\n%s\n", cases[i].k,
+                 cases[i].n, cases[i].k, cases[i].n, cases[i].tail);
+        take(text);
+        dims[0] = cases[i].m;
+        near_to(fused("h200").us, cases[i].us, 0.15);
+    }
+}
+
+static void a100_by_hand(void **state)
+{
+    (void)state;
+    dims[0] = 1024;
+    take_model("lse_chain");
+    near_to(named("a", "a100").us, 7050, 0.01);
+    near_to(named("a", "a100").flops, 137.4e9, 0.01);
+    assert_true(named("b", "a100").us < 0.02 * plain("a100").us);
+    assert_true(named("e", "a100").us < 10);
+    double gain = plain("a100").us / fused("a100").us;
+    assert_true(gain > 3.2 && gain < 4.2);
+}
+
+static void counts_are_exact(void **state)
+{
+    (void)state;
+    dims[0] = 10;
+    take("input x f32[B, 100]\nparam w f32[50, 100]\nparam b f32[50]\na = linear(x, w, b)\nc = relu(a)\nreturn c\n");
+    lf_cost a = named("a", "h200"), c = named("c", "h200");
+    assert_true(a.flops == 2.0 * 10 * 100 * 50 + 10 * 50);
+    assert_true(a.bytes == 4.0 * (10 * 100 + 50 * 100 + 50 + 10 * 50));
+    assert_true(c.flops == 500 && c.bytes == 4.0 * 2 * 500);
+    assert_true(fused("h200").flops == a.flops + c.flops);
+    assert_true(fused("h200").bytes == a.bytes); /* c in a's place; a itself is never there */
+}
+
+/* x is read by the product and again by the residual: one reading counts. */
+static void a_tensor_counts_once(void **state)
+{
+    (void)state;
+    dims[0] = 64;
+    take("input x f32[B, 32]\nparam w f32[32, 32]\na = linear(x, w)\nb = add(a, x)\nc = mul(b, x)\nreturn c\n");
+    assert_true(fused("h200").bytes == 4.0 * (2 * 64 * 32 + 32 * 32));
+}
+
+/* What a statistic over all rows makes wait is memory traffic once it is too large for the cache. */
+static void what_waits_is_traffic(void **state)
+{
+    (void)state;
+    take_model("batch_norm_train");
+    dims[0] = 100;
+    double small = 4.0 * 100 * 1024, rest = 4.0 * (1024 * 1024 + 3 * 1024);
+    assert_true(fused("h200").bytes == 2 * small + rest);
+    dims[0] = 100000;
+    assert_true(fused("h200").bytes == 4 * (4.0 * 100000 * 1024) + rest);
+}
+
+/* ---- how cost grows ---- */
+
+static const char *const models[] = {"lse_chain", "gelu_softmax", "mean_residual", "group_norm", "batch_norm_train", "mlp",
+                                     "pool", "prenorm"};
+
+static void more_rows_cost_more(void **state)
+{
+    (void)state;
+    for (size_t m = 0; m < sizeof models / sizeof models[0]; m++) {
+        take_model(models[m]);
+        for (size_t d = 0; lf_device_at(d); d++) {
+            lf_cost before[2] = {{.us = 0}, {.us = 0}};
+            for (int64_t rows = 1; rows <= 1 << 16; rows *= 4) {
+                dims[0] = rows;
+                dims[1] = 3;
+                lf_cost now[2] = {plain(lf_device_at(d)->name), fused(lf_device_at(d)->name)};
+                for (int i = 0; i < 2; i++) {
+                    assert_true(isfinite(now[i].us) && now[i].us >= before[i].us);
+                    assert_true(now[i].flops > before[i].flops && now[i].bytes > before[i].bytes);
+                    before[i] = now[i];
+                }
+                assert_true(now[1].bytes <= now[0].bytes);
+                assert_true(lf_cost_workspace(plan, dims, lf_device_at(d)) >= 0);
+            }
+        }
+    }
+}
+
+static void no_rows_cost_a_launch(void **state)
+{
+    (void)state;
+    dims[0] = dims[1] = 0;
+    for (size_t m = 0; m < sizeof models / sizeof models[0]; m++) {
+        take_model(models[m]);
+        lf_cost cost = fused("h200");
+        assert_true(cost.flops == 0);
+        assert_true(cost.us > 0 && cost.us < 50 && isfinite(cost.us));
+        assert_true(isfinite(plain("h200").us));
+        assert_true(lf_cost_workspace(plan, dims, device("h200")) == 0);
+    }
+}
+
+static void huge_extents_stay_finite(void **state)
+{
+    (void)state;
+    dims[0] = dims[1] = INT64_MAX;
+    take_model("prenorm");
+    assert_true(isfinite(plain("a100").us) && isfinite(fused("a100").us));
+    assert_true(lf_cost_workspace(plan, dims, device("a100")) == INT64_MAX);
+}
+
+/* Partials and x in two halves; for models that reduce rows, far less than the product's output beside that. */
+static void workspace_of_a_row_reduction(void **state)
+{
+    (void)state;
+    dims[0] = 1024;
+    take_model("lse_chain");
+    double x = 4.0 * 1024 * 8192, all = (double)lf_cost_workspace(plan, dims, device("h200"));
+    assert_true(all > x && all < x + 0.02 * 4 * 1024 * 8192);
+}
+
+/* ---- every op ---- */
+
+/* Arguments of ops that want more than their tensors. x, y: [B, 6, 8]; p: [6]; q: [8]. */
+static const struct { const char *op, *args; } special[] = {
+    {"linear", "x, w"}, {"matmul", "x, w"}, {"pow", "x, 3"}, {"clamp", "x, min=0"}, {"dropout", "x, training=false"},
+    {"logsumexp", "x, dim=2"}, {"softmax", "x, dim=2"}, {"log_softmax", "x, dim=2"}, {"layer_norm", "x, [8], q, q"},
+    {"rms_norm", "x, [8], q"}, {"group_norm", "x, 3, p, p"}, {"batch_norm", "x, p, p, p, p"}, {"avg_pool1d", "x, 2"},
+    {"max_pool1d", "x, 2"}, {"reshape", "x, [-1, 8]"}, {"unsqueeze", "x, 0"}, {"transpose", "x, 1, 2"},
+};
+
+static const char *arguments(const lf_op_info *row)
+{
+    for (size_t i = 0; i < sizeof special / sizeof special[0]; i++)
+        if (strcmp(special[i].op, row->name) == 0)
+            return special[i].args;
+    return row->kind == LF_POINTWISE && row->arg_count == 2 ? "x, y" : "x";
+}
+
+static void every_op_has_a_cost(void **state)
+{
+    int ops = 0;
+    (void)state;
+    dims[0] = 5;
+    for (lf_op op = 0; op < LF_OP_COUNT; op++) {
+        const lf_op_info *row = lf_op_row(op);
+        char text[512];
+        if (!lf_op_public(op))
+            continue;
+        snprintf(text, sizeof text,
+                 "input x f32[B, 6, 8]\ninput y f32[B, 6, 8]\nparam w f32[8, 8]\nparam p f32[6]\nparam q f32[8]\n"
+                 "a = %s(%s)\nreturn a\n", row->name, arguments(row));
+        take(text);
+        lf_cost cost = named("a", "h200");
+        ops++;
+        if (row->kind == LF_VIEW) {
+            assert_true(cost.us == 0 && cost.bytes == 0 && cost.flops == 0);
+            continue;
+        }
+        if (!(cost.bytes > 0 && cost.us > device("h200")->launch_us && (cost.flops > 0 || row->kind == LF_MOVE)))
+            fail_msg("%s costs %g flops, %g bytes, %g us", row->name, cost.flops, cost.bytes, cost.us);
+        if (fused("h200").flops != cost.flops)
+            fail_msg("%s: %g flops fused, %g by itself", row->name, fused("h200").flops, cost.flops);
+    }
+    assert_true(ops > 40);
+}
+
+/* ---- the device that is this machine ---- */
+
+static char folder[64];
+
+static int setup_folder(void **state)
+{
+    snprintf(folder, sizeof folder, "/tmp/linfuse-cost-XXXXXX");
+    if (!mkdtemp(folder) || setenv("XDG_CACHE_HOME", folder, 1) != 0)
+        return -1;
+    return setup(state);
+}
+
+/* The one file in the cache, as a path; false when there is none. */
+static bool remembered(char *path, size_t size)
+{
+    char place[128];
+    snprintf(place, sizeof place, "%s/linfuse", folder);
+    DIR *dir = opendir(place);
+    bool found = false;
+    for (struct dirent *e = dir ? readdir(dir) : NULL; e; e = readdir(dir))
+        if (e->d_name[0] != '.') {
+            assert_false(found); /* nothing but the one file is left behind */
+            snprintf(path, size, "%s/%s", place, e->d_name);
+            found = true;
+        }
+    if (dir)
+        closedir(dir);
+    return found;
+}
+
+static int teardown_folder(void **state)
+{
+    char path[512], place[128];
+    unsetenv("XDG_CACHE_HOME");
+    if (remembered(path, sizeof path))
+        remove(path);
+    snprintf(place, sizeof place, "%s/linfuse", folder);
+    rmdir(place);
+    rmdir(folder);
+    return teardown(state);
+}
+
+static lf_device find_cpu(void)
+{
+    lf_device d = {0};
+    lf_pool *pool = NULL;
+    assert_int_equal(lf_pool_new(2, &pool), LF_OK);
+    assert_int_equal(lf_device_find("cpu", lf_kern_pick(), pool, &d, &diag), LF_OK);
+    lf_pool_free(pool);
+    return d;
+}
+
+static void cpu_is_measured(void **state)
+{
+    (void)state;
+    lf_device d = find_cpu();
+    assert_true(d.flops > 1e7 && d.flops < 1e15);
+    assert_true(d.product_flops > 0 && d.product_flops <= d.flops);
+    assert_true(d.bytes > 1e7 && d.bytes < 1e13 && d.write_bytes > 0 && d.cache_rate >= d.bytes);
+    assert_true(d.element_flops > 0 && d.function_flops > 0 && d.dot_flops > 0 && d.cache_bytes > 0);
+    assert_non_null(strstr(d.title, "2 threads"));
+}
+
+static void write_file(const char *path, const char *text)
+{
+    FILE *file = fopen(path, "wb");
+    assert_non_null(file);
+    fputs(text, file);
+    assert_int_equal(fclose(file), 0);
+}
+
+/* The file with one number in it replaced. */
+static void change_number(const char *path, const char *field, const char *number)
+{
+    char text[4096], changed[4096];
+    FILE *file = fopen(path, "rb");
+    assert_non_null(file);
+    text[fread(text, 1, sizeof text - 1, file)] = '\0';
+    fclose(file);
+    char *at = strstr(text, field);
+    assert_non_null(at);
+    at = strchr(at, ':') + 1;
+    snprintf(changed, sizeof changed, "%.*s %s%s", (int)(at - text), text, number, at + strcspn(at, ",\n"));
+    write_file(path, changed);
+}
+
+static void cpu_is_remembered(void **state)
+{
+    char path[512];
+    (void)state;
+    lf_device first = find_cpu();
+    assert_true(remembered(path, sizeof path));
+    lf_device second = find_cpu();
+    assert_memory_equal(&first, &second, sizeof first);
+    change_number(path, "\"flops\"", "123456789");
+    assert_true(find_cpu().flops == 123456789);
+}
+
+static void damage_is_ignored(void **state)
+{
+    static const char *const texts[] = {"", "{", "[]", "{\"format\": 1}", "nonsense"};
+    static const char *const numbers[] = {"-1", "0", "\"many\"", "null", "1e300"};
+    char path[512];
+    (void)state;
+    find_cpu();
+    assert_true(remembered(path, sizeof path));
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
+        write_file(path, texts[i]);
+        assert_true(find_cpu().flops > 1e7);
+    }
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
+        change_number(path, "\"read_bytes\"", numbers[i]);
+        assert_true(find_cpu().bytes < 1e13);
+    }
+    assert_int_equal(remove(path), 0);
+    assert_int_equal(mkdir(path, 0700), 0); /* a folder in its place */
+    find_cpu();
+    assert_int_equal(rmdir(path), 0);
+}
+
+static void no_cache_is_no_fault(void **state)
+{
+    (void)state;
+    assert_int_equal(setenv("XDG_CACHE_HOME", "/proc/nowhere", 1), 0);
+    assert_true(find_cpu().flops > 1e7);
+    assert_int_equal(setenv("XDG_CACHE_HOME", "not/absolute", 1), 0);
+    char *home = getenv("HOME") ? strdup(getenv("HOME")) : NULL;
+    assert_int_equal(unsetenv("HOME"), 0);
+    assert_true(find_cpu().flops > 1e7);
+    if (home)
+        setenv("HOME", home, 1);
+    free(home);
+}
+
+static void unknown_devices_are_named(void **state)
+{
+    lf_device d;
+    (void)state;
+    assert_int_equal(lf_device_find("abacus", lf_kern_pick(), NULL, &d, &diag), LF_ERR_ARG);
+    assert_non_null(strstr(diag.text, "abacus"));
+    for (size_t i = 0; lf_device_at(i); i++)
+        assert_non_null(strstr(diag.text, lf_device_at(i)->name));
+    assert_int_equal(lf_device_find("h200", lf_kern_pick(), NULL, &d, &diag), LF_OK);
+    assert_string_equal(d.title, "NVIDIA H200");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(h200_as_measured, setup, teardown),
+        cmocka_unit_test_setup_teardown(h200_other_shapes, setup, teardown),
+        cmocka_unit_test_setup_teardown(a100_by_hand, setup, teardown),
+        cmocka_unit_test_setup_teardown(counts_are_exact, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_tensor_counts_once, setup, teardown),
+        cmocka_unit_test_setup_teardown(what_waits_is_traffic, setup, teardown),
+        cmocka_unit_test_setup_teardown(more_rows_cost_more, setup, teardown),
+        cmocka_unit_test_setup_teardown(no_rows_cost_a_launch, setup, teardown),
+        cmocka_unit_test_setup_teardown(huge_extents_stay_finite, setup, teardown),
+        cmocka_unit_test_setup_teardown(workspace_of_a_row_reduction, setup, teardown),
+        cmocka_unit_test_setup_teardown(every_op_has_a_cost, setup, teardown),
+        cmocka_unit_test_setup_teardown(cpu_is_measured, setup_folder, teardown_folder),
+        cmocka_unit_test_setup_teardown(cpu_is_remembered, setup_folder, teardown_folder),
+        cmocka_unit_test_setup_teardown(damage_is_ignored, setup_folder, teardown_folder),
+        cmocka_unit_test_setup_teardown(no_cache_is_no_fault, setup_folder, teardown_folder),
+        cmocka_unit_test_setup_teardown(unknown_devices_are_named, setup_folder, teardown_folder),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

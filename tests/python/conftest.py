@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the Python tests share: where the built files are (ctest says so; otherwise build/release), and calling them."""
+
+import json
+import os
+import pathlib
+import subprocess
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BUILT = ROOT / "build" / "release"
+
+
+def _built(variable, default):
+    path = pathlib.Path(os.environ.get(variable, default))
+    if not path.exists():
+        pytest.fail(f"{path} is not there: build it first ({variable} names another place)")
+    return path
+
+
+@pytest.fixture(scope="session")
+def root():
+    """The top of the source tree."""
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def eval_tool():
+    """tests/eval_tool.c, built."""
+    return _built("LINFUSE_EVAL_TOOL", BUILT / "tests" / "eval_tool")
+
+
+@pytest.fixture(scope="session")
+def command():
+    """The linfuse command."""
+    return _built("LINFUSE_COMMAND", BUILT / "linfuse")
+
+
+@pytest.fixture(scope="session")
+def library():
+    """The shared library."""
+    return _built("LINFUSE_LIBRARY", BUILT / "liblinfuse.so")
+
+
+@pytest.fixture(scope="session")
+def linfuse(command):
+    """linfuse("explain", model, "--json"): a finished run; its .json is the object printed, where --json was asked for."""
+
+    def call(*arguments, status=0):
+        done = subprocess.run([str(command), *map(str, arguments)], capture_output=True, text=True, timeout=300)
+        assert done.returncode == status, f"exit status {done.returncode}, not {status}\n{done.stderr}"
+        done.json = json.loads(done.stdout) if "--json" in arguments and done.stdout else None
+        return done
+
+    return call

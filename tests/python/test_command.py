@@ -1,0 +1,448 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The linfuse command from outside: what every command prints and returns, what it says when something is wrong, and
+that `run` computes what PyTorch computes."""
+
+import json
+import os
+import pathlib
+import pty
+import re
+import subprocess
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from safetensors.numpy import save_file
+
+SMALL = """\
+# Linear -> LogSumExp -> LeakyReLU -> GELU
+input x f32[B, 33]
+param linear.weight f32[47, 33]
+param linear.bias f32[47]
+a = linear(x, linear.weight, linear.bias)
+b = logsumexp(a, dim=1, keepdim=true)
+c = leaky_relu(b, negative_slope=0.01)
+d = gelu(c)
+return d
+"""
+
+TWO = "input x f32[B, T, 8]\ninput y f32[B, 8]\na = relu(x)\nb = sum(y, dim=1)\nreturn a, b\n"
+
+
+@pytest.fixture
+def model(tmp_path):
+    path = tmp_path / "small.lf"
+    path.write_text(SMALL)
+    return path
+
+
+@pytest.fixture
+def refused(linfuse):
+    """Runs what should fail with this exit status; returns its one line on stderr."""
+
+    def call(*arguments, status=2):
+        done = linfuse(*arguments, status=status)
+        assert done.stdout == ""
+        assert re.fullmatch(r"linfuse: [^\n]+\n", done.stderr), done.stderr
+        return done.stderr
+
+    return call
+
+
+def assert_number(value, least=0.0):
+    assert isinstance(value, (int, float)) and not isinstance(value, bool) and value >= least
+
+
+# ---- usage ----
+
+
+def test_help_and_version(linfuse):
+    text = linfuse("--help").stdout
+    for word in "explain check run bench emit ops --dim --batch --device --precision --threads --seed --rules".split():
+        assert word in text
+    assert re.fullmatch(r"linfuse \d+\.\d+\.\d+\n", linfuse("--version").stdout)
+    for name in "explain check run bench emit ops".split():
+        done = linfuse(name, "--help")
+        assert done.stdout.startswith(f"linfuse {name}") and "--json" in done.stdout and done.stderr == ""
+    assert max(map(len, text.splitlines())) < 200
+
+
+@pytest.mark.parametrize(
+    "arguments, says",
+    [
+        ([], "a command is wanted"),
+        (["fly"], "unknown command 'fly'; see linfuse --help"),
+        (["--fly"], "unknown option '--fly'; see linfuse --help"),
+        (["check", "M", "--fly"], "unknown option '--fly'; see linfuse --help"),
+        (["check", "M", "--fly=3"], "unknown option '--fly=3'"),
+        (["check", "M", "-f"], "unknown option '-f'"),
+        (["check"], "check wants a model file"),
+        (["check", "M", "M"], "one model at a time"),
+        (["check", "M", "--batch"], "--batch wants a whole number"),
+        (["check", "M", "--batch", "0"], "--batch wants a whole number, 1 or more, not '0'"),
+        (["check", "M", "--batch=-3"], "not '-3'"),
+        (["check", "M", "--batch=3x"], "not '3x'"),
+        (["check", "M", "--batch", "99999999999999999999"], "--batch wants"),
+        (["check", "M", "--seed", "18446744073709551616"], "--seed wants"),
+        (["check", "M", "--json=yes"], "--json takes no value"),
+        (["check", "M", "--dim", "B"], "--dim wants NAME=NUMBER, not 'B'"),
+        (["check", "M", "--dim", "B=x"], "--dim B wants a whole number, 1 or more, not 'x'"),
+        (["check", "M", "--dim", "C=4"], "no extent of that name (it has: B)"),
+        (["check", "M", "--runs", "3"], "check takes no option --runs"),
+        (["check", "M", "--input", "x=x.npy"], "check takes no option --input"),
+        (["ops", "M"], "ops takes no argument"),
+        (["ops", "--batch", "3"], "ops takes no option --batch"),
+        (["check", "M", "--device", "abacus"], "abacus"),
+        (["explain", "M", "--device", "abacus"], "abacus"),
+        (["check", "M", "--device", "h200"], "wants cpu or cuda"),
+        (["check", "M", "--precision", "fp7"], "fp7"),
+        (["check", "M", "--rules", "+no_such_rule"], "no_such_rule"),
+        (["check", "M", "--threads", "0"], "--threads wants"),
+        (["check", "M", "--threads", "99999999999"], "no machine has as many"),
+        (["check", "M", "--weights", "no/such.safetensors"], "no/such.safetensors"),
+        (["check", "no/such.lf"], "cannot read no/such.lf: No such file"),
+        (["check", "."], "cannot read .: it is a directory"),
+        (["emit", "M", "--arch", "sm_80"], "emit comes with the GPU backend"),
+    ],
+)
+def test_bad_usage(refused, model, arguments, says):
+    assert says in refused(*[str(model) if a == "M" else a for a in arguments])
+
+
+def test_option_spellings(linfuse, model):
+    a = linfuse("check", model, "--dim", "B=5", "--seed", "7", "--threads", "2", "--json").json
+    b = linfuse("check", "--json", "--batch=5", "--seed=7", "--threads=1", "--", model).json
+    assert a == b and a["rows"] == 5
+    assert linfuse("check", model, "--batch=5", "--seed=8", "--json").json != a
+
+
+def test_batch_wants_one_name(refused, tmp_path):
+    (tmp_path / "two.lf").write_text(TWO)
+    assert "several: B, T; use --dim" in refused("explain", tmp_path / "two.lf", "--batch", "3")
+    (tmp_path / "none.lf").write_text("input x f32[3, 4]\na = relu(x)\nreturn a\n")
+    assert "has none; use --dim" in refused("explain", tmp_path / "none.lf", "--batch", "3")
+
+
+def test_no_cuda_here(linfuse, model):
+    if os.path.exists("/dev/nvidia0"):
+        pytest.skip("this machine may have one")
+    for name in ("check", "bench"):
+        done = linfuse(name, model, "--device", "cuda", status=3)
+        assert done.stdout == "" and re.fullmatch(r"linfuse: [^\n]+\n", done.stderr)
+
+
+def test_model_mistakes_are_shown(command, linfuse, tmp_path):
+    path = tmp_path / "bad.lf"
+    path.write_text("input x f32[B, 4]\na = gleu(x)\nreturn a\n")
+    for name in ("explain", "check", "bench", "run"):
+        done = linfuse(name, path, status=2)
+        where, line, caret = done.stderr.splitlines()
+        assert re.match(rf"{re.escape(str(path))}:2:\d+: .*gleu", where)
+        assert line == "a = gleu(x)" and re.fullmatch(r" *\^", caret) and done.stdout == ""
+    done = subprocess.run([command, "explain", "-"], input="return a\n", capture_output=True, text=True)
+    assert done.returncode == 2 and done.stderr.startswith("stdin:1:")
+
+
+def test_model_from_standard_input(command, linfuse, model):
+    for name in ("explain", "check"):
+        arguments = ["--batch", "4", "--json"]
+        done = subprocess.run([command, name, "-", *arguments], input=SMALL, capture_output=True, text=True)
+        assert done.returncode == 0 and json.loads(done.stdout) == linfuse(name, model, *arguments).json
+
+
+# ---- output that cannot be written ----
+
+
+@pytest.mark.parametrize("arguments", [["ops"], ["ops", "--json"], ["--help"], ["explain", "M"], ["check", "M"]])
+def test_full_disk_on_standard_output(command, model, arguments):
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([command, *[model if a == "M" else a for a in arguments]], stdout=full,
+                              stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 2
+    assert done.stderr == "linfuse: cannot write to standard output: No space left on device\n"
+
+
+def test_reader_went_away(command):
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run([command, "ops"], stdout=write, stderr=subprocess.PIPE, text=True)
+    os.close(write)
+    assert done.returncode == 2 and done.stderr == "linfuse: cannot write to standard output: Broken pipe\n"
+
+
+@pytest.mark.parametrize("name", ["check", "bench"])
+def test_more_than_the_machine_has(refused, model, name):
+    assert re.search(r"no memory for x \[1000000000000, 33\]: 132 TB", refused(name, model, "--batch", "1000000000000"))
+    refused(name, model, "--batch", "9223372036854775807")
+
+
+# ---- explain ----
+
+
+def test_explain_fields(linfuse, model):
+    for device in ("cpu", "h200", "a100"):
+        got = linfuse("explain", model, "--device", device, "--batch", "256", "--json").json
+        assert got["device"] == device and got["dims"] == {"B": 256}
+        assert {op["name"] for op in got["ops"]} >= {"a", "b", "c", "d"}
+        for op in got["ops"]:
+            assert isinstance(op["op"], str)
+            for field in ("flops", "bytes", "us"):
+                assert_number(op[field])
+        for side, fields in (
+            ("plain", "launches flops bytes us"),
+            ("fused", "launches flops bytes intermediate_bytes workspace_bytes us"),
+        ):
+            for field in fields.split():
+                assert_number(got[side][field])
+        assert got["plain"]["flops"] >= 2 * 256 * 33 * 47
+        assert got["fused"]["launches"] == 1 and got["fused"]["intermediate_bytes"] == 0
+        for fields, rows in (("rule class at why", got["rewrites"]), ("rule at why", got["refused"])):
+            assert all(isinstance(row[f], str) for row in rows for f in fields.split())
+        for kernel in got["kernels"]:
+            assert isinstance(kernel["name"], str) and kernel["covers"]
+            assert_number(kernel["us"])
+
+
+def test_explain_text(linfuse, model):
+    done = linfuse("explain", model)
+    assert done.stderr == "" and done.stdout.endswith("\n") and "logsumexp" in done.stdout
+    assert linfuse("explain", model, "--json").json["dims"] == {"B": 1024}
+
+
+# ---- check ----
+
+
+def test_check_fields(linfuse, model):
+    got = linfuse("check", model, "--batch", "19", "--json").json
+    assert got["ok"] is True and got["nonfinite_match"] is True
+    assert got["rows_checked"] == got["rows"] == 19
+    for error in (got["error"], got["plain_error"]):
+        assert_number(error["rel"])
+        assert_number(error["max"])
+        assert error["rel"] < 1e-5 and error["max"] < 1e-4
+    text = linfuse("check", model, "--batch", "19").stdout
+    assert "all 19 rows" in text and "op by op" in text and text.endswith("ok\n")
+
+
+def test_check_samples_rows_when_that_is_much_work(linfuse, tmp_path):
+    path = tmp_path / "wide.lf"
+    path.write_text("input x f32[B, 2048]\nparam w f32[2048, 2048]\na = linear(x, w)\nb = relu(a)\nreturn b\n")
+    got = linfuse("check", path, "--batch", "1500", "--json").json
+    assert got["ok"] and 8 <= got["rows_checked"] < got["rows"] == 1500
+    text = linfuse("check", path, "--batch", "1500").stdout
+    assert f"{got['rows_checked']} of 1500 rows, chosen at random" in text
+
+
+def test_check_takes_all_rows_where_they_see_each_other(linfuse, tmp_path):
+    path = tmp_path / "columns.lf"
+    path.write_text("input x f32[B, 300]\na = sub(x, 0.5)\nb = sum(a, dim=0)\nc = exp(b)\nreturn c\n")
+    got = linfuse("check", path, "--batch", "100", "--json").json
+    assert got["ok"] and got["rows_checked"] == got["rows"] == 100
+
+
+@pytest.mark.parametrize("name", sorted(p.stem for p in pathlib.Path(__file__).parents[2].glob("models/*.lf")))
+def test_check_reference_models(linfuse, root, name):
+    model = root / "models" / f"{name}.lf"
+    dims = linfuse("explain", model, "--json").json["dims"]
+    for size in (1, 13):
+        got = linfuse("check", model, *[f"--dim={d}={size}" for d in dims], "--json").json
+        assert got["ok"], got
+
+
+def test_check_with_weights_that_are_not_finite(linfuse, model, tmp_path):
+    weight = np.ones((47, 33), np.float32)
+    weight[5, 6] = np.inf
+    save_file({"linear.weight": weight, "linear.bias": np.zeros(47, np.float32)}, tmp_path / "w.safetensors")
+    got = linfuse("check", model, "--batch", "6", "--weights", tmp_path / "w.safetensors", "--json").json
+    assert got["ok"] and got["nonfinite_match"] and got["nonfinite"] == 6
+    assert "not finite" not in linfuse("check", model, "--batch", "6").stdout
+
+
+# ---- bench ----
+
+
+def test_bench_fields(linfuse, model):
+    got = linfuse("bench", model, "--batch", "64", "--runs", "5", "--json").json
+    for field in "fused_ms plain_ms ratio gflops peak_gflops prepare_ms compile_ms predicted_fused_ms".split():
+        assert_number(got[field])
+    assert got["runs"] == 5 and got["ratio"] == pytest.approx(got["plain_ms"] / got["fused_ms"], rel=1e-6)
+    text = linfuse("bench", model, "--batch", "64").stdout
+    runs = int(re.search(r"^(\d+) runs of each", text, re.MULTILINE)[1])
+    assert 3 <= runs <= 100 and "predicted" in text and "times as fast" in text
+
+
+# ---- ops ----
+
+
+def test_ops(linfuse):
+    ops = linfuse("ops", "--json").json["ops"]
+    names = {op["name"] for op in ops}
+    wanted = """linear matmul relu leaky_relu gelu sigmoid tanh silu mish softplus clamp hardtanh hardswish hardsigmoid
+        elu selu celu exp log abs neg sqrt rsqrt reciprocal pow clone dropout add sub mul div minimum maximum sum mean
+        max min logsumexp softmax log_softmax layer_norm group_norm instance_norm rms_norm batch_norm avg_pool1d
+        max_pool1d reshape squeeze unsqueeze flatten transpose"""
+    assert names >= set(wanted.split())
+    assert all(isinstance(op[f], str) and op[f] for op in ops for f in ("name", "kind", "signature"))
+    text = linfuse("ops").stdout
+    assert all(re.search(rf"^ +{name} ", text, re.MULTILINE) for name in names)
+
+
+# ---- run ----
+
+MODELS = {
+    "lse": (SMALL, lambda x, p: [F.gelu(F.leaky_relu(torch.logsumexp(
+        F.linear(x, p["linear.weight"], p["linear.bias"]), 1, True), 0.01))]),
+    "softmax": ("input x f32[B, 20]\nparam w f32[31, 20]\na = linear(x, w)\nb = gelu(a, approximate=\"tanh\")\n"
+                "c = softmax(b, dim=-1)\nreturn c, a\n",
+                lambda x, p: [F.softmax(F.gelu(F.linear(x, p["w"]), approximate="tanh"), -1), F.linear(x, p["w"])]),
+    "norm": ("input x f32[B, S, 24]\nparam g f32[24]\nparam h f32[24]\nparam w f32[24, 10]\n"
+             "a = layer_norm(x, [24], g, h)\nb = matmul(a, w)\nc = silu(b)\nreturn c\n",
+             lambda x, p: [F.silu(F.layer_norm(x, (24,), p["g"], p["h"]) @ p["w"])]),
+    "mean": ("input x f32[B, 40]\nparam w f32[40, 40]\nparam s f32[40]\na = linear(x, w)\nb = sub(a, s)\n"
+             "c = mean(b, dim=1, keepdim=true)\nd = gelu(c)\ne = add(d, x)\nreturn e\n",
+             lambda x, p: [F.gelu((F.linear(x, p["w"]) - p["s"]).mean(1, True)) + x]),
+    "batch": ("input x f32[B, 12]\nparam m f32[12]\nparam v f32[12]\na = batch_norm(x, m, v, training=true)\n"
+              "b = relu(a)\nreturn b\n",
+              lambda x, p: [F.relu(F.batch_norm(x, None, None, training=True))]),
+}
+
+
+def declared(text, kind):
+    """{name: extents} of the inputs or parameters a model declares."""
+    found = re.findall(rf"^{kind} (\S+) f32\[(.*)\]", text, re.MULTILINE)
+    return {name: extents.split(", ") for name, extents in found}
+
+
+def run_beside_torch(linfuse, folder, text, reference, x, params):
+    """The outputs of `linfuse run` and those of PyTorch, both as lists of arrays."""
+    (folder / "m.lf").write_text(text)
+    np.save(folder / "x.npy", x)
+    save_file(params, folder / "w.safetensors")
+    names = re.search(r"return (.*)", text)[1].split(", ")
+    outputs = [f"--output={n}={folder / n}.npy" for n in names]
+    got = linfuse("run", folder / "m.lf", f"--input=x={folder / 'x.npy'}", *outputs, "--weights",
+                  folder / "w.safetensors", "--json").json
+    assert_number(got["ms"])
+    # In double precision: PyTorch's f32 loops give NaN for gelu(inf) where eight values are done at once, inf elsewhere.
+    arguments = {k: torch.from_numpy(v).double() for k, v in params.items()}
+    expected = [e.numpy() for e in reference(torch.from_numpy(x).double(), arguments)]
+    for entry, name, e in zip(got["outputs"], names, expected, strict=True):
+        assert entry == {"name": name, "shape": list(e.shape), "file": f"{folder / name}.npy"}
+    return [np.load(folder / f"{n}.npy") for n in names], expected
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("size", [1, 2, 37])
+def test_run_computes_what_torch_computes(linfuse, tmp_path, name, size):
+    text, reference = MODELS[name]
+    if name == "batch" and size == 1:
+        pytest.skip("PyTorch refuses the statistics of one value")
+    rng = np.random.default_rng(size)
+    x = rng.standard_normal([int(e) if e.isdigit() else size for e in declared(text, "input")["x"]]).astype(np.float32)
+    params = {k: rng.uniform(-0.3, 0.3, [int(e) for e in v]).astype(np.float32)
+              for k, v in declared(text, "param").items()}
+    for got, expected in zip(*run_beside_torch(linfuse, tmp_path, text, reference, x, params), strict=True):
+        assert got.dtype == np.float32
+        np.testing.assert_allclose(got, expected, rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("name", [n for n in MODELS if n != "batch"])
+@pytest.mark.parametrize("planted", [np.nan, np.inf, -np.inf])
+def test_run_puts_nan_and_infinity_where_torch_does(linfuse, tmp_path, name, planted):
+    text, reference = MODELS[name]
+    rng = np.random.default_rng(3)
+    x = rng.standard_normal([int(e) if e.isdigit() else 9 for e in declared(text, "input")["x"]]).astype(np.float32)
+    x[4, ..., 7] = planted
+    params = {k: rng.uniform(-0.3, 0.3, [int(e) for e in v]).astype(np.float32)
+              for k, v in declared(text, "param").items()}
+    for got, expected in zip(*run_beside_torch(linfuse, tmp_path, text, reference, x, params), strict=True):
+        np.testing.assert_allclose(got, expected, rtol=2e-5, atol=2e-6, equal_nan=True)
+
+
+def test_run_without_output_prints_a_summary(linfuse, model, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    np.save("x.npy", np.ones((3, 33), np.float32))
+    before = sorted(os.listdir())
+    done = linfuse("run", model, "--input", "x=x.npy")
+    assert re.search(r"^d: \[3, 1\], min \S+, mean \S+, max \S+; begins( \S+){3}$", done.stdout, re.MULTILINE)
+    assert "drawn from seed 0" in done.stdout and sorted(os.listdir()) == before
+    got = linfuse("run", model, "--input", "x=x.npy", "--json").json
+    assert got["outputs"] == [{"name": "d", "shape": [3, 1], "file": None}]
+
+
+def test_run_writes_to_a_pipe(command, model, tmp_path):
+    np.save(tmp_path / "x.npy", np.ones((3, 33), np.float32))
+    arguments = [command, "run", model, "--input", f"x={tmp_path / 'x.npy'}", "--output", "d=/dev/stdout"]
+    done = subprocess.run(arguments, capture_output=True)
+    assert done.returncode == 0 and done.stdout[:6] == b"\x93NUMPY" and len(done.stdout) == 128 - 64 + 64 + 12
+    assert b"written to /dev/stdout" in done.stderr
+    assert subprocess.run([*arguments, "--json"], capture_output=True).returncode == 2
+
+
+def test_run_refuses(refused, model, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    np.save("x.npy", np.ones((3, 33), np.float32))
+    np.save("narrow.npy", np.ones((3, 32), np.float32))
+    np.save("flat.npy", np.ones(33, np.float32))
+    np.save("wide.npy", np.ones((3, 33)))
+    (tmp_path / "cut.npy").write_bytes((tmp_path / "x.npy").read_bytes()[:-1])
+    (tmp_path / "text.npy").write_text("1 2 3\n")
+    (tmp_path / "old.npy").write_bytes(b"old")
+    for arguments, says in (
+        ([], "input x is missing; give it with --input x=FILE.npy"),
+        (["--input", "y=x.npy"], "no input of that name (it has: x)"),
+        (["--input", "x=x.npy", "--input", "x=x.npy"], "--input x is given twice"),
+        (["--input", "x"], "--input wants NAME=FILE.npy, not 'x'"),
+        (["--input", "x=no.npy"], "cannot read no.npy: No such file"),
+        (["--input", "x=."], "cannot read .: it is a directory"),
+        (["--input", "x=cut.npy"], "cut.npy is cut short"),
+        (["--input", "x=text.npy"], "text.npy: not a .npy file"),
+        (["--input", "x=wide.npy"], "wide.npy holds f8, not f4 (float32); convert it with .astype(\"float32\")"),
+        (["--input", "x=narrow.npy"], "narrow.npy: "),
+        (["--input", "x=flat.npy"], "flat.npy: "),
+        (["--input", "x=x.npy", "--output", "e=e.npy"], "no output of that name (it has: d)"),
+        (["--input", "x=x.npy", "--output", "d=/dev/full"], "cannot write /dev/full: No space left on device"),
+        (["--input", "x=x.npy", "--output", "d=."], "cannot write .: it is a directory"),
+        (["--input", "x=x.npy", "--output", "d=no/such.npy"], "cannot write no/such.npy"),
+    ):
+        assert says in refused("run", model, *arguments), arguments
+    assert (tmp_path / "old.npy").read_bytes() == b"old"
+    assert not [n for n in os.listdir() if n.startswith(".linfuse")]
+
+
+def test_run_refuses_inputs_that_disagree(refused, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "two.lf").write_text(TWO)
+    np.save("x.npy", np.ones((3, 2, 8), np.float32))
+    np.save("y.npy", np.ones((4, 8), np.float32))
+    assert "B" in refused("run", "two.lf", "--input", "x=x.npy", "--input", "y=y.npy")
+
+
+# ---- progress ----
+
+
+def on_a_terminal(arguments):
+    """Exit status and what the command wrote to a terminal that is its stderr."""
+    ours, theirs = pty.openpty()
+    child = subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=theirs)
+    os.close(theirs)
+    seen = b""
+    while True:
+        try:
+            piece = os.read(ours, 4096)
+        except OSError:  # how a terminal says that the other side is gone
+            break
+        if not piece:
+            break
+        seen += piece
+    os.close(ours)
+    return child.wait(), seen.decode()
+
+
+def test_progress_only_on_a_terminal_and_gone_afterwards(command, model):
+    status, quick = on_a_terminal([command, "check", model, "--batch", "2"])
+    assert status == 0 and quick == ""
+    status, seen = on_a_terminal([command, "bench", model, "--batch", "64", "--runs", "30000"])
+    assert status == 0 and re.search(r"\rtiming \.\.\. 1 s", seen)
+    assert re.search(r"\r +\r$", seen)

@@ -1,0 +1,353 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How far from its meaning may a model's result be? Not by taste: the model is evaluated again, op by op in double, with the
+ * rounding that f32 would do put in between at random, and what that moves is what any order of f32 operations may move, up to
+ * a factor. An element that noise turns from a number into NaN or Inf, or back, says nothing and is counted as unsure. */
+#include <tgmath.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "random_model.h"
+
+enum { FEW = 2, MANY = 40, FACTOR = 10 };
+static const double UNIT = 0x1p-24;
+
+/* The op table's expressions, in f32 and in double: what they differ by is what a formula loses on the way to a small result
+ * (gelu of -5 is -5 times a number that has cancelled to nothing), and nobody who computes it in f32 can be blamed for. */
+#define sel(p, u, v) ((p) ? (u) : (v))
+#define LF_OP(name, kind, monoid, laws, flops, tolerance, signature, ...)                                              \
+    static float f32_##name(float x, float y, float z, float a, float b, float c)                                     \
+    {                                                                                                                 \
+        (void)x, (void)y, (void)z, (void)a, (void)b, (void)c;                                                         \
+        return __VA_ARGS__;                                                                                           \
+    }                                                                                                                 \
+    static double f64_##name(double x, double y, double z, double a, double b, double c)                              \
+    {                                                                                                                 \
+        (void)x, (void)y, (void)z, (void)a, (void)b, (void)c;                                                         \
+        return __VA_ARGS__;                                                                                           \
+    }
+#include "ir/ops.def"
+#undef LF_OP
+static const struct {
+    float (*f32)(float, float, float, float, float, float);
+    double (*f64)(double, double, double, double, double, double);
+} formula[] = {
+#define LF_OP(name, ...) {f32_##name, f64_##name},
+#include "ir/ops.def"
+#undef LF_OP
+};
+
+/* ---- one noisy evaluation ---- */
+
+typedef struct noise {
+    const rnd_graph *graph;
+    lf_graph copy;          /* nodes that are done have become inputs */
+    lf_node_info *node;
+    lf_bound *bound;        /* one per node */
+    double **value;         /* one per node, owned */
+    lf_rng r;
+    bool all_finite;
+} noise;
+
+/* v as f32 holds it, after an error of up to `amount`. Zeros lose their sign: a rewrite may change it. */
+static double rounded(lf_rng *r, double v, double amount)
+{
+    if (!isfinite(v))
+        return v;
+    if (v == 0.0 && amount == 0.0)
+        return lf_rng_u64(r) & 1 ? 0.0 : -0.0;
+    if (amount > 0.0 || fabs(v) < 0x1p-126)
+        v += (2.0 * lf_rng_unit(r) - 1.0) * (amount + 0x1p-149);
+    return (double)(float)v;
+}
+
+/* The node's value in double, its argument 0 replaced by `with` where that is given. */
+static bool evaluate(noise *z, lf_node n, double *const *with, double *out)
+{
+    lf_bound kept[LF_MAX_ARGS];
+    const lf_node_info *info = &z->node[n];
+    for (int i = 0; i < LF_MAX_ARGS; i++)
+        if (info->arg[i] != LF_NONE)
+            kept[i] = z->bound[info->arg[i]];
+    for (int i = 0; i < LF_MAX_ARGS; i++)
+        if (info->arg[i] != LF_NONE && with && with[i])
+            z->bound[info->arg[i]] = (lf_bound){.f64 = with[i]};
+    lf_status status = lf_eval(&z->copy, z->graph->dims, z->bound, &n, 1, &out, &z->copy.diag[0]);
+    for (int i = 0; i < LF_MAX_ARGS; i++)
+        if (info->arg[i] != LF_NONE)
+            z->bound[info->arg[i]] = kept[i];
+    return status == LF_OK;
+}
+
+static double read_bound(const lf_bound *b, int64_t i) { return b->f64 ? b->f64[i] : (double)b->f32[i]; }
+
+/* Sums are as wrong as their terms are large: the same op of all terms without their signs. Others that run over many elements: as
+ * wrong as their first argument may be. */
+typedef enum effect { PLAIN, SUMS, RUNS } effect;
+
+static effect effect_of(const lf_graph *g, lf_node n)
+{
+    lf_kind kind = lf_kind_of(g, n);
+    lf_monoid monoid = lf_op_row(lf_at(g, n)->op)->monoid;
+    if (kind == LF_PRODUCT)
+        return SUMS;
+    if (kind == LF_REDUCE || kind == LF_POOL)
+        return monoid == LF_MONOID_sum || monoid == LF_MONOID_mean ? SUMS : monoid == LF_MONOID_max || monoid == LF_MONOID_min ? PLAIN : RUNS;
+    return kind == LF_NORMALIZE ? RUNS : PLAIN;
+}
+
+/* How many terms a sum has, at most. */
+static double terms(const rnd_graph *g, lf_node n)
+{
+    const lf_node_info *info = lf_at(&g->g, n);
+    const lf_shape *x = &lf_at(&g->g, info->arg[0])->shape;
+    if (lf_kind_of(&g->g, n) == LF_PRODUCT)
+        return (double)lf_extent_at(x->dim[x->rank - 1], g->dims);
+    double all = (double)rnd_count(g, info->arg[0]), left = (double)rnd_count(g, n);
+    return left > 0 && all > left ? all / left : 1.0;
+}
+
+/* Copies of the arguments: without sign, or with a little noise. */
+static bool changed_args(noise *z, lf_node n, effect e, double **out)
+{
+    for (int i = 0; i < LF_MAX_ARGS; i++) {
+        lf_node arg = z->node[n].arg[i];
+        if (arg == LF_NONE || z->node[arg].op == LF_OP_constant || (e == RUNS && i > 0))
+            continue;
+        int64_t count = rnd_count(z->graph, arg);
+        out[i] = malloc(sizeof(double) * (size_t)(count + 1));
+        if (!out[i])
+            return false;
+        for (int64_t k = 0; k < count; k++) {
+            double v = read_bound(&z->bound[arg], k);
+            out[i][k] = e == SUMS ? fabs(v) : rounded(&z->r, v, 2.0 * UNIT * fabs(v));
+        }
+    }
+    return true;
+}
+
+/* The element of argument `slot` that element i of n reads. */
+static double read_arg(const noise *z, lf_node n, int slot, int64_t i)
+{
+    const lf_shape *to = &z->graph->g.node[n].shape;
+    lf_node arg = z->graph->g.node[n].arg[slot];
+    lf_extent stride[LF_MAX_RANK];
+    int64_t at = 0;
+    if (lf_at(&z->graph->g, arg)->op == LF_OP_constant)
+        return z->node[arg].value;
+    lf_broadcast_strides(&lf_at(&z->graph->g, arg)->shape, to, stride);
+    for (int a = to->rank - 1; a >= 0; a--) {
+        int64_t extent = lf_extent_at(to->dim[a], z->graph->dims);
+        at += i % extent * (stride[a].coef ? lf_extent_at(stride[a], z->graph->dims) : 0);
+        i /= extent;
+    }
+    return read_bound(&z->bound[arg], at);
+}
+
+/* What the formula of a pointwise op may lose at element i: the most of three neighbours. Attributes are f32 to it. */
+static double lost(const noise *z, lf_node n, int64_t i, const double *numbers)
+{
+    lf_op op = z->graph->g.node[n].op;
+    float x = (float)read_arg(z, n, 0, i), y = lf_op_row(op)->arg_count > 1 ? (float)read_arg(z, n, 1, i) : 0.0f;
+    double most = 0;
+    for (int k = -1; k < 2 && isfinite(x) && isfinite(y); k++) {
+        float near = x * (1.0f + (float)k * 0x1p-22f);
+        double off = fabs((double)formula[op].f32(near, y, 0, (float)numbers[0], (float)numbers[1], (float)numbers[2]) -
+                          formula[op].f64((double)near, (double)y, 0, numbers[0], numbers[1], numbers[2]));
+        most = isfinite(off) && off > most ? off : most;
+    }
+    return 3.0 * most;
+}
+
+/* What a normalization's bias may have cancelled. */
+static double largest_bias(const noise *z, lf_node n)
+{
+    lf_affine affine = lf_affine_of(&z->graph->g, n);
+    lf_node bias = affine.bias_slot < 0 ? LF_NONE : lf_arg_of(&z->graph->g, n, affine.bias_slot);
+    double most = 0;
+    for (int64_t i = 0; bias != LF_NONE && i < rnd_count(z->graph, bias); i++) {
+        double v = fabs(read_bound(&z->bound[bias], i));
+        most = isfinite(v) && v > most ? v : most;
+    }
+    return most;
+}
+
+static bool compute(noise *z, lf_node n)
+{
+    const lf_graph *g = &z->graph->g;
+    int64_t count = rnd_count(z->graph, n);
+    const lf_op_info *row = lf_op_row(lf_at(g, n)->op);
+    double unit = UNIT * row->tolerance, *with[LF_MAX_ARGS] = {0}, *size = NULL;
+    double *out = z->value[n] = malloc(sizeof(double) * (size_t)(count + 1));
+    effect e = effect_of(g, n);
+    bool ok = out && (e == PLAIN || changed_args(z, n, e, with));
+    if (ok && e == SUMS) {
+        size = malloc(sizeof(double) * (size_t)(count + 1));
+        ok = size && evaluate(z, n, with, size) && evaluate(z, n, NULL, out);
+        unit += UNIT * sqrt(terms(z->graph, n));
+    } else if (ok) {
+        ok = evaluate(z, n, e == RUNS ? with : NULL, out);
+    }
+    bool moves_only = lf_kind_of(g, n) == LF_VIEW || lf_kind_of(g, n) == LF_MOVE;
+    bool formulaic = lf_kind_of(g, n) == LF_POINTWISE && row->attr_count + (row->tolerance > 1) > 0;
+    bool logarithm = row->monoid == LF_MONOID_maxsumexp && strstr(row->expression, "log"); /* of nearly 1 */
+    double numbers[3], beside = logarithm ? 1.0 : largest_bias(z, n);
+    lf_op_numbers(g, n, numbers);
+    for (int64_t i = 0; ok && i < count && !moves_only; i++) {
+        double amount = size && isfinite(size[i]) ? size[i] : fabs(out[i]) + beside;
+        amount = isfinite(amount) ? unit * amount : 0.0;
+        if (formulaic && isfinite(out[i]))
+            amount += lost(z, n, i, numbers);
+        out[i] = rounded(&z->r, out[i], amount);
+        z->all_finite = z->all_finite && isfinite(out[i]);
+    }
+    free(size);
+    for (int i = 0; i < LF_MAX_ARGS; i++)
+        free(with[i]);
+    return ok;
+}
+
+static bool evaluate_noisily(noise *z, const rnd_judge *j)
+{
+    const lf_graph *g = &z->graph->g;
+    bool ok = true;
+    for (lf_node n = 0; n < g->count && ok; n++) {
+        if (lf_kind_of(g, n) == LF_LEAF) {
+            z->node[n].value = (double)(float)z->node[n].value; /* a constant, as f32 has it */
+            z->bound[n] = (lf_bound){.f32 = j->leaf[n]};
+            continue;
+        }
+        ok = compute(z, n);
+        z->bound[n] = (lf_bound){.f64 = z->value[n]};
+        z->node[n].op = LF_OP_input;
+        z->node[n].attr = NULL;
+        for (int i = 0; i < LF_MAX_ARGS; i++)
+            z->node[n].arg[i] = LF_NONE;
+    }
+    return ok;
+}
+
+/* ---- what noise does to the outputs ---- */
+
+/* Numbers, the two infinities, NaN. */
+static int kind_of(double v) { return isnan(v) ? 2 : isinf(v) ? (v > 0 ? 1 : -1) : 0; }
+
+static void widen(rnd_judge *j, int32_t o, const double *value)
+{
+    int64_t count = rnd_count(j->graph, j->graph->g.output[o]);
+    for (int64_t i = 0; i < count; i++) {
+        double ref = j->ref[o][i], *spread = &j->spread[o][i];
+        if (kind_of(ref) != kind_of(value[i]))
+            *spread = NAN;
+        else if (kind_of(ref) == 0 && fabs(value[i] - ref) > *spread)
+            *spread = fabs(value[i] - ref);
+    }
+}
+
+static int by_size(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+static bool find_middle(rnd_judge *j, int32_t o)
+{
+    int64_t count = rnd_count(j->graph, j->graph->g.output[o]), sure = 0;
+    double *sorted = malloc(sizeof(double) * (size_t)(count + 1));
+    for (int64_t i = 0; sorted && i < count; i++)
+        if (!isnan(j->spread[o][i]) && kind_of(j->ref[o][i]) == 0)
+            sorted[sure++] = j->spread[o][i];
+    if (sorted && sure > 0)
+        qsort(sorted, (size_t)sure, sizeof *sorted, by_size);
+    j->middle[o] = sorted && sure > 0 ? sorted[sure / 2] : 0.0;
+    free(sorted);
+    return sorted != NULL;
+}
+
+static bool draw(rnd_judge *j)
+{
+    const lf_graph *g = &j->graph->g;
+    size_t n = (size_t)g->count + 1;
+    noise z = {.graph = j->graph, .copy = *g, .r = lf_rng_at(j->seed, "noise", (uint64_t)j->draws << 40), .all_finite = true};
+    z.node = malloc(n * sizeof *z.node);
+    z.bound = calloc(n, sizeof *z.bound);
+    z.value = calloc(n, sizeof *z.value);
+    bool ok = z.node && z.bound && z.value;
+    if (ok) {
+        memcpy(z.node, g->node, (size_t)g->count * sizeof *z.node);
+        z.copy.node = z.node;
+        ok = evaluate_noisily(&z, j);
+    }
+    j->all_finite = j->all_finite && z.all_finite;
+    for (int32_t o = 0; ok && o < g->outputs; o++) {
+        lf_node from = g->output[o];
+        if (z.value[from])
+            widen(j, o, z.value[from]);
+        ok = find_middle(j, o);
+    }
+    for (size_t i = 0; z.value && i < n; i++)
+        free(z.value[i]);
+    free(z.node);
+    free(z.bound);
+    free(z.value);
+    j->draws++;
+    return ok;
+}
+
+bool rnd_judge_begin(rnd_judge *j, const rnd_graph *graph, const float *const *leaf, double **ref, uint64_t seed)
+{
+    const lf_graph *g = &graph->g;
+    *j = (rnd_judge){.graph = graph, .leaf = leaf, .seed = seed, .ref = ref, .all_finite = true};
+    j->spread = calloc((size_t)g->outputs + 1, sizeof *j->spread);
+    j->middle = calloc((size_t)g->outputs + 1, sizeof *j->middle);
+    bool ok = j->spread && j->middle;
+    for (int32_t o = 0; ok && o < g->outputs; o++)
+        ok = (j->spread[o] = calloc((size_t)rnd_count(graph, g->output[o]) + 1, sizeof(double))) != NULL;
+    while (ok && j->draws < FEW)
+        ok = draw(j);
+    return ok;
+}
+
+void rnd_judge_free(rnd_judge *j)
+{
+    for (int32_t o = 0; j->graph && o < j->graph->g.outputs; o++) {
+        free(j->ref ? j->ref[o] : NULL);
+        free(j->spread ? j->spread[o] : NULL);
+    }
+    free(j->ref);
+    free(j->spread);
+    free(j->middle);
+    *j = (rnd_judge){0};
+}
+
+/* How far output o may be off at i. */
+static double allowance(const rnd_judge *j, int32_t o, int64_t i)
+{
+    return FACTOR * (j->spread[o][i] + j->middle[o] + UNIT * fabs(j->ref[o][i]) + 0x1p-149);
+}
+
+static bool element_fits(const rnd_judge *j, int32_t o, int64_t i, float got)
+{
+    double ref = j->ref[o][i];
+    if (isnan(j->spread[o][i]))
+        return true;
+    if (kind_of(ref) != kind_of((double)got))
+        return false;
+    return kind_of(ref) != 0 || fabs((double)got - ref) <= allowance(j, o, i);
+}
+
+bool rnd_judge_accepts(rnd_judge *j, int32_t o, const float *got, int64_t from, int64_t to, int64_t *unsure, char *what, size_t size)
+{
+    for (int64_t i = from; i < to; i++) {
+        while (!element_fits(j, o, i, got[i])) {
+            if (j->draws < MANY && draw(j)) /* luck? ask for more noise */
+                continue;
+            snprintf(what, size, "output %d (%s), element %lld is %.9g, but double precision gives %.9g; %.3g off where %.3g are allowed",
+                     (int)o, lf_at(&j->graph->g, j->graph->g.output[o])->name, (long long)i, (double)got[i], j->ref[o][i],
+                     fabs((double)got[i] - j->ref[o][i]), allowance(j, o, i));
+            return false;
+        }
+        *unsure += isnan(j->spread[o][i]);
+    }
+    return true;
+}

@@ -1,0 +1,322 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Every rule: the graph before, the graph after with that rule alone, and both evaluated. A test bears its rule's name.
+ */
+#include "rewrite_support.h"
+
+#include <assert.h>
+
+#define X        "input x f32[B, 4]; "
+#define XY       X "input y f32[B, 4]; "
+#define LINEAR   X "param w f32[6, 4]; param b f32[6]; a = linear(x, w, b); "
+#define LINEAR_P X "param w f32[6, 4]; param b f32[6]; param p f32[6]; a = linear(x, w, b); "
+#define LINEAR3  "input x f32[B, S, 4]; param w f32[6, 4]; param b f32[6]; a = linear(x, w, b); "
+#define BARE_P   X "param w f32[6, 4]; param p f32[6]; a = linear(x, w); "
+
+/* Statements are separated by "; ". */
+typedef struct example {
+    const char *rules; /* the rule, and after a comma those it needs here: "name,+other" */
+    const char *before;
+    const char *after; /* as printed, without inputs and parameters */
+} example;
+
+static const example examples[] = {
+    {"fold_constants,+fold_bias,+fold_scale", BARE_P "c = sub(a, 2); d = div(c, 4); return d",
+     "v4 = full([6], -0.5); v5 = div(w, 4); d = linear(x, v5, v4); return d"},
+    {"fold_constants,+fold_bias,+sum_of_linear",
+     BARE_P "c = sub(a, 2); d = reshape(c, [-1, 2, 3]); e = sum(d, dim=1); return e",
+     "v3 = reshape(w, shape=[2, 3, 4]); v4 = sum(v3, dim=0, keepdim=true); v5 = squeeze(v4, dim=0); "
+     "v6 = full([3], -4); v7 = linear(x, v5, v6); e = guard(v7, v7); return e"},
+    {"add_zero", X "a = add(x, 0); b = add(0, a); c = sub(b, 0, alpha=3); d = relu(c); return d",
+     "d = relu(x); return d"},
+    {"mul_one", X "a = mul(x, 1); b = mul(1, a); c = div(b, 1); d = relu(c); return d", "d = relu(x); return d"},
+    {"pow_one", X "a = pow(x, 1); b = relu(a); return b", "b = relu(x); return b"},
+    {"leaky_relu_one", X "a = leaky_relu(x, 1); b = relu(a); return b", "b = relu(x); return b"},
+    {"clamp_open", X "a = clamp(x, min=-inf, max=inf); b = relu(a); return b", "b = relu(x); return b"},
+    {"extremum_of_same", X "a = maximum(x, x); b = minimum(a, a); c = exp(b); return c", "c = exp(x); return c"},
+    {"extremum_as_clamp", X "a = maximum(x, -1); b = minimum(0.5, a); return b",
+     "a = clamp(x, min=-1); b = clamp(a, max=0.5); return b"},
+    {"through_held", X "a = clamp(x, 0.5, 0.5); b = gelu(a); c = sub(2, b); return c",
+     "c = clamp(x, min=1.6542687693629934, max=1.6542687693629934); return c"},
+    {"clamp_of_clamp", X "a = clamp(x, min=-1, max=1); b = relu(a); return b", "b = clamp(x, min=0, max=1); return b"},
+    {"clamp_of_clamp",
+     X "a = relu(x); b = clamp(a, min=-3); c = hardtanh(b, min_val=-1, max_val=6); d = clamp(c, max=9); "
+       "return d",
+     "d = clamp(x, min=0, max=6); return d"},
+    {"clamp_of_clamp", X "a = clamp(x, min=2, max=1); b = clamp(a, min=-5, max=-4); return b",
+     "b = clamp(x, min=-4, max=-4); return b"},
+    {"clamp_of_clamp", X "a = clamp(x, min=-2); b = relu(a); return b", "b = relu(x); return b"},
+    {"idempotent", X "a = abs(x); b = abs(a); return b", "b = abs(x); return b"},
+    {"idempotent", X "a = clamp(x, min=1); b = clamp(a, min=1); c = clamp(b, min=2); return c",
+     "a = clamp(x, min=1); c = clamp(a, min=2); return c"},
+    {"of_nonnegative", X "a = exp(x); b = abs(a); c = leaky_relu(b, 0.5); d = relu(c); return d",
+     "d = exp(x); return d"},
+    {"of_nonnegative", X "a = hardtanh(x, min_val=0, max_val=6); b = abs(a); return b",
+     "b = hardtanh(x, min_val=0, max_val=6); return b"},
+    {"neg_of_neg", X "a = neg(x); b = neg(a); c = exp(b); return c", "c = exp(x); return c"},
+    {"abs_of_neg", X "a = neg(x); b = abs(a); return b", "b = abs(x); return b"},
+    {"leaky_relu_twice", X "a = leaky_relu(x, 0.25); b = leaky_relu(a, 0.5); return b",
+     "b = leaky_relu(x, negative_slope=0.125); return b"},
+    {"leaky_relu_twice", X "a = leaky_relu(x, 4); b = leaky_relu(a, -3); return b",
+     "b = leaky_relu(x, negative_slope=-12); return b"},
+    {"leaky_relu_twice", X "a = leaky_relu(x, -2); b = leaky_relu(a, 3); return b",
+     "b = leaky_relu(x, negative_slope=-2); return b"},
+    {"leaky_relu_twice", X "a = leaky_relu(x, 0); b = leaky_relu(a, 3); c = leaky_relu(b, 0); return c",
+     "c = leaky_relu(x, negative_slope=0); return c"},
+    {"drop_clone", X "a = clone(x); b = relu(a); return b", "b = relu(x); return b"},
+    {"drop_dropout", X "a = dropout(x, p=0.5, training=false); b = relu(a); return b", "b = relu(x); return b"},
+    {"same_view", X "a = reshape(x, [-1, 4]); b = flatten(a, 1, 1); c = relu(b); return c", "c = relu(x); return c"},
+    {"view_of_view",
+     X "a = unsqueeze(x, 1); b = reshape(a, [-1, 2, 2]); c = flatten(b, 1); d = unsqueeze(c, 2); return d",
+     "d = unsqueeze(x, dim=2); return d"},
+    {"view_of_view",
+     "input x f32[B, S, 4]; a = unsqueeze(x, 1); b = unsqueeze(a, 0); c = squeeze(b, 2); d = exp(c); return d",
+     "c = unsqueeze(x, dim=0); d = exp(c); return d"},
+    {"transpose_pair", "input x f32[B, 3, 4]; a = transpose(x, 1, 2); b = transpose(a, -1, 1); c = relu(b); return c",
+     "c = relu(x); return c"},
+    {"transpose_of_ones", "input x f32[B, 1, 4]; a = transpose(x, 1, 2); b = relu(a); return b",
+     "a = reshape(x, shape=[-1, 4, 1]); b = relu(a); return b"},
+    {"view_goes_out",
+     LINEAR_P "c = unsqueeze(a, 1); d = mul(c, p); e = add(2, d); f = relu(e); g = squeeze(f, 1); return g",
+     "a = linear(x, w, b); v5 = mul(a, p); v7 = add(2, v5); v8 = relu(v7); f = unsqueeze(v8, dim=1); "
+     "g = squeeze(f, dim=1); return g"},
+    {"view_goes_out", LINEAR "c = reshape(a, [-1, 2, 3]); d = tanh(c); return d",
+     "a = linear(x, w, b); v4 = tanh(a); d = reshape(v4, shape=[-1, 2, 3]); return d"},
+    {"norm_of_known",
+     X "param m f32[4]; param var f32[4]; param g f32[4]; param h f32[4]; a = batch_norm(x, m, var, g, h); "
+       "return a",
+     "v6 = add(var, 1e-05); v7 = rsqrt(v6); v8 = mul(g, v7); v9 = sub(x, m); v10 = mul(v9, v8); "
+     "a = add(v10, h); return a"},
+    {"norm_of_known",
+     "input x f32[B, 3, 4]; param m f32[3]; param var f32[3]; "
+     "a = instance_norm(x, m, var, use_input_stats=false); return a",
+     "v4 = add(var, 1e-05); v5 = rsqrt(v4); v6 = unsqueeze(m, dim=1); v7 = sub(x, v6); "
+     "v8 = unsqueeze(v5, dim=1); a = mul(v7, v8); return a"},
+    {"matmul_as_linear", X "param w f32[4, 3]; a = matmul(x, w); return a",
+     "v2 = transpose(w, dim0=0, dim1=1); a = linear(x, v2); return a"},
+    {"matmul_as_linear", X "param w f32[3, 4]; t = transpose(w, 0, 1); a = matmul(x, t); return a",
+     "a = linear(x, w); return a"},
+    {"fold_bias", LINEAR_P "c = add(a, p); d = sub(c, 3); e = sub(p, d); return e",
+     "v4 = add(b, p); v6 = sub(v4, 3); v7 = sub(p, v6); v8 = neg(w); e = linear(x, v8, v7); return e"},
+    {"fold_bias", BARE_P "c = add(a, p); d = add(p, c, alpha=1); e = sub(d, p, alpha=2); return e",
+     "v3 = add(p, p); v4 = sub(v3, p, alpha=2); e = linear(x, w, v4); return e"},
+    {"fold_bias", BARE_P "c = sub(a, 2); return c",
+     "v4 = full([6], 0); v5 = sub(v4, 2); c = linear(x, w, v5); return c"},
+    {"fold_scale", LINEAR_P "c = mul(a, p); d = div(c, 3); e = neg(d); f = mul(0.5, e); return f",
+     "v4 = mul(b, p); v5 = unsqueeze(p, dim=1); v6 = mul(w, v5); v8 = div(v4, 3); v9 = div(v6, 3); "
+     "v10 = neg(v8); v11 = neg(v9); v13 = mul(v10, 0.5); v14 = mul(v11, 0.5); f = linear(x, v14, v13); return f"},
+    {"fold_scale", BARE_P "c = mul(a, p); return c",
+     "v3 = unsqueeze(p, dim=1); v4 = mul(w, v3); c = linear(x, v4); return c"},
+    {"fold_input_scale",
+     X "param w f32[6, 4]; param b f32[6]; param s f32[4]; c = mul(x, s); d = div(c, 4); a = linear(d, w, b); "
+       "return a",
+     "v5 = div(w, 4); v6 = mul(v5, s); a = linear(x, v6, b); return a"},
+    {"merge_linears", LINEAR "param v f32[2, 6]; param c f32[2]; d = linear(a, v, c); return d",
+     "v5 = unsqueeze(b, dim=0); v6 = linear(v5, v, c); v7 = squeeze(v6, dim=0); v8 = matmul(v, w); "
+     "v9 = linear(x, v8, v7); d = guard(v9, v9); return d"},
+    {"merge_linears", X "param w f32[6, 4]; param v f32[2, 6]; a = linear(x, w); d = linear(a, v); return d",
+     "v3 = matmul(v, w); v4 = linear(x, v3); d = guard(v4, v4); return d"},
+    {"sum_of_linear", LINEAR "c = sum(a, dim=1); return c",
+     "v3 = sum(w, dim=0, keepdim=true); v4 = sum(b, dim=0, keepdim=true); v5 = linear(x, v3, v4); "
+     "v6 = squeeze(v5, dim=1); c = guard(v6, v6); return c"},
+    {"sum_of_linear", LINEAR3 "c = mean(a, dim=-1, keepdim=true); return c",
+     "v3 = mean(w, dim=0, keepdim=true); v4 = mean(b, dim=0, keepdim=true); v5 = linear(x, v3, v4); "
+     "c = guard(v5, v5); return c"},
+    {"sum_of_linear", LINEAR "c = reshape(a, [-1, 2, 3]); d = mean(c, dim=2); return d",
+     "v3 = reshape(w, shape=[2, 3, 4]); v4 = mean(v3, dim=1, keepdim=true); v5 = squeeze(v4, dim=1); "
+     "v6 = reshape(b, shape=[2, 3]); v7 = mean(v6, dim=1, keepdim=true); v8 = squeeze(v7, dim=1); "
+     "v9 = linear(x, v5, v8); d = guard(v9, v9); return d"},
+    {"sum_of_linear", LINEAR "c = reshape(a, [-1, 1, 2, 3]); d = sum(c, dim=[1, 2], keepdim=true); return d",
+     "v3 = reshape(w, shape=[2, 3, 4]); v4 = sum(v3, dim=0, keepdim=true); v5 = squeeze(v4, dim=0); "
+     "v6 = reshape(b, shape=[2, 3]); v7 = sum(v6, dim=0, keepdim=true); v8 = squeeze(v7, dim=0); "
+     "v9 = linear(x, v5, v8); v10 = reshape(v9, shape=[-1, 1, 1, 3]); d = guard(v10, v10); return d"},
+    {"sum_through_affine",
+     XY "param w f32[4, 4]; param b f32[4]; a = linear(x, w, b); c = sub(a, y); d = mean(c, dim=1); return d",
+     "a = linear(x, w, b); v5 = mean(a, dim=1, keepdim=true); v6 = mean(y, dim=1, keepdim=true); "
+     "v7 = sub(v5, v6); v8 = squeeze(v7, dim=1); d = guard(v8, v8); return d"},
+    {"sum_through_affine",
+     XY "param w f32[4, 4]; a = linear(x, w); m = max(y, dim=1, keepdim=true); c = mul(m, a); d = add(2, c); "
+        "e = neg(d); f = div(e, m); g = sum(f, dim=1, keepdim=true); return g",
+     "a = linear(x, w); m = max(y, dim=1, keepdim=true); v6 = sum(a, dim=1, keepdim=true); v7 = mul(m, v6); "
+     "v9 = mul(2, 4); v10 = add(v9, v7); v11 = neg(v10); v12 = div(v11, m); g = guard(v12, v12); return g"},
+    {"avg_pool_of_linear", LINEAR "c = avg_pool1d(a, kernel_size=2); return c",
+     "v3 = transpose(w, dim0=0, dim1=1); v4 = avg_pool1d(v3, kernel_size=2); v5 = unsqueeze(b, dim=0); "
+     "v6 = avg_pool1d(v5, kernel_size=2); v7 = squeeze(v6, dim=0); v8 = transpose(v4, dim0=0, dim1=1); "
+     "v9 = linear(x, v8, v7); c = guard(v9, v9); return c"},
+    {"avg_pool_of_linear",
+     LINEAR "c = unsqueeze(a, 1); "
+            "d = avg_pool1d(c, kernel_size=3, stride=2, padding=1, count_include_pad=false); return d",
+     "v3 = transpose(w, dim0=0, dim1=1); "
+     "v4 = avg_pool1d(v3, kernel_size=3, stride=2, padding=1, count_include_pad=false); "
+     "v5 = unsqueeze(b, dim=0); "
+     "v6 = avg_pool1d(v5, kernel_size=3, stride=2, padding=1, count_include_pad=false); "
+     "v7 = squeeze(v6, dim=0); v8 = transpose(v4, dim0=0, dim1=1); v9 = linear(x, v8, v7); "
+     "v10 = unsqueeze(v9, dim=1); d = guard(v10, v10); return d"},
+    {"avg_pool_of_linear",
+     X "param w f32[6, 4]; a = linear(x, w); c = avg_pool1d(a, kernel_size=2, stride=3, padding=1); return c",
+     "v2 = transpose(w, dim0=0, dim1=1); v3 = avg_pool1d(v2, kernel_size=2, stride=3, padding=1); "
+     "v4 = transpose(v3, dim0=0, dim1=1); v5 = linear(x, v4); c = guard(v5, v5); return c"},
+    {"reduce_of_one",
+     "input x f32[B, 1]; a = logsumexp(x, dim=1, keepdim=true); b = mean(a, dim=1, keepdim=true); "
+     "c = max(b, dim=1, keepdim=true); d = sum(c, dim=1); e = exp(d); return e",
+     "d = squeeze(x, dim=1); e = exp(d); return e"},
+    {"max_through_exact", X "a = relu(x); b = neg(a); c = max(b, dim=1); return c",
+     "v1 = min(x, dim=1); v2 = relu(v1); c = neg(v2); return c"},
+    {"max_through_exact", X "a = relu(x); b = reshape(a, [-1, 2, 2]); c = min(b, dim=2); return c",
+     "v1 = reshape(x, shape=[-1, 2, 2]); v2 = min(v1, dim=2); c = relu(v2); return c"},
+    {"max_through_monotone",
+     X "a = mul(x, -2); b = sigmoid(a); c = sub(3, b); d = min(c, dim=1, keepdim=true); return d",
+     "v3 = min(x, dim=1, keepdim=true); v4 = mul(v3, -2); v5 = sigmoid(v4); d = sub(3, v5); return d"},
+    {"max_through_monotone",
+     X "a = exp(x); b = sqrt(a); c = leaky_relu(b, 0.1); d = div(c, 3); e = max(d, dim=1); return e",
+     "v2 = max(x, dim=1); v3 = exp(v2); v4 = sqrt(v3); v5 = leaky_relu(v4, negative_slope=0.1); "
+     "e = div(v5, 3); return e"},
+    {"minus_itself", LINEAR "c = max(a, dim=1, keepdim=true); d = sub(c, c); e = gelu(d); return e",
+     "v3 = abs(x); v4 = sum(v3, dim=1, keepdim=true); v5 = abs(w); v6 = max(v5, dim=[0, 1]); v8 = mul(v6, 2); "
+     "v9 = mul(v4, v8); v10 = abs(b); v11 = max(v10, dim=0); v12 = mul(v11, 2); v13 = add(v9, v12); "
+     "v14 = guard(v13, v13); d = clamp(v14, min=0, max=0); e = gelu(d); return e"},
+    {"minus_itself", LINEAR3 "c = leaky_relu(a, 2); d = mean(c, dim=2); e = sub(d, d); return e",
+     "v3 = abs(x); v4 = sum(v3, dim=[1, 2], keepdim=true); v5 = abs(w); v6 = max(v5, dim=[0, 1]); "
+     "v8 = mul(v6, 24); v9 = mul(v4, v8); v10 = abs(b); v11 = max(v10, dim=0); v12 = mul(v11, 24); "
+     "v13 = add(v9, v12); v14 = squeeze(v13, dim=2); v15 = guard(v14, v14); v16 = clamp(v15, min=0, max=0); "
+     "v17 = full([1, S], 0); e = add(v16, v17); return e"},
+    {"softmax_of_one", "input x f32[B, 1]; a = softmax(x, dim=1); b = log_softmax(a, dim=1); return b",
+     "v1 = guard(x, x); v2 = clamp(v1, min=1, max=1); a = guard(v2, v2); b = clamp(a, min=0, max=0); return b"},
+    {"softmax_shift",
+     X "param p f32[1]; a = add(x, p); b = softmax(a, dim=1); c = sub(b, 3); d = log_softmax(c, dim=-1); "
+       "return d",
+     "b = softmax(x, dim=1); d = log_softmax(b, dim=1); return d"},
+    {"softmax_row_shift", X "a = max(x, dim=1, keepdim=true); b = sub(x, a); c = softmax(b, dim=1); return c",
+     "a = max(x, dim=1, keepdim=true); v2 = softmax(x, dim=1); c = guard(v2, a); return c"},
+    {"softmax_row_shift",
+     XY "a = max(y, dim=1, keepdim=true); b = add(x, a); c = log_softmax(b, dim=1); d = max(c, dim=1); return d",
+     "a = max(y, dim=1, keepdim=true); c = log_softmax(x, dim=1); v4 = max(c, dim=1); v5 = squeeze(a, dim=1); "
+     "d = guard(v4, v5); return d"},
+    {"logsumexp_shift",
+     "input x f32[B, 3, 4]; param p f32[3, 1]; a = sub(x, p, alpha=2); b = logsumexp(a, dim=2); c = add(b, 5); "
+     "d = logsumexp(c, dim=1, keepdim=true); return d",
+     "v2 = logsumexp(x, dim=2); v3 = squeeze(p, dim=1); b = sub(v2, v3, alpha=2); "
+     "v6 = logsumexp(b, dim=1, keepdim=true); d = add(v6, 5); return d"},
+    {"logsumexp_row_shift", XY "a = max(y, dim=1, keepdim=true); b = add(a, x); c = logsumexp(b, dim=1); return c",
+     "a = max(y, dim=1, keepdim=true); v3 = logsumexp(x, dim=1); v4 = squeeze(a, dim=1); v5 = add(v4, v3); "
+     "c = guard(v5, v5); return c"},
+    {"exp_of_log_softmax", X "a = log_softmax(x, dim=-1); b = exp(a); return b", "b = softmax(x, dim=1); return b"},
+    {"log_of_softmax", X "a = softmax(x, dim=1); b = log(a); return b",
+     "v1 = log_softmax(x, dim=1); v3 = mul(v1, 3.911291340672746e+36); b = guard(v1, v3); return b"},
+    {"log_of_softmax", X "a = softmax(x, dim=1); b = log(a); c = max(b, dim=1); return c",
+     "b = log_softmax(x, dim=1); v3 = mul(b, 3.911291340672746e+36); v4 = max(b, dim=1); v5 = abs(v3); "
+     "v6 = sum(v5, dim=1, keepdim=true); v7 = squeeze(v6, dim=1); c = guard(v4, v7); return c"},
+    {"minus_logsumexp", X "a = logsumexp(x, dim=1, keepdim=true); b = sub(x, a); return b",
+     "a = logsumexp(x, dim=1, keepdim=true); v2 = log_softmax(x, dim=1); b = guard(v2, a); return b"},
+    {"minus_logsumexp", X "a = logsumexp(x, dim=1); b = unsqueeze(a, 1); c = sub(x, b); d = exp(c); return d",
+     "a = logsumexp(x, dim=1); c = log_softmax(x, dim=1); v3 = exp(c); v4 = unsqueeze(a, dim=1); "
+     "d = guard(v3, v4); return d"},
+    {"common_subexpression",
+     XY "a = add(x, y); b = add(y, x); c = logsumexp(a, dim=1); d = logsumexp(b, dim=-1); e = mul(c, d); "
+        "return e",
+     "a = add(x, y); c = logsumexp(a, dim=1); e = mul(c, c); return e"},
+    {"dead_code", X "a = exp(x); b = relu(x); c = log(a); return b", "b = relu(x); return b"},
+};
+enum { EXAMPLES = sizeof examples / sizeof examples[0] };
+
+/* The rule an example is of; the names live as long as the rules. */
+static const lf_rule_info *rule_of(const example *e)
+{
+    char name[64];
+    snprintf(name, sizeof name, "%.*s", (int)strcspn(e->rules, ","), e->rules);
+    return rule_named(name);
+}
+
+static void try_example(const example *e)
+{
+    const char *rule = rule_of(e)->name;
+    model before;
+    rewritten r;
+    char rules[256], *text;
+    snprintf(rules, sizeof rules, "none,+%s", e->rules);
+    model_read(&before, e->before);
+    model_rewrite(&before, (lf_rewrite_options){.rules = rules}, &r);
+    text = computed_text(&r.m.g);
+    if (strcmp(text, e->after) != 0)
+        fail_msg("%s: wanted\n%s\ngot\n%s", rule, e->after, text);
+    free(text);
+    assert_true(count_notes(r.notes.done, r.notes.done_count, rule) > 0);
+    for (int32_t i = 0; i < r.notes.done_count; i++) {
+        assert_true(strlen(r.notes.done[i].why) > 0);
+        assert_true(strlen(r.notes.done[i].at) > 0);
+    }
+    bool guarded = rule_named(rule)->class == LF_GUARDED;
+    if (!strchr(e->rules, ','))
+        assert_int_equal(has_guard(&r.m.g), guarded);
+    compare(&before.g, &r.m.g, rule);
+    rewritten_free(&r);
+
+    model_rewrite(&before, (lf_rewrite_options){0}, &r); /* with every other rule at work */
+    compare(&before.g, &r.m.g, "all rules");
+    rewritten_free(&r);
+    lf_arena_free(&before.arena);
+}
+
+/* Switched off, the rule does nothing; and only rules that change no bit remain as written. */
+static void try_switches(const example *e)
+{
+    const char *rule = rule_of(e)->name;
+    model before;
+    rewritten r;
+    char rules[256];
+    model_read(&before, e->before);
+    snprintf(rules, sizeof rules, "-%s", rule);
+    model_rewrite(&before, (lf_rewrite_options){.rules = rules}, &r);
+    assert_int_equal(count_notes(r.notes.done, r.notes.done_count, rule), 0);
+    assert_int_equal(count_notes(r.notes.refused, r.notes.refused_count, rule), 0);
+    compare(&before.g, &r.m.g, rules);
+    rewritten_free(&r);
+
+    model_rewrite(&before, (lf_rewrite_options){.as_written = true}, &r);
+    for (int32_t i = 0; i < r.notes.done_count; i++)
+        assert_int_equal(r.notes.done[i].class, LF_EXACT);
+    assert_false(has_guard(&r.m.g));
+    compare(&before.g, &r.m.g, "as written");
+    rewritten_free(&r);
+
+    model_rewrite(&before, (lf_rewrite_options){.assume_finite = true}, &r);
+    assert_false(has_guard(&r.m.g));
+    for (int32_t i = 0; i < r.notes.done_count; i++)
+        assert_int_not_equal(r.notes.done[i].class, LF_GUARDED);
+    for (uint64_t seed = 1; seed <= 4; seed++)
+        compare_on(&before.g, &r.m.g, seed, PLAIN, "assume_finite");
+    rewritten_free(&r);
+    lf_arena_free(&before.arena);
+}
+
+static void rule_holds(void **state)
+{
+    const lf_rule_info *rule = *state;
+    int cases = 0;
+    for (int i = 0; i < EXAMPLES; i++)
+        if (rule_of(&examples[i]) == rule) {
+            try_example(&examples[i]);
+            try_switches(&examples[i]);
+            cases++;
+        }
+    if (cases == 0)
+        fail_msg("rule %s has no example", rule->name);
+}
+
+static void examples_are_of_rules(void **state)
+{
+    (void)state;
+    for (int i = 0; i < EXAMPLES; i++)
+        rule_of(&examples[i]);
+}
+
+int main(void)
+{
+    struct CMUnitTest tests[128] = {cmocka_unit_test(examples_are_of_rules)};
+    size_t count = 1;
+    for (; lf_rule_at(count - 1); count++) {
+        const lf_rule_info *rule = lf_rule_at(count - 1);
+        assert(count < 128);
+        tests[count] = (struct CMUnitTest){rule->name, rule_holds, NULL, NULL, (void *)(uintptr_t)rule};
+    }
+    return _cmocka_run_group_tests("rewrite", tests, count, NULL, NULL);
+}
