@@ -26,6 +26,10 @@ static const example examples[] = {
      BARE_P "c = sub(a, 2); d = reshape(c, [-1, 2, 3]); e = sum(d, dim=1); return e",
      "v3 = reshape(w, shape=[2, 3, 4]); v4 = sum(v3, dim=0, keepdim=true); v5 = squeeze(v4, dim=0); "
      "v6 = full([3], -4); v7 = linear(x, v5, v6); e = guard(v7, v7); return e"},
+    {"reduce_in_turn", LINEAR "c = mean(a); return c",
+     "a = linear(x, w, b); v4 = mean(a, dim=1, keepdim=true); c = mean(v4, dim=[0, 1]); return c"},
+    {"reduce_in_turn", LINEAR3 "c = relu(a); d = logsumexp(c, dim=[1, 2]); return d",
+     "a = linear(x, w, b); c = relu(a); v5 = logsumexp(c, dim=2, keepdim=true); d = logsumexp(v5, dim=[1, 2]); return d"},
     {"add_zero", X "a = add(x, 0); b = add(0, a); c = sub(b, 0, alpha=3); d = relu(c); return d",
      "d = relu(x); return d"},
     {"mul_one", X "a = mul(x, 1); b = mul(1, a); c = div(b, 1); d = relu(c); return d", "d = relu(x); return d"},

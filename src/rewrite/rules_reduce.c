@@ -18,6 +18,37 @@ static lf_node reduce_of_one(lf_rw *rw, lf_node n)
     return all_ones(lf_rw_shape(rw, x), lf_span_axes(rw->g, n)) ? lf_rw_view(rw, x, &shape) : LF_KEEP;
 }
 
+/* Is a product among what this is computed from, element by element? Then its columns are worth reducing where they are made. */
+static bool made_of_product(const lf_rw *rw, lf_node n, int depth)
+{
+    lf_kind kind = lf_kind_of(rw->g, n);
+    if (kind == LF_PRODUCT || depth == 0)
+        return kind == LF_PRODUCT;
+    if (kind != LF_POINTWISE && kind != LF_VIEW && kind != LF_NORMALIZE)
+        return false;
+    const lf_node_info *info = lf_rw_at(rw, n);
+    for (int i = 0; i < lf_op_row(info->op)->arg_count; i++)
+        if (info->arg[i] != LF_NONE && !lf_rw_fixed(rw, info->arg[i]) && made_of_product(rw, info->arg[i], depth - 1))
+            return true;
+    return false;
+}
+
+/* a reduction over columns and more = the reduction over the rest of the reduction over columns: sum, mean (of equal runs), max, min,
+ * logsumexp */
+static lf_node reduce_in_turn(lf_rw *rw, lf_node n)
+{
+    enum { DEPTH = 8 }; /* how far back a product is looked for; two arguments at most branch */
+    lf_node x = lf_rw_arg(rw, n, 0);
+    const lf_shape *s = lf_rw_shape(rw, x);
+    unsigned axes = lf_span_axes(rw->g, n), last = s->rank < 2 ? 0 : 1u << (s->rank - 1);
+    if (!(axes & last) || lf_extent_is(s->dim[s->rank - 1], 1) || all_ones(s, axes & ~last) || !made_of_product(rw, x, DEPTH))
+        return LF_KEEP;
+    lf_op op = lf_rw_at(rw, n)->op;
+    bool keepdim = lf_rw_attr(rw, n, "keepdim") != 0.0;
+    lf_node columns = lf_rw_reduce(rw, op, x, last, true);
+    return columns == LF_NONE ? LF_NONE : lf_rw_reduce(rw, op, columns, axes, keepdim);
+}
+
 /* ---- max and min ---- */
 
 enum { MAX_BETWEEN = 64 };
@@ -126,6 +157,10 @@ static const lf_rule rules[] = {
      .gain = "there is one element to reduce",
      .kinds = LF_KIND(LF_REDUCE),
      .apply = reduce_of_one},
+    {.info = {"reduce_in_turn", "a reduction over columns and more = that of the reductions over columns", LF_REROUNDS},
+     .gain = "each row is reduced where it is made, and the product is not stored",
+     .kinds = LF_KIND(LF_REDUCE),
+     .apply = reduce_in_turn},
     {.info = {"max_through_exact", "max(f(x)) = f(max(x)) for a monotone f that does not round; min too", LF_EXACT},
      .ops = {LF_OP_max, LF_OP_min},
      .apply = max_through_exact},

@@ -115,10 +115,7 @@ static lf_status learn_dims(lf_call *c)
             from[s] = i;
         }
     }
-    for (lf_node n = 0; n < g->count; n++)
-        if (lf_shape_count(&lf_at(g, n)->shape, c->dims) < 0)
-            return lf_fail(&c->diag, LF_ERR_DATA, "%s would have more elements than can be counted", lf_at(g, n)->name);
-    return LF_OK;
+    return lf_check_dims(g, c->dims, &c->diag);
 }
 
 lf_status lf_call_output_shape(lf_call *call, size_t index, int *rank, int64_t *extents)

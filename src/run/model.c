@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The model handle: a graph in an arena of its own, with the builder and the questions one may ask of it. */
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -225,6 +226,17 @@ bool lf_model_rows_independent(const lf_model *model, bool *has_rows)
     return independent;
 }
 
+lf_status lf_check_dims(const lf_graph *g, const int64_t *dims, lf_diag *diag)
+{
+    for (int s = 0; s < g->symbols; s++)
+        if (dims[s] < 0)
+            return lf_fail(diag, LF_ERR_DATA, "extent %s cannot be %" PRId64, g->symbol[s], dims[s]);
+    for (lf_node n = 0; n < g->count; n++)
+        if (lf_shape_count(&lf_at(g, n)->shape, dims) < 0)
+            return lf_fail(diag, LF_ERR_DATA, "%s would have more elements than can be counted", lf_at(g, n)->name);
+    return LF_OK;
+}
+
 lf_status lf_model_eval(lf_model *model, const int64_t *dims, const float *const *inputs, const float *const *params, double *const *outputs)
 {
     if (!model)
@@ -232,6 +244,12 @@ lf_status lf_model_eval(lf_model *model, const int64_t *dims, const float *const
     const lf_graph *g = &model->graph;
     if (!model->returned || !outputs || (g->inputs > 0 && !inputs) || (g->params > 0 && !params) || (g->symbols > 0 && !dims))
         return lf_fail(&model->diag, LF_ERR_ARG, "eval wants a finished model and its dims, inputs, params and outputs");
+    lf_status status = lf_check_dims(g, dims, &model->diag);
+    for (int32_t i = 0; i < g->outputs && status == LF_OK; i++)
+        if (!outputs[i] && lf_shape_count(&lf_at(g, g->output[i])->shape, dims) > 0)
+            status = lf_fail(&model->diag, LF_ERR_ARG, "eval: no place for output %s", lf_at(g, g->output[i])->name);
+    if (status != LF_OK)
+        return status;
     lf_bound *bound = calloc((size_t)g->count + 1, sizeof *bound);
     if (!bound)
         return lf_fail_nomem(&model->diag, "evaluation");
@@ -239,7 +257,7 @@ lf_status lf_model_eval(lf_model *model, const int64_t *dims, const float *const
         bound[g->input[i]].f32 = inputs[i];
     for (int32_t i = 0; i < g->params; i++)
         bound[g->param[i]].f32 = params[i];
-    lf_status status = lf_eval(g, dims, bound, g->output, (size_t)g->outputs, outputs, &model->diag);
+    status = lf_eval(g, dims, bound, g->output, (size_t)g->outputs, outputs, &model->diag);
     free(bound);
     return status;
 }
