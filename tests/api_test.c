@@ -211,6 +211,13 @@ static void nothing_where_a_handle_should_be(void **state)
     REFUSES(LF_ERR_ARG, "path", lf_model_read_file(context, NULL, &m), lf_context_message(context));
     REFUSES(LF_ERR_ARG, "text", lf_model_print(model, NULL), lf_model_message(model));
     REFUSES(LF_ERR_ARG, "dims", lf_model_eval(model, NULL, NULL, NULL, NULL), lf_model_message(model));
+    const float *const none[2] = {NULL, NULL};
+    double *const nowhere[1] = {NULL};
+    REFUSES(LF_ERR_ARG, "output y", lf_model_eval(model, (int64_t[]){1}, none, none, nowhere), lf_model_message(model));
+    REFUSES(LF_ERR_DATA, "-3", lf_model_eval(model, (int64_t[]){-3}, none, none, nowhere), lf_model_message(model));
+    REFUSES(LF_ERR_DATA, "B", lf_program_explain(program, (int64_t[]){-3}, true, &text), lf_program_message(program));
+    REFUSES(LF_ERR_DATA, "counted", lf_program_explain(program, (int64_t[]){INT64_MAX}, true, &text), lf_program_message(program));
+    assert_null(text);
     REFUSES(LF_ERR_ARG, "options", lf_options_new(context, NULL), lf_context_message(context));
     REFUSES(LF_ERR_ARG, "program", lf_program_new(model, NULL, NULL), lf_model_message(model));
     REFUSES(LF_ERR_ARG, "name", lf_program_set_param(program, NULL, NULL, 0), lf_program_message(program));

@@ -445,7 +445,7 @@ static bool check(subject *s)
         fused = compile(s, s->one, "fused", false, NULL);
     ok = fused && (s->fused = run(s, "fused", fused, s->leaf, 0)) != NULL && judge(s, &s->judge, "fused", s->fused, NULL);
     ok = ok && check_threads(s) && check_part(s, fused) && check_rules(s, fused);
-    if (ok && rnd_chance(&s->r, 0.6))
+    if (ok && rnd_chance(&s->r, 0.75))
         ok = check_planted_inputs(s, fused, plain);
     if (ok && rnd_chance(&s->r, 0.15))
         ok = check_planted_params(s);

@@ -46,6 +46,7 @@ typedef struct noise {
     lf_bound *bound;        /* one per node */
     double **value;         /* one per node, owned */
     lf_rng r;
+    bool quiet;             /* rounding to f32 and nothing else: what is exact stays exact */
     bool all_finite;
 } noise;
 
@@ -56,8 +57,10 @@ static double rounded(lf_rng *r, double v, double amount)
         return v;
     if (v == 0.0 && amount == 0.0)
         return lf_rng_u64(r) & 1 ? 0.0 : -0.0;
-    if (amount > 0.0 || fabs(v) < 0x1p-126)
-        v += (2.0 * lf_rng_unit(r) - 1.0) * (amount + 0x1p-149);
+    if (amount >= fabs(v) && lf_rng_unit(r) < 0.25)
+        return 0.0; /* what may change its sign may vanish */
+    if (amount > 0.0)
+        v += (2.0 * lf_rng_unit(r) - 1.0) * (amount + (fabs(v) < 0x1p-126 ? 0x1p-149 : 0.0));
     return (double)(float)v;
 }
 
@@ -120,7 +123,7 @@ static bool changed_args(noise *z, lf_node n, effect e, double **out)
             return false;
         for (int64_t k = 0; k < count; k++) {
             double v = read_bound(&z->bound[arg], k);
-            out[i][k] = e == SUMS ? fabs(v) : rounded(&z->r, v, 2.0 * UNIT * fabs(v));
+            out[i][k] = e == SUMS ? fabs(v) : rounded(&z->r, v, z->quiet ? 0.0 : 2.0 * UNIT * fabs(v));
         }
     }
     return true;
@@ -196,9 +199,9 @@ static bool compute(noise *z, lf_node n)
     for (int64_t i = 0; ok && i < count && !moves_only; i++) {
         double amount = size && isfinite(size[i]) ? size[i] : fabs(out[i]) + beside;
         amount = isfinite(amount) ? unit * amount : 0.0;
-        if (formulaic && isfinite(out[i]))
+        if (formulaic && isfinite(out[i]) && !z->quiet)
             amount += lost(z, n, i, numbers);
-        out[i] = rounded(&z->r, out[i], amount);
+        out[i] = rounded(&z->r, out[i], z->quiet ? 0.0 : amount);
         z->all_finite = z->all_finite && isfinite(out[i]);
     }
     free(size);
@@ -268,7 +271,7 @@ static bool draw(rnd_judge *j)
 {
     const lf_graph *g = &j->graph->g;
     size_t n = (size_t)g->count + 1;
-    noise z = {.graph = j->graph, .copy = *g, .r = lf_rng_at(j->seed, "noise", (uint64_t)j->draws << 40), .all_finite = true};
+    noise z = {.graph = j->graph, .copy = *g, .r = lf_rng_at(j->seed, "noise", (uint64_t)j->draws << 40), .quiet = j->draws == 0, .all_finite = true};
     z.node = malloc(n * sizeof *z.node);
     z.bound = calloc(n, sizeof *z.bound);
     z.value = calloc(n, sizeof *z.value);

@@ -8,16 +8,17 @@
 
 #include "random_model.h"
 
-enum { MOST_OPS = 14, MOST_PRODUCTS = 3, MOST_RANK = 4, MOST_ELEMENTS = 6000, CALL = 512 };
-static const double MOST_WORK = 4e5; /* multiply-adds of one product */
+enum { MOST_OPS = 14, MOST_PRODUCTS = 3, MOST_RANK = 4, CALL = 512 };
+static const int64_t MOST_ELEMENTS[2] = {6000, 50000};  /* of a value, in a small and in a large model */
+static const double MOST_WORK[2] = {4e5, 4e6};          /* multiply-adds of a product */
 
 /* ---- drawing numbers ---- */
 
 int64_t rnd_size(rnd_maker *m, int64_t most)
 {
-    static const int16_t sizes[] = {1, 2, 3, 4, 5, 6, 7, 8, 8, 9, 12, 15, 16, 16, 17, 24, 31, 32, 33, 63, 64, 65, 129, 257};
+    static const int16_t sizes[] = {1, 2, 3, 4, 5, 6, 7, 8, 8, 9, 12, 15, 16, 16, 17, 24, 31, 32, 33, 63, 64, 65, 129, 257, 255, 256, 300, 513, 770, 1025};
     for (int i = 0; i < 16; i++) {
-        int64_t size = sizes[rnd_below(&m->r, sizeof sizes / sizeof sizes[0])];
+        int64_t size = sizes[rnd_below(&m->r, m->large ? 30 : 24)];
         if (size <= most)
             return size;
     }
@@ -130,7 +131,7 @@ static bool append(rnd_maker *m, const char *call)
     bool ok = reread(m, end);
     if (ok && call) {
         lf_node n = m->read.g.count - 1;
-        ok = lf_at(&m->read.g, n)->shape.rank <= MOST_RANK && rnd_count(&m->read, n) <= MOST_ELEMENTS;
+        ok = lf_at(&m->read.g, n)->shape.rank <= MOST_RANK && rnd_count(&m->read, n) <= MOST_ELEMENTS[m->large];
     }
     ok = ok && learn_values(m, known) && (!call || sensible(m, m->read.g.count - 1));
     if (ok) {
@@ -187,7 +188,7 @@ const char *rnd_weight(rnd_maker *m, lf_node x, bool kn)
         return NULL;
     lf_extent k = s->dim[s->rank - 1], n;
     double work = (double)rnd_count(&m->read, x);
-    n = lf_extent_of(rnd_size(m, (int64_t)((rnd_chance(&m->r, 0.03) ? 8 : 1) * MOST_WORK / work)));
+    n = lf_extent_of(rnd_size(m, (int64_t)(MOST_WORK[m->large] / work)));
     if (m->read.g.symbols > 1 && rnd_chance(&m->r, 0.05))
         n = (lf_extent){.coef = 1, .pow = {0, 1}};
     lf_shape w = {.rank = 2, .dim = {kn ? k : n, kn ? n : k}};
@@ -310,7 +311,7 @@ static const char *list_for(rnd_maker *m, const char *name, const lf_shape *s, i
     bool lengths = strcmp(name, "normalized_shape") == 0;
     for (int i = 0, first = 1; i < s->rank; i++) {
         char one[32];
-        if (lengths ? i < s->rank - trailing : !rnd_chance(&m->r, i + 1 == s->rank ? 0.6 : 0.3))
+        if (lengths ? i < s->rank - trailing : !rnd_chance(&m->r, i + 1 == s->rank ? 0.7 : i == 0 ? 0.08 : 0.3))
             continue;
         int64_t axis = rnd_chance(&m->r, 0.5) ? i : i - s->rank;
         snprintf(one, sizeof one, "%s%lld", first ? "" : ", ", (long long)(lengths ? s->dim[i].coef : axis));
@@ -323,7 +324,7 @@ static const char *list_for(rnd_maker *m, const char *name, const lf_shape *s, i
 
 static const char *attribute(rnd_maker *m, const lf_param_info *p, const lf_shape *s, int trailing)
 {
-    if (p->optional && rnd_chance(&m->r, 0.3))
+    if (p->optional && rnd_chance(&m->r, p->type == 'L' ? 0.05 : 0.3))
         return "None";
     switch (p->type) {
     case 'F': return number_for(m, p->name);
@@ -336,7 +337,6 @@ static const char *attribute(rnd_maker *m, const lf_param_info *p, const lf_shap
 
 static const char *argument(rnd_maker *m, const lf_op_info *row, const lf_param_info *p, lf_node x, int trailing)
 {
-    lf_shape s = lf_at(&m->read.g, x)->shape;
     if (p->slot == 0 && (p->type == 'T' || rnd_chance(&m->r, 0.85)))
         return lf_at(&m->read.g, x)->name;
     if (p->optional && rnd_chance(&m->r, strstr(p->name, "running") ? 0.2 : 0.4))
@@ -353,7 +353,6 @@ static const char *argument(rnd_maker *m, const lf_op_info *row, const lf_param_
     }
     if (row->kind == LF_NORMALIZE)
         return vector(m, row, x, p, trailing);
-    (void)s;
     return operand(m, x);
 }
 
@@ -369,7 +368,8 @@ static bool propose(rnd_maker *m, const lf_op_info *row, lf_node x)
     for (int i = 0; i < row->param_count; i++) {
         const lf_param_info *p = &row->param[i];
         bool value = p->type == 'T' || p->type == 'V';
-        if (!value && p->has_default && rnd_chance(&m->r, 0.45)) {
+        bool all_axes = p->type == 'L' && p->none; /* what is reduced over everything is seldom what anyone wants */
+        if (!value && p->has_default && rnd_chance(&m->r, all_axes ? 0.04 : 0.45)) {
             positional = false;
             continue;
         }
@@ -406,13 +406,13 @@ static const lf_op_info *draw_op(rnd_maker *m)
 
 static bool begin(rnd_maker *m)
 {
-    static const int8_t batches[] = {1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 31, 33, 64, 65, 67, 96, 127};
-    m->c->b = batches[rnd_below(&m->r, sizeof batches)];
+    static const int16_t batches[] = {1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 31, 33, 64, 65, 67, 96, 127, 128, 129, 255, 257, 300, 521};
+    m->c->b = batches[rnd_below(&m->r, m->large ? 23 : 17)];
     m->c->s = 1 + rnd_below(&m->r, 6);
     int rank = 2 + (rnd_chance(&m->r, 0.35) ? 1 + rnd_chance(&m->r, 0.3) : 0);
     bool named = rnd_chance(&m->r, 0.9), second = rank > 2 && rnd_chance(&m->r, 0.3);
     char extents[96];
-    int64_t left = MOST_ELEMENTS / (named ? m->c->b : 8);
+    int64_t left = MOST_ELEMENTS[m->large] / (named ? m->c->b : 8);
     size_t used = (size_t)(named ? snprintf(extents, sizeof extents, "B") : snprintf(extents, sizeof extents, "%d", 1 + rnd_below(&m->r, 9)));
     for (int i = 1; i < rank; i++) {
         int64_t size = rnd_size(m, i + 1 < rank && left > 8 ? 8 : left);
@@ -453,6 +453,7 @@ static bool end(rnd_maker *m)
 bool rnd_make(uint64_t seed, rnd_case *c)
 {
     rnd_maker m = {.c = c, .r = lf_rng_seed(seed, "model")};
+    m.large = rnd_chance(&m.r, 0.06);
     c->seed = seed;
     c->text[0] = 0;
     int wanted = 1 + rnd_below(&m.r, MOST_OPS);

@@ -51,7 +51,7 @@ typedef struct rnd_maker {
     int nodes, ops, products, leaves;
     char lines[RND_TEXT];        /* of the step under way: leaves, then the op */
     int64_t kernel;              /* the window just proposed, for its padding */
-    lf_op drawn;
+    bool large;                  /* blocks, strips and runs of K have ends to meet */
 } rnd_maker;
 
 /* A model of its own for each seed. False when nothing came of it (then another seed will). */

@@ -2,6 +2,7 @@
 /* Guarded rewrites through the public API: a row in which a number is not finite comes out as the model is written, every
  * other row keeps its bits, and the call tells how many were redone. */
 #include "api_fixture.h"
+#include "api_models.h"
 
 #include <float.h>
 
@@ -120,6 +121,30 @@ static void rows_planted_are_redone(void **state)
                 plant(models[m].name, models[m].text, NULL, (int64_t[]){(int64_t)sizes[s], 3}, sizes[s], bad, 1 + (int)(s % 3));
             }
     }
+}
+
+/* Guarded or not, fused or not: what is not finite lands where the model's meaning puts it, in every model there is. */
+static void evil_lands_where_it_should(void **state)
+{
+    (void)state;
+    static const int64_t sizes[] = {1, 5, 66};
+    for (int m = 0; m < SPREAD; m++)
+        for (int fuse = 0; fuse < 2; fuse++) {
+            rig r = rig_begin(2, spread[m].text, fuse ? NULL : "fuse=false");
+            for (int s = 0; s < 3; s++)
+                for (size_t e = 0; e < 6; e++) {
+                    tensors t = tensors_begin(r.model, (int64_t[]){sizes[s], 3});
+                    float *x = t.in[e % t.ins];
+                    size_t count = t.in_count[e % t.ins];
+                    x[count * 3 / 7] = evil[e % 3];
+                    x[count * 5 / 7] = e < 3 ? -evil[e % 3] : evil[(e + 1) % 3];
+                    tensors_run(&t, r.call);
+                    tensors_eval(&t, r.model, r.program);
+                    assert_close(&t, tolerance(spread[m].k), spread[m].name);
+                    tensors_end(&t);
+                }
+            rig_end(&r);
+        }
 }
 
 /* The batch is a number: there is no running on fewer rows. */
@@ -342,6 +367,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows_planted_are_redone),
+        cmocka_unit_test(evil_lands_where_it_should),
         cmocka_unit_test(a_fixed_batch),
         cmocka_unit_test(what_rows_share),
         cmocka_unit_test(redone_rows_have_bits_too),
