@@ -15,7 +15,7 @@ help:
 	@echo "make demo      the three reference models: explained, checked, timed on this CPU"
 	@echo "make test      every test of this machine's build"
 	@echo "make test-gpu  the tests that need a GPU"
-	@echo "make bench     time the reference models"
+	@echo "make bench     beside PyTorch and ONNX Runtime on this CPU (BENCH=--quick: in three minutes)"
 	@echo "make install   into PREFIX ($(PREFIX)), below DESTDIR where that is set"
 	@echo "make clean     remove build/ (the Python environment .venv/ stays)"
 
@@ -44,9 +44,17 @@ test-gpu:
 	@echo "make test-gpu: linfuse has no GPU backend yet, so there is nothing to test" >&2
 	@exit 1
 
-bench: $(BUILD)/build.ninja
-	@cmake --build $(BUILD) -j $(JOBS) --target linfuse_command
-	@tools/demo $(COMMAND) models bench
+# BENCH: options of bench/cpu.py, such as BENCH=--quick.
+bench: $(BUILD)/build.ninja .venv-bench/ready
+	@cmake --build $(BUILD) -j $(JOBS) --target linfuse linfuse_static
+	@.venv-bench/bin/python bench/cpu.py $(BENCH)
+
+.venv-bench/ready: requirements-bench.txt
+	@tools/setup test
+	python3 -m venv .venv-bench
+	@echo '*' >.venv-bench/.gitignore
+	.venv-bench/bin/python -m pip install --quiet -r requirements-bench.txt
+	@touch $@
 
 install: all
 	cmake --install $(BUILD) --prefix $(PREFIX)

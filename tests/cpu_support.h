@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A model text run through the CPU executor with everything around it watched: outputs and workspace begin as NaN, with guard words
- * behind them, and results are held against lf_eval in double precision. */
+/* A model text run through the CPU executor with everything around it watched: outputs and workspace begin as NaN,
+ * with guard words behind them, and results are held against lf_eval in double precision. */
 #ifndef LF_TESTS_CPU_SUPPORT_H
 #define LF_TESTS_CPU_SUPPORT_H
 
@@ -36,6 +36,12 @@
 static inline bool rig_slow(void)
 {
     return RIG_SANITIZED || getenv("LINFUSE_EMULATED");
+}
+
+/* Every how many models, where a test goes through a list of them. */
+static inline int rig_step(void)
+{
+    return getenv("LINFUSE_EMULATED") ? 4 : 1;
 }
 
 enum { RIG_PORTS = 8, RIG_GUARD = 64 };
@@ -89,7 +95,8 @@ static inline char *rig_text(const char *text, const char *names, const int64_t 
     return out;
 }
 
-static inline void rig_open_drawn(rig *r, const char *text, bool fuse, bool pack, const lf_kern *kern, lf_pool *pool, rig_draw draw)
+static inline void rig_open_drawn(rig *r, const char *text, bool fuse, bool pack, const lf_kern *kern, lf_pool *pool,
+                                  rig_draw draw)
 {
     memset(r, 0, sizeof *r);
     lf_arena_init(&r->arena);
@@ -113,7 +120,8 @@ static inline void rig_open_drawn(rig *r, const char *text, bool fuse, bool pack
         }
     }
     r->kern = kern;
-    rig_ok(r, lf_cpu_weights_new(r->plan, kern, (const float *const *)r->param, pack, pool, &r->finite, &r->weights, &r->diag));
+    const float *const *param = (const float *const *)r->param;
+    rig_ok(r, lf_cpu_weights_new(r->plan, kern, param, pack, pool, &r->finite, &r->weights, &r->diag));
 }
 
 static inline void rig_open(rig *r, const char *text, bool fuse, const lf_kern *kern)
@@ -137,7 +145,8 @@ static inline void rig_ports_free(rig_ports *p)
     memset(p, 0, sizeof *p);
 }
 
-/* Inputs of the extents dims; element i of an input does not depend on its extents, so a smaller batch is the beginning of a larger one. */
+/* Inputs of the extents dims; element i of an input does not depend on its extents, so a smaller batch is the
+ * beginning of a larger one. */
 static inline rig_ports rig_inputs(rig *r, const int64_t *dims, rig_draw draw)
 {
     rig_ports p = {0};
@@ -170,6 +179,11 @@ static inline float rig_poison(void)
     return f;
 }
 
+static inline bool rig_is_poison(float f)
+{
+    return rig_bits(f) == rig_bits(rig_poison());
+}
+
 static inline void rig_fill(float *to, int64_t count)
 {
     for (int64_t i = 0; i < count; i++)
@@ -179,7 +193,7 @@ static inline void rig_fill(float *to, int64_t count)
 static inline void rig_check_guard(const float *guard, const char *what)
 {
     for (int64_t i = 0; i < RIG_GUARD; i++)
-        if (rig_bits(guard[i]) != rig_bits(rig_poison()))
+        if (!rig_is_poison(guard[i]))
             fail_msg("%s: written past its end, float %d", what, (int)i);
 }
 
@@ -198,7 +212,8 @@ static inline rig_ports rig_outputs(rig *r, const int64_t *dims)
 }
 
 /* One run with pool's threads. flagged may be NULL. */
-static inline rig_ports rig_run(rig *r, const int64_t *dims, const rig_ports *in, lf_pool *pool, unsigned char *flagged, int64_t batch)
+static inline rig_ports rig_run(rig *r, const int64_t *dims, const rig_ports *in, lf_pool *pool, unsigned char *flagged,
+                                int64_t batch)
 {
     lf_cpu_instance *instance;
     rig_ok(r, lf_cpu_instance_new(r->plan, r->kern, dims, lf_pool_threads(pool), &instance, &r->diag));
@@ -212,7 +227,7 @@ static inline rig_ports rig_run(rig *r, const int64_t *dims, const rig_ports *in
     for (int32_t i = 0; i < r->graph.outputs; i++) {
         rig_check_guard(out.data[i] + out.count[i], "an output");
         for (int64_t k = 0; k < out.count[i]; k++)
-            if (rig_bits(out.data[i][k]) == rig_bits(rig_poison()))
+            if (rig_is_poison(out.data[i][k]))
                 fail_msg("output %d: element %lld was not written", (int)i, (long long)k);
     }
     lf_aligned_free(workspace);
@@ -230,14 +245,16 @@ static inline void rig_eval(rig *r, const int64_t *dims, const rig_ports *in, do
     for (int32_t i = 0; i < r->graph.inputs; i++)
         bound[r->graph.input[i]].f32 = in->data[i];
     for (int32_t i = 0; i < r->graph.outputs; i++) {
-        out[i] = malloc((size_t)(lf_shape_count(&lf_at(&r->graph, r->graph.output[i])->shape, dims) + 1) * sizeof(double));
+        const lf_shape *shape = &lf_at(&r->graph, r->graph.output[i])->shape;
+        out[i] = malloc((size_t)(lf_shape_count(shape, dims) + 1) * sizeof(double));
         assert_non_null(out[i]);
     }
     rig_ok(r, lf_eval(&r->graph, dims, bound, r->graph.output, (size_t)r->graph.outputs, out, &r->diag));
     free(bound);
 }
 
-/* Elements within tolerance of the reference, relative to the larger of the element and the root mean square; NaN and Inf exactly. */
+/* Elements within tolerance of the reference, relative to the larger of the element and the root mean square; NaN
+ * and Inf exactly. */
 static inline void rig_compare(const char *what, const float *y, const double *ref, int64_t count, double tolerance)
 {
     double squares = 0;
@@ -253,7 +270,8 @@ static inline void rig_compare(const char *what, const float *y, const double *r
                     : isinf(ref[i]) ? (double)y[i] == ref[i]
                                     : fabs((double)y[i] - ref[i]) <= tolerance * fmax(fabs(ref[i]), rms);
         if (!same)
-            fail_msg("%s: element %lld of %lld is %.9g, not %.17g (rms %g)", what, (long long)i, (long long)count, (double)y[i], ref[i], rms);
+            fail_msg("%s: element %lld of %lld is %.9g, not %.17g (rms %g)", what, (long long)i, (long long)count,
+                     (double)y[i], ref[i], rms);
     }
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whole plans on the CPU, fused and op by op, against double precision; and the promise that bits depend on nothing but a row's
- * own numbers. */
+/* Whole plans on the CPU, fused and op by op, against double precision; and the promise that bits depend on nothing
+ * but a row's own numbers. */
 #include "cpu_support.h"
 
 /* Models over a batch B, with {N} outputs, {K} inputs, {G} a divisor of N. */
@@ -176,7 +176,7 @@ static void both_ways(const model *m, extents e, const int64_t *batch, int count
 static void models_match(void **state)
 {
     (void)state;
-    for (int i = 0; i < MODELS; i++)
+    for (int i = 0; i < MODELS; i += rig_step())
         for (int s = rig_slow() ? i % 3 : 0; s < SIZES; s += rig_slow() ? 3 : 1)
             if (fits(&models[i], sizes[s]))
                 both_ways(&models[i], sizes[s], batches, BATCHES, lf_kern_at(0), i + s);
@@ -187,7 +187,7 @@ static void models_match_on_every_table(void **state)
     (void)state;
     const int64_t batch = 17;
     for (size_t t = 1; lf_kern_at(t); t++) /* the first has had its turn */
-        for (int i = 0; i < MODELS; i++)
+        for (int i = 0; i < MODELS; i += rig_step())
             for (int s = rig_slow() ? 3 : 2; s < SIZES; s += rig_slow() ? 8 : 2)
                 both_ways(&models[i], sizes[s], &batch, 1, lf_kern_at(t), i);
     cases++; /* where there is no other table */
@@ -263,7 +263,7 @@ static void bits_are_a_rows_own(void **state)
     (void)state;
     const int64_t most = rig_slow() ? 140 : 300; /* several blocks of rows */
     const extents large = rig_slow() ? (extents){520, 64} : (extents){700, 300};
-    for (int i = 0; i < MODELS; i++)
+    for (int i = 0; i < MODELS; i += rig_step())
         for (int fuse = 0; fuse < 2; fuse++) {
             const model *m = &models[i];
             char *text = text_of(m, large);
@@ -307,7 +307,7 @@ static void bits_are_the_same_twenty_times(void **state)
 static void packing_changes_no_bits(void **state)
 {
     (void)state;
-    for (int i = 0; i < MODELS; i++)
+    for (int i = 0; i < MODELS; i += rig_step())
         for (int s = 3; s < SIZES; s += 2) {
             char *text = text_of(&models[i], sizes[s]);
             rig packed, plain;

@@ -280,14 +280,14 @@ static bool check_part(subject *s, lf_program *program)
 
 /* ---- what is not finite ---- */
 
-/* Puts NaN, Inf, huge and tiny numbers into the data of a leaf, at one to three places of row `row` (row < 0: anywhere). True where one
+/* Puts NaN, Inf, huge and tiny numbers into the data of a leaf, at one or three places of row `row` (row < 0: anywhere). True where one
  * of them is huge: then f32 may overflow where double does not, and nothing is expected. */
 static bool plant(subject *s, lf_node n, int64_t row, float *data)
 {
     static const float bad[] = {NAN, INFINITY, -INFINITY, NAN, INFINITY, -INFINITY, 1e-42f, 3e38f};
     int64_t count = rnd_count(&s->graph, n), width = row < 0 ? count : count / s->batch;
     bool huge = false;
-    for (int i = 1 + rnd_below(&s->r, 3); i > 0 && width > 0; i--) {
+    for (int i = rnd_chance(&s->r, 0.6) ? 1 : 3; i > 0 && width > 0; i--) {
         float value = bad[rnd_below(&s->r, 8)];
         data[(row < 0 ? 0 : row * width) + rnd_below(&s->r, (int)width)] = value;
         huge = huge || (isfinite(value) && value > 1.0f);
@@ -437,6 +437,12 @@ static bool check_rules(subject *s, const lf_program *fused)
     return ok;
 }
 
+/* How often to try what is not finite: most where something watches for it. */
+static int plantings(subject *s, const lf_program *fused)
+{
+    return fused->guarded ? 4 : rnd_chance(&s->r, 0.7);
+}
+
 static bool check(subject *s)
 {
     lf_program *fused = NULL, *plain = compile(s, s->one, "plain", false, (const char *const[]){"fuse", "false", NULL});
@@ -445,9 +451,9 @@ static bool check(subject *s)
         fused = compile(s, s->one, "fused", false, NULL);
     ok = fused && (s->fused = run(s, "fused", fused, s->leaf, 0)) != NULL && judge(s, &s->judge, "fused", s->fused, NULL);
     ok = ok && check_threads(s) && check_part(s, fused) && check_rules(s, fused);
-    if (ok && rnd_chance(&s->r, 0.75))
+    for (int rounds = ok ? plantings(s, fused) : 0; ok && rounds > 0; rounds--)
         ok = check_planted_inputs(s, fused, plain);
-    if (ok && rnd_chance(&s->r, 0.15))
+    if (ok && rnd_chance(&s->r, 0.3))
         ok = check_planted_params(s);
     lf_program_free(fused);
     lf_program_free(plain);

@@ -9,8 +9,8 @@
 
 #include "random_model.h"
 
-enum { FEW = 2, MANY = 40, FACTOR = 10 };
-static const double UNIT = 0x1p-24;
+enum { FEW = 2, MANY = 40, FACTOR = 20 };
+static const double UNIT = 0x1p-24, OVERFLOW = 0x1p126;
 
 /* The op table's expressions, in f32 and in double: what they differ by is what a formula loses on the way to a small result
  * (gelu of -5 is -5 times a number that has cancelled to nothing), and nobody who computes it in f32 can be blamed for. */
@@ -113,6 +113,8 @@ static double terms(const rnd_graph *g, lf_node n)
 /* Copies of the arguments: without sign, or with a little noise. */
 static bool changed_args(noise *z, lf_node n, effect e, double **out)
 {
+    lf_monoid monoid = lf_op_row(z->node[n].op)->monoid;
+    bool squares = monoid == LF_MONOID_moments || monoid == LF_MONOID_meansquare;
     for (int i = 0; i < LF_MAX_ARGS; i++) {
         lf_node arg = z->node[n].arg[i];
         if (arg == LF_NONE || z->node[arg].op == LF_OP_constant || (e == RUNS && i > 0))
@@ -123,6 +125,8 @@ static bool changed_args(noise *z, lf_node n, effect e, double **out)
             return false;
         for (int64_t k = 0; k < count; k++) {
             double v = read_bound(&z->bound[arg], k);
+            if (squares && isfinite(v) && v * v > OVERFLOW)
+                v = NAN; /* its square is more than f32 holds: anything may come of that */
             out[i][k] = e == SUMS ? fabs(v) : rounded(&z->r, v, z->quiet ? 0.0 : 2.0 * UNIT * fabs(v));
         }
     }
@@ -180,31 +184,39 @@ static bool compute(noise *z, lf_node n)
     const lf_graph *g = &z->graph->g;
     int64_t count = rnd_count(z->graph, n);
     const lf_op_info *row = lf_op_row(lf_at(g, n)->op);
-    double unit = UNIT * row->tolerance, *with[LF_MAX_ARGS] = {0}, *size = NULL;
+    double unit = UNIT * row->tolerance, *with[LF_MAX_ARGS] = {0}, *beside = NULL;
     double *out = z->value[n] = malloc(sizeof(double) * (size_t)(count + 1));
     effect e = effect_of(g, n);
     bool ok = out && (e == PLAIN || changed_args(z, n, e, with));
-    if (ok && e == SUMS) {
-        size = malloc(sizeof(double) * (size_t)(count + 1));
-        ok = size && evaluate(z, n, with, size) && evaluate(z, n, NULL, out);
-        unit += UNIT * sqrt(terms(z->graph, n));
+    if (ok && e != PLAIN) { /* SUMS: of what has no signs; RUNS: without the noise before it */
+        beside = malloc(sizeof(double) * (size_t)(count + 1));
+        ok = beside && evaluate(z, n, e == SUMS ? with : NULL, beside) && evaluate(z, n, e == RUNS ? with : NULL, out);
     } else if (ok) {
-        ok = evaluate(z, n, e == RUNS ? with : NULL, out);
+        ok = evaluate(z, n, NULL, out);
     }
+    if (e == SUMS)
+        unit += UNIT * sqrt(terms(z->graph, n));
     bool moves_only = lf_kind_of(g, n) == LF_VIEW || lf_kind_of(g, n) == LF_MOVE;
     bool formulaic = lf_kind_of(g, n) == LF_POINTWISE && row->attr_count + (row->tolerance > 1) > 0;
     bool logarithm = row->monoid == LF_MONOID_maxsumexp && strstr(row->expression, "log"); /* of nearly 1 */
-    double numbers[3], beside = logarithm ? 1.0 : largest_bias(z, n);
+    double numbers[3], cancelled = logarithm ? 1.0 : largest_bias(z, n);
     lf_op_numbers(g, n, numbers);
     for (int64_t i = 0; ok && i < count && !moves_only; i++) {
-        double amount = size && isfinite(size[i]) ? size[i] : fabs(out[i]) + beside;
-        amount = isfinite(amount) ? unit * amount : 0.0;
+        double amount = unit * (fabs(out[i]) + cancelled);
+        if (e == SUMS && isfinite(beside[i])) {
+            amount = unit * beside[i];
+            if (beside[i] > OVERFLOW)
+                out[i] = NAN; /* a part of the sum may be more than f32 holds */
+        }
+        if (e == RUNS) /* a statistic's own rounding is as large, and moves what it serves together */
+            amount += 2.0 * fabs(out[i] - beside[i]);
+        amount = isfinite(amount) ? amount : 0.0;
         if (formulaic && isfinite(out[i]) && !z->quiet)
             amount += lost(z, n, i, numbers);
         out[i] = rounded(&z->r, out[i], z->quiet ? 0.0 : amount);
         z->all_finite = z->all_finite && isfinite(out[i]);
     }
-    free(size);
+    free(beside);
     for (int i = 0; i < LF_MAX_ARGS; i++)
         free(with[i]);
     return ok;

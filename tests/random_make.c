@@ -385,9 +385,13 @@ static bool propose(rnd_maker *m, const lf_op_info *row, lf_node x)
 
 static lf_node pick(rnd_maker *m)
 {
-    if (rnd_chance(&m->r, 0.7))
-        return m->node[m->nodes - 1];
-    return m->node[rnd_below(&m->r, m->nodes)];
+    lf_node n = m->node[m->nodes - 1];
+    for (int tries = rnd_chance(&m->r, 0.3) ? 4 : 0; tries > 0; tries--) {
+        n = m->node[rnd_below(&m->r, m->nodes)];
+        if (lf_at(&m->read.g, n)->op != LF_OP_param) /* what is made of parameters alone is prepared, not run: now and then */
+            break;
+    }
+    return n;
 }
 
 static const lf_op_info *draw_op(rnd_maker *m)
@@ -458,13 +462,15 @@ bool rnd_make(uint64_t seed, rnd_case *c)
     c->text[0] = 0;
     int wanted = 1 + rnd_below(&m.r, MOST_OPS);
     bool ok = begin(&m);
-    if (ok && rnd_chance(&m.r, 0.5)) { /* a product early on: it is what all this is about */
+    if (ok && rnd_chance(&m.r, 0.45)) { /* a product early on: it is what all this is about */
         lf_op linear;
         ok = lf_op_find("linear", 6, &linear);
         propose(&m, lf_op_row(linear), m.node[0]);
+    } else if (ok && rnd_chance(&m.r, 0.6)) {
+        rnd_pattern(&m);
     }
     for (int tries = 0; ok && tries < 12 * MOST_OPS && m.ops < wanted; tries++) {
-        if (rnd_chance(&m.r, 0.12))
+        if (rnd_chance(&m.r, 0.15))
             rnd_pattern(&m);
         else
             propose(&m, draw_op(&m), pick(&m));

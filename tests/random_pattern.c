@@ -6,7 +6,8 @@
 #include "random_model.h"
 
 /* Calls, one after the other. @ is the result before (first: the value at hand), @0 the value at hand, @1 the first
- * call's result ...; $w a weight for @, $c a column and $r a row beside it, $v a positive vector of its channels, $n a number. */
+ * call's result ...; $w a weight for @ ($m: turned), $b its bias, $c a column and $r a row beside @, $o one number as a parameter, $v a
+ * positive vector of its channels, $k its last extent, $n a number. */
 static const char *const patterns[] = {
     "linear(@, $w)|sub(@, $c)|mean(@, dim=-1, keepdim=true)|logsumexp(@, dim=-1, keepdim=true)|gelu(@)",
     "linear(@, $w)|add($c, @)|mul(@, $c)|neg(@)|div(@, $n)",
@@ -23,7 +24,7 @@ static const char *const patterns[] = {
     "linear(@, $w, $b)|relu(@)|sub(@2, @2)",
     "add($n, $n)|exp(@)|mul(@0, @2)",
     "add(@, 0)|mul(1, @)", "div(@, 1)|sub(@, 0)", "pow(@, 1)|leaky_relu(@, 1)", "clamp(@, -inf, inf)",
-    "maximum(@, @)", "minimum(@, $n)|maximum($n, @)", "clamp(@, 0.5, 0.5)|exp(@)|add(@, $n)",
+    "maximum(@, @)", "minimum(@, $n)|maximum($n, @)", "clamp(@, 0.5, 0.5)|exp(@)|add(@, $n)", "clamp(@, 2, 2)|pow(@, 0)",
     "relu(@)|hardtanh(@)|clamp(@, $n, $n)", "abs(@)|abs(@)", "exp(@)|relu(@)", "sigmoid(@)|leaky_relu(@, 0.3)",
     "neg(@)|neg(@)", "neg(@)|abs(@)", "leaky_relu(@, 0.1)|leaky_relu(@, $n)", "leaky_relu(@, -0.3)|leaky_relu(@, 0.2)",
     "relu(@)|max(@, dim=-1)", "neg(@)|min(@, dim=-1, keepdim=true)", "tanh(@)|mul(@, $n)|max(@, dim=-1)", "sigmoid(@)|sqrt(@)|min(@, dim=-1)",
@@ -31,7 +32,7 @@ static const char *const patterns[] = {
     "transpose(@, 0, 1)|transpose(@, 1, 0)", "transpose(@, -1, -2)|relu(@)|transpose(@, -2, -1)|add(@, @0)",
     "gelu(@)|unsqueeze(@, 1)|tanh(@)|mul(@, $n)", "gelu(@)|flatten(@)|tanh(@)",
     "max(@, dim=-1, keepdim=true)|softmax(@, dim=-1)", "mean(@, dim=-1, keepdim=true)|log_softmax(@, dim=-1)|add(@, @0)",
-    "add(@, $n)|softmax(@, dim=-1)", "sub(@, $r)|softmax(@, dim=-1)", "gelu(@)|mean(@, dim=-1, keepdim=true)|sub(@1, @2)|softmax(@, dim=-1)",
+    "add(@, $n)|softmax(@, dim=-1)", "add(@, $o)|softmax(@, dim=-1)", "sub(@, $o)|logsumexp(@, dim=-1)", "mul(@, 40)|softmax(@, dim=-1)|log(@)", "sub(@, $r)|softmax(@, dim=-1)", "gelu(@)|mean(@, dim=-1, keepdim=true)|sub(@1, @2)|softmax(@, dim=-1)",
     "add(@, $n)|logsumexp(@, dim=-1)", "add($r, @)|logsumexp(@, dim=-1, keepdim=true)", "gelu(@)|max(@, dim=-1, keepdim=true)|sub(@1, @2)|logsumexp(@, dim=-1)",
     "log_softmax(@, dim=-1)|exp(@)", "softmax(@, dim=-1)|log(@)", "logsumexp(@, dim=-1, keepdim=true)|sub(@0, @1)",
     "gelu(@0)|gelu(@0)|add(@1, @2)", "softmax(@, dim=-1)|logsumexp(@0, dim=-1, keepdim=true)|mul(@1, @2)",
@@ -59,6 +60,7 @@ static const char *placeholder(run *p, char what)
     case 'm': return rnd_weight(m, x, what == 'm');
     case 'c': return rnd_leaf(m, true, &(lf_shape){.rank = 1, .dim = {last}}, rnd_chance(&m->r, 0.5) ? ".pos" : "");
     case 'v': return rnd_leaf(m, true, &(lf_shape){.rank = 1, .dim = {channels}}, ".pos");
+    case 'o': return rnd_leaf(m, true, &(lf_shape){.rank = 1, .dim = {lf_extent_of(1)}}, "");
     case 'k': return lf_extent_known(last) ? lf_extent_text(&m->read.g, last) : NULL;
     case 'r':
         for (int i = 1; i < s.rank; i++)

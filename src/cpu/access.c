@@ -105,17 +105,14 @@ void lf_side_gather(const lf_side *side, const float *base, int64_t start, int64
             out[i] = value;
         return;
     }
-    case LF_FORM_CONTIGUOUS:
-        memcpy(out, base + start, (size_t)n * sizeof *out);
-        return;
+    case LF_FORM_CONTIGUOUS: memcpy(out, base + start, (size_t)n * sizeof *out); return;
     case LF_FORM_STRIDED: {
         const int64_t stride = side->stride[0];
         for (int64_t i = 0; i < n; i++)
             out[i] = base[(start + i) * stride];
         return;
     }
-    case LF_FORM_WALKED:
-        break;
+    case LF_FORM_WALKED: break;
     }
     const int64_t stride = side->stride[side->rank - 1];
     for (runs r = runs_from(side, start); n > 0; run_next(&r)) {
@@ -133,20 +130,15 @@ void lf_side_scatter(const lf_side *side, float *base, int64_t start, int64_t n,
     if (n <= 0)
         return;
     switch (side->form) {
-    case LF_FORM_REPEATED: /* one element, however often */
-        base[0] = from[n - 1];
-        return;
-    case LF_FORM_CONTIGUOUS:
-        memcpy(base + start, from, (size_t)n * sizeof *from);
-        return;
+    case LF_FORM_REPEATED: /* one element, however often */ base[0] = from[n - 1]; return;
+    case LF_FORM_CONTIGUOUS: memcpy(base + start, from, (size_t)n * sizeof *from); return;
     case LF_FORM_STRIDED: {
         const int64_t stride = side->stride[0];
         for (int64_t i = 0; i < n; i++)
             base[(start + i) * stride] = from[i];
         return;
     }
-    case LF_FORM_WALKED:
-        break;
+    case LF_FORM_WALKED: break;
     }
     const int64_t stride = side->stride[side->rank - 1];
     for (runs r = runs_from(side, start); n > 0; run_next(&r)) {

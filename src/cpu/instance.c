@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A plan at known extents: accesses as numbers, registers for steps, memory for everything. What can overflow is found out
- * here, so that a run cannot fail. */
+/* A plan at known extents: accesses as numbers, registers for steps, memory for everything. What can overflow is
+ * found out here, so that a run cannot fail. */
 #include <assert.h>
 #include <stdlib.h>
 
@@ -12,8 +12,8 @@ typedef struct building {
     const lf_plan *plan;
     const int64_t *dims;
     lf_diag *diag;
-    size_t *buffer;   /* one per buffer: offset in the workspace */
-    lf_layout area;   /* the largest of all groups */
+    size_t *buffer; /* one per buffer: offset in the workspace */
+    lf_layout area; /* the largest of all groups */
     lf_layout scratch;
     bool overflow;
 } building;
@@ -68,7 +68,8 @@ static lf_status place_buffers(building *b, lf_layout *total)
     const lf_plan *plan = b->plan;
     b->buffer = array(b, plan->buffers, sizeof *b->buffer);
     placed *mine = calloc((size_t)plan->buffers + 1, sizeof *mine);
-    int32_t *first = malloc(((size_t)plan->groups + 1) * sizeof *first), *next = malloc(((size_t)plan->buffers + 1) * sizeof *next);
+    int32_t *first = malloc(((size_t)plan->groups + 1) * sizeof *first),
+            *next = malloc(((size_t)plan->buffers + 1) * sizeof *next);
     bool memory = b->buffer && mine && first && next;
     placed *live = NULL;
     for (int32_t g = 0; memory && g < plan->groups; g++)
@@ -92,7 +93,8 @@ static lf_status place_buffers(building *b, lf_layout *total)
 
 static void reach_sides(building *b, const lf_access *a, lf_reach *r)
 {
-    bool fits = lf_side_init(&r->row, a, 0, a->row_axes, b->dims) && lf_side_init(&r->col, a, a->row_axes, a->rank, b->dims);
+    bool fits =
+        lf_side_init(&r->row, a, 0, a->row_axes, b->dims) && lf_side_init(&r->col, a, a->row_axes, a->rank, b->dims);
     b->overflow = b->overflow || !fits;
 }
 
@@ -101,32 +103,23 @@ static void home_of_node(const building *b, lf_node node, lf_reach *r)
     const lf_plan *plan = b->plan;
     r->index = plan->where[node];
     switch (plan->storage[node]) {
-    case LF_IN_INPUT:
-        r->home = LF_HOME_INPUT;
-        return;
-    case LF_PREPARED:
-        r->home = LF_HOME_PREPARED;
-        return;
-    case LF_IN_OUTPUT:
-        r->home = LF_HOME_OUTPUT;
-        return;
+    case LF_IN_INPUT: r->home = LF_HOME_INPUT; return;
+    case LF_PREPARED: r->home = LF_HOME_PREPARED; return;
+    case LF_IN_OUTPUT: r->home = LF_HOME_OUTPUT; return;
     case LF_IN_BUFFER:
         r->home = LF_HOME_BUFFER;
         r->offset = b->buffer[r->index];
         return;
-    case LF_NOT_STORED:
-        break;
+    case LF_NOT_STORED: break;
     }
     assert(!"a group reads or writes a value that is stored nowhere");
 }
 
-static void reach_home(const building *b, const lf_group_at *g, const lf_group *plan, const size_t *in_area, const lf_access *a,
-                       lf_reach *r)
+static void reach_home(const building *b, const lf_group_at *g, const lf_group *plan, const size_t *in_area,
+                       const lf_access *a, lf_reach *r)
 {
     switch (a->place) {
-    case LF_VALUE:
-        home_of_node(b, a->index, r);
-        break;
+    case LF_VALUE: home_of_node(b, a->index, r); break;
     case LF_OUTPUT:
         r->home = LF_HOME_OUTPUT;
         r->index = a->index;
@@ -152,12 +145,9 @@ static lf_level level_of(const lf_phase_at *p, const lf_step_at *s)
         if (s->from.row.form != LF_FORM_REPEATED)
             return LF_PER_ROW;
         return s->from.col.form != LF_FORM_REPEATED && !p->along_rows ? LF_PER_STRIP : LF_ONCE;
-    case LF_STEP_PRODUCT:
-        return LF_PER_ROW;
-    case LF_STEP_NUMBER:
-        return LF_ONCE;
-    case LF_STEP_OP:
-        break;
+    case LF_STEP_PRODUCT: return LF_PER_ROW;
+    case LF_STEP_NUMBER: return LF_ONCE;
+    case LF_STEP_OP: break;
     }
     lf_level level = LF_ONCE;
     for (int i = 0; i < 3; i++)
@@ -204,9 +194,10 @@ static void find_last_uses(const lf_group *group, const lf_phase *plan, int32_t 
             last[group->stat[i].step] = plan->steps;
 }
 
-/* Registers: one for good for each value that outlives a row's strip; the others are handed on when their value was last read.
- * An op may write where its argument lies. last, idle: one per step, scratch. */
-static void give_registers(const lf_group *group, const lf_phase *plan, lf_phase_at *p, const int32_t *last, int32_t *idle)
+/* Registers: one for good for each value that outlives a row's strip; the others are handed on when their value was
+ * last read. An op may write where its argument lies. last, idle: one per step, scratch. */
+static void give_registers(const lf_group *group, const lf_phase *plan, lf_phase_at *p, const int32_t *last,
+                           int32_t *idle)
 {
     int32_t idles = 0;
     p->registers = 0;
@@ -221,7 +212,8 @@ static void give_registers(const lf_group *group, const lf_phase *plan, lf_phase
         lf_step_at *s = &p->step[i];
         for (int k = 0; k < 3 && s->kind == LF_STEP_OP; k++) {
             bool again = (k > 0 && s->arg[k] == s->arg[0]) || (k > 1 && s->arg[k] == s->arg[1]);
-            if (s->arg[k] < 0 || again || last[s->arg[k]] != i || p->step[s->arg[k]].level != LF_PER_ROW || p->step[s->arg[k]].reg < 0)
+            if (s->arg[k] < 0 || again || last[s->arg[k]] != i || p->step[s->arg[k]].level != LF_PER_ROW ||
+                p->step[s->arg[k]].reg < 0)
                 continue;
             idle[idles++] = p->step[s->arg[k]].reg;
         }
@@ -249,7 +241,8 @@ static lf_status phase_numbers(building *b, const lf_group *group, int32_t index
     p->watches = plan->watches;
     p->step = array(b, p->steps, sizeof *p->step);
     p->store = array(b, p->stores, sizeof *p->store);
-    int32_t *last = malloc(((size_t)p->steps + 1) * sizeof *last), *idle = malloc(((size_t)p->steps + 1) * sizeof *idle);
+    int32_t *last = malloc(((size_t)p->steps + 1) * sizeof *last),
+            *idle = malloc(((size_t)p->steps + 1) * sizeof *idle);
     if (!p->step || !p->store || !last || !idle) {
         free(last);
         free(idle);
@@ -258,7 +251,8 @@ static lf_status phase_numbers(building *b, const lf_group *group, int32_t index
     for (int32_t i = 0; i < p->steps; i++) {
         const lf_step *from = &plan->step[i];
         lf_step_at *s = &p->step[i];
-        *s = (lf_step_at){.kind = from->kind, .number = (float)from->number, .arg = {from->arg[0], from->arg[1], from->arg[2]}};
+        *s = (lf_step_at){
+            .kind = from->kind, .number = (float)from->number, .arg = {from->arg[0], from->arg[1], from->arg[2]}};
         for (int k = 0; k < 3; k++)
             s->attr[k] = (float)from->attr[k];
         if (s->kind == LF_STEP_LOAD)
@@ -286,8 +280,15 @@ static void stat_numbers(building *b, const lf_stat *plan, const lf_group_at *g,
 {
     const lf_phase_at *phase = &g->phase[plan->phase];
     const lf_monoid_info *row = lf_monoid_row(plan->monoid);
-    *s = (lf_stat_at){.monoid = plan->monoid, .span = plan->span, .states = row->states, .results = row->results,
-                      .phase = plan->phase, .step = plan->step, .rows = phase->rows, .own = 1, .window = plan->window};
+    *s = (lf_stat_at){.monoid = plan->monoid,
+                      .span = plan->span,
+                      .states = row->states,
+                      .results = row->results,
+                      .phase = plan->phase,
+                      .step = plan->step,
+                      .rows = phase->rows,
+                      .own = 1,
+                      .window = plan->window};
     s->length = extent(b, plan->length);
     s->count = extent(b, plan->count);
     switch (plan->span) {
@@ -400,8 +401,8 @@ static lf_status build(building *b)
     return LF_OK;
 }
 
-lf_status lf_cpu_instance_new(const lf_plan *plan, const lf_kern *kern, const int64_t *dims, int threads, lf_cpu_instance **out,
-                              lf_diag *diag)
+lf_status lf_cpu_instance_new(const lf_plan *plan, const lf_kern *kern, const int64_t *dims, int threads,
+                              lf_cpu_instance **out, lf_diag *diag)
 {
     assert(threads >= 1);
     *out = NULL;

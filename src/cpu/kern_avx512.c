@@ -5,6 +5,5 @@
 #define KERN_MR 14
 #define KERN_NV 2
 #define KERN_USABLE                                                                                                  \
-    (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&   \
-     __builtin_cpu_supports("fma"))
+    (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
 #include "cpu/kern_template.h"

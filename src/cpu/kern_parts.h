@@ -16,28 +16,4 @@ extern const lf_kern lf_kern_avx2, lf_kern_avx512;
 extern const lf_kern lf_kern_neon;
 #endif
 
-/* kern_maps.c: lf_map_NAME for every op with an expression of elements, as kern.h's map. */
-#define LF_OP(name, ...)                                                                                             \
-    void lf_map_##name(int64_t n, const float *xs, const float *ys, const float *zs, const float *attr, float *out);
-#include "ir/ops.def"
-#undef LF_OP
-
-/* Which kinds of op have one. */
-#define LF_MAP_OF_LEAF(name) NULL
-#define LF_MAP_OF_PRODUCT(name) NULL
-#define LF_MAP_OF_POINTWISE(name) lf_map_##name
-#define LF_MAP_OF_REDUCE(name) lf_map_##name
-#define LF_MAP_OF_NORMALIZE(name) lf_map_##name
-#define LF_MAP_OF_POOL(name) lf_map_##name
-#define LF_MAP_OF_VIEW(name) lf_map_##name
-#define LF_MAP_OF_MOVE(name) lf_map_##name
-#define LF_MAP_OF_GUARD(name) lf_map_##name
-
-/* kern_folds.c: lf_fold_NAME and lf_put_NAME for every monoid, as kern.h's fold and put. */
-#define LF_MONOID(name, ...)                                                                                         \
-    void lf_fold_##name(int64_t n, const float *xs, float *state);                                                   \
-    void lf_put_##name(int64_t n, const float *xs, float *state, int64_t lds);
-#include "ir/monoids.def"
-#undef LF_MONOID
-
 #endif

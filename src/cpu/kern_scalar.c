@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Right on any machine: four lanes are what every 64-bit machine has, and the compiler takes them apart where one has not.
- * Compiled without contraction: multiply and add round each by itself. */
+/* Right on any machine: four lanes are what every 64-bit machine has, and the compiler takes them apart where one
+ * has not. Compiled without contraction: multiply and add round each by itself. */
 #define KERN_ISA scalar
 #define KERN_LANES 4
 #define KERN_MR 4

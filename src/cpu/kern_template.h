@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gemm and dot in plain C with vectors, and the table around them. A file kern_ISA.c says what its machine has and includes
- * this:
+/* gemm and dot in plain C with vectors, and the table around them and the maps and folds of kern_maps.h and kern_folds.h.
+ * A file kern_ISA.c says what its machine has and includes this:
  *   KERN_ISA     its name, unquoted
  *   KERN_LANES   floats in a vector register
  *   KERN_MR      rows of a tile
@@ -9,6 +9,7 @@
  *   KERN_USABLE  an expression: may this machine run it?
  * Vectors are GNU C's, so that one text gives every machine its own instructions with gcc and clang. */
 #include "cpu/kern_parts.h"
+#include "cpu/kern_vec.h"
 
 #define KERN_NR (KERN_LANES * KERN_NV)
 
@@ -23,9 +24,6 @@
 #else
 #define UNROLL _Pragma("GCC unroll 32")
 #endif
-
-typedef float vec __attribute__((vector_size(KERN_LANES * sizeof(float)), may_alias));
-typedef float vec_anywhere __attribute__((vector_size(KERN_LANES * sizeof(float)), aligned(sizeof(float)), may_alias));
 
 /* Contract: kern.h. a: [k][KERN_MR], b: [k][KERN_NR], both 64-byte aligned; c: [KERN_MR][ldc]. */
 static void gemm(int64_t k, const float *a, const float *b, float *c, int64_t ldc, bool add)
@@ -62,8 +60,8 @@ static void gemm(int64_t k, const float *a, const float *b, float *c, int64_t ld
     }
 }
 
-/* The products of n <= LF_KBLOCK elements, summed lane by lane: element k goes to lane k % KERN_LANES of one of four sums, so that
- * four additions are under way at once. */
+/* The products of n <= LF_KBLOCK elements, summed lane by lane: element k goes to lane k % KERN_LANES of one of four
+ * sums, so that four additions are under way at once. */
 static vec dot_run(int64_t n, const float *x, const float *w)
 {
     enum { SUMS = 4, STEP = SUMS * KERN_LANES };
@@ -102,6 +100,9 @@ static float dot(int64_t k, const float *x, const float *w)
     return total.f[0];
 }
 
+#include "cpu/kern_maps.h"
+#include "cpu/kern_folds.h"
+
 static bool usable(void)
 {
     return KERN_USABLE;
@@ -115,17 +116,17 @@ const lf_kern PASTE(lf_kern_, KERN_ISA) = {
     .gemm = gemm,
     .dot = dot,
     .map = {
-#define LF_OP(name, kind, ...) [LF_OP_##name] = LF_MAP_OF_##kind(name),
+#define LF_OP(name, kind, ...) [LF_OP_##name] = MAP_OF_##kind(name),
 #include "ir/ops.def"
 #undef LF_OP
     },
     .fold = {
-#define LF_MONOID(name, ...) [LF_MONOID_##name] = lf_fold_##name,
+#define LF_MONOID(name, ...) [LF_MONOID_##name] = fold_strip_##name,
 #include "ir/monoids.def"
 #undef LF_MONOID
     },
     .put = {
-#define LF_MONOID(name, ...) [LF_MONOID_##name] = lf_put_##name,
+#define LF_MONOID(name, ...) [LF_MONOID_##name] = put_##name,
 #include "ir/monoids.def"
 #undef LF_MONOID
     },

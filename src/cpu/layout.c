@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How a group runs (by blocks of rows, or phase after phase over the whole grid), how many rows a block has, and where everything it needs
- * lies. None of these change a result's bits, but for the blocks of column statistics, which are therefore the same for any
- * number of threads. */
+/* How a group runs (by blocks of rows, or phase after phase over the whole grid), how many rows a block has, and
+ * where everything it needs lies. None of these change a result's bits, but for the blocks of column statistics,
+ * which are therefore the same for any number of threads. */
 #include "base/mem.h"
 #include "cpu/parts.h"
 
 enum {
-    /* Rows of a block. With 128, a tile and a run of packed x take 128 KiB each of a second-level cache of 1 MiB or more, and each panel of w,
-     * once loaded, is used 128 times. */
+    /* Rows of a block. With 128, a tile and a run of packed x take 128 KiB each of a second-level cache of 1 MiB or
+     * more, and each panel of w, once loaded, is used 128 times. */
     GEMM_ROWS = 128,
     OTHER_ROWS = 256,
-    /* What the rows of a block may carry along. A product makes so much of each row that the last-level cache will do; otherwise
-     * rows should stay in the second level between phases. */
+    /* What the rows of a block may carry along. A product makes so much of each row that the last-level cache will
+     * do; otherwise rows should stay in the second level between phases. */
     GEMM_BYTES = 8 << 20,
     OTHER_BYTES = 1 << 19,
     /* Fewer rows for each thread than this, and threads share w instead: each reading all of it would take longer than
@@ -24,8 +24,8 @@ size_t lf_layout_take(lf_layout *l, int64_t a, int64_t b, int64_t c)
 {
     size_t at = l->floats, size;
     const size_t most = SIZE_MAX / (2 * sizeof(float)); /* so that bytes, rounded up, still fit */
-    if (a < 0 || b < 0 || c < 0 || !lf_mul_size((size_t)a, (size_t)b, &size) || !lf_mul_size(size, (size_t)c, &size) || size > most ||
-        !lf_add_size(at, (size + 15) / 16 * 16, &l->floats) || l->floats > most)
+    if (a < 0 || b < 0 || c < 0 || !lf_mul_size((size_t)a, (size_t)b, &size) || !lf_mul_size(size, (size_t)c, &size) ||
+        size > most || !lf_add_size(at, (size + 15) / 16 * 16, &l->floats) || l->floats > most)
         l->overflow = true;
     return at;
 }
@@ -93,7 +93,8 @@ void lf_group_schedule(lf_group_at *g, const lf_group *plan, const lf_kern *kern
         int64_t strips = 1;
         for (int32_t i = 0; i < g->phases; i++)
             strips = lf_max64(strips, g->phase[i].strips);
-        while (!has_columns(g) && g->block_rows > unit && lf_ceil_div(g->rows, g->block_rows) * strips < 2 * (int64_t)threads)
+        while (!has_columns(g) && g->block_rows > unit &&
+               lf_ceil_div(g->rows, g->block_rows) * strips < 2 * (int64_t)threads)
             g->block_rows = lf_round_up(g->block_rows / 2, unit);
         g->share_x = gemm && lf_blocks(g, g->rows) < 4 * (int64_t)threads;
         return;
@@ -104,12 +105,14 @@ void lf_group_schedule(lf_group_at *g, const lf_group *plan, const lf_kern *kern
 }
 
 /* What rows carry from phase to phase. */
-static void layout_area(lf_group_at *g, const lf_group *plan, const lf_kern *kern, const int64_t *dims, size_t *in_area, lf_layout *area)
+static void layout_area(lf_group_at *g, const lf_group *plan, const lf_kern *kern, const int64_t *dims, size_t *in_area,
+                        lf_layout *area)
 {
     const int64_t rows = g->whole_grid ? g->rows : g->block_rows;
     for (int32_t i = 0; i < plan->kepts; i++)
         if (plan->kept[i].in_output < 0)
-            in_area[i] = lf_layout_take(area, plan->kept[i].one_row ? 1 : rows, lf_extent_at(plan->kept[i].width, dims), 1);
+            in_area[i] =
+                lf_layout_take(area, plan->kept[i].one_row ? 1 : rows, lf_extent_at(plan->kept[i].width, dims), 1);
     for (int32_t i = 0; i < g->stats; i++) {
         lf_stat_at *s = &g->stat[i];
         const int64_t stat_rows = s->span == LF_SPAN_COLUMN || g->phase[s->phase].one_row ? 1 : rows;
@@ -123,7 +126,8 @@ static void layout_area(lf_group_at *g, const lf_group *plan, const lf_kern *ker
             s->partial = lf_layout_take(area, s->strips, s->states, s->width);
     }
     if (g->share_x)
-        g->packed_x = lf_layout_take(area, lf_blocks(g, g->rows), lf_ceil_div(g->block_rows, kern->mr), g->product.x_panel);
+        g->packed_x =
+            lf_layout_take(area, lf_blocks(g, g->rows), lf_ceil_div(g->block_rows, kern->mr), g->product.x_panel);
 }
 
 static void layout_scratch(lf_group_at *g, const lf_kern *kern, lf_layout *scratch)
@@ -149,8 +153,8 @@ static void layout_scratch(lf_group_at *g, const lf_kern *kern, lf_layout *scrat
     }
 }
 
-void lf_group_layout(lf_group_at *g, const lf_group *plan, const lf_kern *kern, const int64_t *dims, size_t *in_area, lf_layout *area,
-                     lf_layout *scratch)
+void lf_group_layout(lf_group_at *g, const lf_group *plan, const lf_kern *kern, const int64_t *dims, size_t *in_area,
+                     lf_layout *area, lf_layout *scratch)
 {
     lf_layout own = {0};
     layout_area(g, plan, kern, dims, in_area, &own);

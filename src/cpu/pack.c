@@ -50,7 +50,8 @@ void lf_pack_columns(const float *from, int64_t ld, int64_t n, int64_t width, in
     }
 }
 
-void lf_pack_x(const lf_reach *x, const float *base, int64_t row, int64_t rows, int64_t mr, int64_t k0, int64_t k, float *to)
+void lf_pack_x(const lf_reach *x, const float *base, int64_t row, int64_t rows, int64_t mr, int64_t k0, int64_t k,
+               float *to)
 {
     bool contiguous = x->col.form == LF_FORM_CONTIGUOUS;
     if (contiguous && x->row.rank == 1) {

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the files of the CPU executor share: a plan as numbers, and a run of it. Inside the cpu room; kernels do not see this.
+/* What the files of the CPU executor share: a plan as numbers, and a run of it. Inside the cpu room; kernels do not
+ * see this.
  *
- * Rows are worked on in blocks. A block has an area of memory for what its rows carry from phase to phase: kept values, statistics,
- * partials. A group runs in one of two ways, with the same bits:
+ * Rows are worked on in blocks. A block has an area of memory for what its rows carry from phase to phase: kept values,
+ * statistics, partials. A group runs in one of two ways, with the same bits:
  *   by blocks   a thread takes a block through all phases; the area is the thread's
  *   whole grid  all threads take one phase after another; there is one area for all rows
- * Either way the work is cut into pieces (a block's rows times some strips of columns), and strips are always the same LF_STRIP columns. */
+ * Either way the work is cut into pieces (a block's rows times some strips of columns), and strips are always the same
+ * LF_STRIP columns. */
 #ifndef LF_CPU_PARTS_H
 #define LF_CPU_PARTS_H
 
@@ -20,8 +22,8 @@ typedef enum lf_form {
     LF_FORM_WALKED      /* several */
 } lf_form;
 
-/* The rows of an access, or its columns. Index i, taken apart row-major over the extents, lies at the sum of index * stride
- * floats. Axes of one element are left out, neighbours that step as one are one. */
+/* The rows of an access, or its columns. Index i, taken apart row-major over the extents, lies at the sum of index *
+ * stride floats. Axes of one element are left out, neighbours that step as one are one. */
 typedef struct lf_side {
     lf_form form;
     int rank;
@@ -99,7 +101,7 @@ typedef struct lf_stat_at {
     lf_window window;
     lf_reach from;
     size_t result[LF_MAX_RESULTS];    /* offsets in the block's area: [rows of the block][own] */
-    size_t partial;                   /* the same: ROW [rows of the block][strips][states], COLUMN [strips][states][width] */
+    size_t partial;                   /* also: ROW [rows of it][strips][states], COLUMN [strips][states][width] */
 } lf_stat_at;
 
 typedef struct lf_product_at {
@@ -123,7 +125,7 @@ typedef struct lf_group_at {
     lf_stat_at *stat;
     int32_t phases, stats;
     bool share_x;            /* x is packed once for all pieces, into the block's area */
-    size_t packed_x;         /* in the block's area: [blocks][panels of a block][x_panel]; else in the thread's: one block */
+    size_t packed_x;         /* shared: [blocks][panels of a block][x_panel], in the area; else one block, in scratch */
     /* offsets in floats in a thread's scratch */
     size_t block_area;       /* by blocks only */
     size_t tile;             /* [block_rows][ldc] */
@@ -140,7 +142,8 @@ struct lf_cpu_instance {
     lf_group_at *group;
     int32_t groups;
     int threads;
-    size_t shared, thread, thread_size, total; /* workspace in floats: where the grids' area and the threads' scratch begin */
+    /* the workspace in floats: intermediate tensors, from `shared` on the grids' area, from `thread` on scratch */
+    size_t shared, thread, thread_size, total;
 };
 
 /* ---- instance.c, layout.c ---- */
@@ -154,8 +157,9 @@ typedef struct lf_layout {
 /* Takes a * b * c floats and gives their offset. */
 size_t lf_layout_take(lf_layout *l, int64_t a, int64_t b, int64_t c);
 
-/* Decides how the group runs, its blocks, and lays out its area and scratch; needs its phases, product and statistics as numbers.
- * area, scratch: what the group needs of either. in_area: one per kept value, its offset in the area (those in outputs have none). */
+/* Decides how the group runs, its blocks, and lays out its area and scratch; needs its phases, product and
+ * statistics as numbers. area, scratch: what the group needs of either. in_area: one per kept value, its offset in
+ * the area (those in outputs have none). */
 void lf_group_schedule(lf_group_at *g, const lf_group *plan, const lf_kern *kern, const int64_t *dims, int threads);
 void lf_group_layout(lf_group_at *g, const lf_group *plan, const lf_kern *kern, const int64_t *dims, size_t *in_area,
                      lf_layout *area, lf_layout *scratch);
@@ -168,7 +172,8 @@ static inline int64_t lf_round_up(int64_t a, int64_t b) { return lf_ceil_div(a, 
 /* Blocks of rows of a phase. */
 static inline int64_t lf_blocks(const lf_group_at *g, int64_t rows) { return lf_ceil_div(rows, g->block_rows); }
 
-/* Should so few columns be dot products rather than tiles? By n alone, so that a row's bits do not depend on the batch. */
+/* Should so few columns be dot products rather than tiles? By n alone, so that a row's bits do not depend on the
+ * batch. */
 static inline bool lf_wants_dots(const lf_kern *kern, int64_t n) { return 2 * n < kern->nr; }
 /* Panels begin on cache lines. */
 static inline int64_t lf_panel_floats(int64_t k, int64_t width) { return lf_round_up(k * width, 16); }
@@ -180,7 +185,7 @@ struct lf_cpu_weights {
     int32_t tensors, groups;
     const float **tensor;  /* one per prepared: row-major; NULL where only the packed form is left */
     float **owned;         /* one per prepared: to be freed; NULL where borrowed */
-    const float **product; /* one per group: packed panels [n / nr][k][nr], or rows [n][k] for dots; NULL: as it lies in tensor */
+    const float **product; /* one per group: panels [n / nr][k][nr], or rows [n][k] for dots; NULL: read tensor */
     float **packed;        /* one per group: to be freed; NULL where shared or borrowed */
     size_t bytes;
 };
@@ -191,7 +196,8 @@ void lf_pack_rows(const float *from, int64_t ld, int64_t n, int64_t width, int64
 void lf_pack_columns(const float *from, int64_t ld, int64_t n, int64_t width, int64_t k, float *to);
 /* to[k][mr] for each panel: rows [row, row + rows) of x (an access at base), columns [k0, k0 + k), the missing
  * rows 0. */
-void lf_pack_x(const lf_reach *x, const float *base, int64_t row, int64_t rows, int64_t mr, int64_t k0, int64_t k, float *to);
+void lf_pack_x(const lf_reach *x, const float *base, int64_t row, int64_t rows, int64_t mr, int64_t k0, int64_t k,
+               float *to);
 
 /* ---- a run ---- */
 
@@ -242,7 +248,8 @@ static inline float *lf_reach_base(const lf_run *run, const lf_reach *r, float *
 void lf_product_pack_x(const lf_piece *p, int64_t panel, int64_t panel_end, int64_t k0, int64_t k, float *packed);
 /* Gets w ready for a piece where it must be done at the call. */
 void lf_product_begin(const lf_piece *p);
-/* The product of the piece's rows with one strip of columns -> tile [rows rounded up to mr][ldc]. packed: the block's x. */
+/* The product of the piece's rows with one strip of columns -> tile [rows rounded up to mr][ldc]. packed: the
+ * block's x. */
 void lf_product_tile(const lf_piece *p, const float *packed, int64_t strip, float *tile);
 
 /* tail.c: the phase's program over the piece, product tiles included. packed: the block's x, NULL without a product. */

@@ -65,7 +65,8 @@ static void dots(const lf_piece *p, float *c)
     }
 }
 
-/* The panel of columns [col, col + nr) of w in the run of K that begins at k0: where it was packed before, or packed now. */
+/* The panel of columns [col, col + nr) of w in the run of K that begins at k0: where it was packed before, or packed
+ * now. */
 static const float *panel_of(const lf_piece *p, const float *prepared, int64_t col, int64_t k0, int64_t k)
 {
     const lf_product_at *product = &p->group->product;
@@ -80,6 +81,28 @@ static const float *panel_of(const lf_piece *p, const float *prepared, int64_t c
     else
         lf_pack_rows(w + col * product->k + k0, product->k, n, nr, k, panel);
     return panel;
+}
+
+/* Asks for part `part` of `parts` of a packed panel, to be in the second-level cache when its turn comes: w is read
+ * from far away, and once for a whole block of rows. */
+static void ask_for(const float *panel, int64_t floats, int64_t part, int64_t parts)
+{
+    enum { LINE = 16 };
+    const int64_t from = floats * part / parts / LINE * LINE, to = floats * (part + 1) / parts;
+    for (int64_t i = from; i < to; i += LINE)
+        __builtin_prefetch(panel + i, 0, 2);
+}
+
+/* The packed panel that is used after the one of columns [col, col + nr) and the run [k0, k0 + k); NULL after the
+ * last. */
+static const float *panel_after(const lf_product_at *product, const float *prepared, int64_t nr, int64_t first,
+                                int64_t end, int64_t col, int64_t k0, int64_t k)
+{
+    if (col + nr < end)
+        return prepared + (col / nr + 1) * product->w_panel + k0 * nr;
+    if (k0 + k < product->k)
+        return prepared + first / nr * product->w_panel + (k0 + k) * nr;
+    return end < product->n ? prepared + end / nr * product->w_panel : NULL;
 }
 
 void lf_product_tile(const lf_piece *p, const float *packed, int64_t strip, float *tile)
@@ -100,8 +123,13 @@ void lf_product_tile(const lf_piece *p, const float *packed, int64_t strip, floa
         const int64_t k = lf_min64(LF_KBLOCK, product->k - k0);
         for (int64_t col = first; col < end; col += nr) {
             const float *w = panel_of(p, prepared, col, k0, k);
-            for (int64_t i = 0; i < panels; i++)
-                kern->gemm(k, packed + i * product->x_panel + k0 * mr, w, tile + i * mr * ldc + (col - first), ldc, k0 > 0);
+            const float *next = prepared ? panel_after(product, prepared, nr, first, end, col, k0, k) : NULL;
+            for (int64_t i = 0; i < panels; i++) {
+                if (next)
+                    ask_for(next, k * nr, i, panels);
+                kern->gemm(k, packed + i * product->x_panel + k0 * mr, w, tile + i * mr * ldc + (col - first), ldc,
+                           k0 > 0);
+            }
         }
     }
 }

@@ -13,9 +13,9 @@ typedef struct task {
     const lf_group_at *group;
     const lf_phase_at *phase;
     const lf_stat_at *stat;
-    float *area;          /* whole grid: the grid's */
-    int64_t ranges;       /* whole grid: into how many runs of strips a block's columns are cut */
-    int64_t chunk;        /* statistics a call; panels or runs of K a call */
+    float *area;    /* whole grid: the grid's */
+    int64_t ranges; /* whole grid: into how many runs of strips a block's columns are cut */
+    int64_t chunk;  /* statistics a call; panels or runs of K a call */
 } task;
 
 static float *scratch_of(const lf_run *run, int slot)
@@ -52,7 +52,11 @@ static void run_block(void *arg, int64_t block, int slot)
 {
     const task *t = arg;
     const lf_group_at *g = t->group;
-    lf_piece p = {.run = &t->run, .group = g, .group_index = t->group_index, .scratch = scratch_of(&t->run, slot), .block = block};
+    lf_piece p = {.run = &t->run,
+                  .group = g,
+                  .group_index = t->group_index,
+                  .scratch = scratch_of(&t->run, slot),
+                  .block = block};
     p.area = p.scratch + g->block_area;
     p.row = p.area_row = block * g->block_rows;
     p.rows = lf_min64(g->block_rows, g->rows - p.row);
@@ -84,8 +88,14 @@ static void group_by_blocks(task *t)
 
 static lf_piece piece_of(const task *t, int64_t block, int slot)
 {
-    lf_piece p = {.run = &t->run, .group = t->group, .group_index = t->group_index, .phase = t->phase, .area = t->area,
-                  .block = block, .row = block * t->group->block_rows, .scratch = scratch_of(&t->run, slot)};
+    lf_piece p = {.run = &t->run,
+                  .group = t->group,
+                  .group_index = t->group_index,
+                  .phase = t->phase,
+                  .area = t->area,
+                  .block = block,
+                  .row = block * t->group->block_rows,
+                  .scratch = scratch_of(&t->run, slot)};
     p.rows = lf_min64(t->group->block_rows, t->phase->rows - p.row);
     return p;
 }
@@ -172,8 +182,8 @@ static void phase_over_grid(task *t, int32_t index)
             finish_grid(t, &g->stat[s]);
 }
 
-void lf_cpu_run(const lf_cpu_instance *instance, const lf_cpu_weights *weights, const float *const *input, float *const *output,
-                void *workspace, unsigned char *flagged, int64_t batch, lf_pool *pool)
+void lf_cpu_run(const lf_cpu_instance *instance, const lf_cpu_weights *weights, const float *const *input,
+                float *const *output, void *workspace, unsigned char *flagged, int64_t batch, lf_pool *pool)
 {
     assert(lf_pool_threads(pool) <= instance->threads);
     task t = {.run = {instance, weights, input, output, workspace, flagged, batch, pool}};

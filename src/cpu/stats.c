@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Finishing statistics: partials combined in order of column or of row block, segments and windows taken from the finished
- * row. One statistic at a time, by one thread, in an order its extents fix: so bits depend on nothing else. */
+/* Finishing statistics: partials combined in order of column or of row block, segments and windows taken from the
+ * finished row. One statistic at a time, by one thread, in an order its extents fix: so bits depend on nothing else. */
 #include "cpu/parts.h"
 
-/* Folds n elements of a row, from column col on, into s, which holds what came before. `filled`: whether it holds anything. */
-static void fold_more(const lf_run *run, const lf_stat_at *stat, const float *row, int64_t col, int64_t n, bool *filled, float *s)
+/* Folds n elements of a row, from column col on, into s, which holds what came before. `filled`: whether it holds
+ * anything. */
+static void fold_more(const lf_run *run, const lf_stat_at *stat, const float *row, int64_t col, int64_t n, bool *filled,
+                      float *s)
 {
     const lf_kern *kern = run->instance->kern;
     float room[LF_STRIP], t[LF_MAX_STATE];
@@ -80,12 +82,8 @@ void lf_stat_finish(const lf_run *run, const lf_stat_at *stat, float *area, int6
         if (x)
             x += lf_side_offset(&stat->from.row, stat->from.home == LF_HOME_BLOCK ? row : row + area_row);
         switch (stat->span) {
-        case LF_SPAN_ROW:
-            combine_row(stat, area + stat->partial + row * stat->strips * stat->states, s);
-            break;
-        case LF_SPAN_COLUMN:
-            combine_column(stat, area + stat->partial, index, s);
-            break;
+        case LF_SPAN_ROW: combine_row(stat, area + stat->partial + row * stat->strips * stat->states, s); break;
+        case LF_SPAN_COLUMN: combine_column(stat, area + stat->partial, index, s); break;
         case LF_SPAN_SEGMENT: {
             bool filled = false;
             fold_more(run, stat, x, index * stat->length, stat->length, &filled, s);
@@ -93,9 +91,7 @@ void lf_stat_finish(const lf_run *run, const lf_stat_at *stat, float *area, int6
                 lf_monoid_identity(stat->monoid, s);
             break;
         }
-        case LF_SPAN_WINDOW:
-            window(run, stat, x, index, s, &n);
-            break;
+        case LF_SPAN_WINDOW: window(run, stat, x, index, s, &n); break;
         }
         lf_monoid_finish(stat->monoid, s, n, r);
         for (int k = 0; k < stat->results; k++)

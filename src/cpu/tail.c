@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A phase's program over a piece of its grid: strip after strip through every step, each a call of a kernel on up to
- * LF_STRIP elements; then what the strip feeds: partials of statistics, witnesses, stores. Sinks come last, so that a value that waits
- * in the memory of the output about to be written is read before. */
+ * LF_STRIP elements; then what the strip feeds: partials of statistics, witnesses, stores. Sinks come last, so that
+ * a value that waits in the memory of the output about to be written is read before. */
 #include <string.h>
 
 #include "cpu/parts.h"
@@ -10,11 +10,11 @@
 typedef struct tail {
     const lf_piece *p;
     const lf_phase_at *phase;
-    float *registers;     /* [registers][LF_STRIP] */
-    const float **value;  /* one per step: its elements of the strip at hand */
-    const float **base;   /* one per step: where its access begins */
-    float **to;           /* one per store: the same */
-    const float *tile;    /* the product's strip, [rows][ldc] */
+    float *registers;    /* [registers][LF_STRIP] */
+    const float **value; /* one per step: its elements of the strip at hand */
+    const float **base;  /* one per step: where its access begins */
+    float **to;          /* one per store: the same */
+    const float *tile;   /* the product's strip, [rows][ldc] */
     const float *packed;
 } tail;
 
@@ -48,12 +48,8 @@ static void step(const tail *t, int32_t index, int64_t row, int64_t col, int64_t
 {
     const lf_step_at *s = &t->phase->step[index];
     switch (s->kind) {
-    case LF_STEP_LOAD:
-        t->value[index] = load(t, s, t->base[index], row, col, n);
-        break;
-    case LF_STEP_PRODUCT:
-        t->value[index] = t->tile + (row - t->p->row) * t->p->group->product.ldc;
-        break;
+    case LF_STEP_LOAD: t->value[index] = load(t, s, t->base[index], row, col, n); break;
+    case LF_STEP_PRODUCT: t->value[index] = t->tile + (row - t->p->row) * t->p->group->product.ldc; break;
     case LF_STEP_NUMBER:
         for (int64_t i = 0; i < n; i++)
             register_of(t, s)[i] = s->number;
@@ -114,7 +110,8 @@ static bool all_finite(const float *x, int64_t n)
     return !found;
 }
 
-/* Which rows of the batch row r of the grid belongs to: one, or all of them where it belongs to none. Any number of threads may flag one. */
+/* Which rows of the batch row r of the grid belongs to: one, or all of them where it belongs to none. Any number of
+ * threads may flag one. */
 static void flag(const tail *t, int64_t row)
 {
     const lf_run *run = t->p->run;

@@ -8,7 +8,8 @@
 #include "base/mem.h"
 #include "cpu/parts.h"
 
-/* Elements that lf_eval may give at once, in doubles: a gigabyte. Tensors beyond that are evaluated one after the other. */
+/* Elements that lf_eval may give at once, in doubles: a gigabyte. Tensors beyond that are evaluated one after the
+ * other. */
 #define AT_ONCE ((int64_t)1 << 27)
 
 enum { CHUNK = 1 << 18 }; /* elements a thread takes at a time */
@@ -217,7 +218,8 @@ static lf_status pack_product(building *b, int32_t index)
         return LF_OK;
     for (int32_t i = 0; i < index; i++) {
         const lf_product *other = &plan->group[i].product;
-        if (other->node != LF_NONE && other->weight_fixed && other->weight == product->weight && other->w_is_kn == product->w_is_kn) {
+        if (other->node != LF_NONE && other->weight_fixed && other->weight == product->weight &&
+            other->w_is_kn == product->w_is_kn) {
             b->w->product[index] = b->w->product[i];
             return LF_OK;
         }
@@ -248,7 +250,8 @@ static void drop_unpacked(building *b)
         bool as_it_lies = !plan->packed_only[i];
         for (int32_t g = 0; g < plan->groups; g++) {
             const lf_product *product = &plan->group[g].product;
-            if (product->node != LF_NONE && product->weight_fixed && product->weight == plan->prepared[i] && !b->w->product[g])
+            if (product->node != LF_NONE && product->weight_fixed && product->weight == plan->prepared[i] &&
+                !b->w->product[g])
                 as_it_lies = true;
         }
         if (as_it_lies || !b->w->owned[i])
@@ -277,8 +280,8 @@ static lf_status build(building *b, bool pack, bool *finite)
     return status;
 }
 
-lf_status lf_cpu_weights_new(const lf_plan *plan, const lf_kern *kern, const float *const *param, bool pack, lf_pool *pool, bool *finite,
-                             lf_cpu_weights **out, lf_diag *diag)
+lf_status lf_cpu_weights_new(const lf_plan *plan, const lf_kern *kern, const float *const *param, bool pack,
+                             lf_pool *pool, bool *finite, lf_cpu_weights **out, lf_diag *diag)
 {
     static const int64_t dims[LF_MAX_SYMBOLS] = {1, 1, 1, 1, 1, 1, 1, 1};
     *out = NULL;

@@ -116,7 +116,7 @@ static lf_node minus_itself(lf_rw *rw, lf_node n)
         return lf_rw_refuse(rw, "whether it is finite cannot be told without computing it");
     const lf_shape *x = lf_rw_shape(rw, b.p.x);
     bool rows = rw->side[b.p.x].rows && shape.rank > 0 && lf_extent_same(x->dim[0], shape.dim[0]);
-    if ((!rows && !rw->options->assume_finite) || shape.rank == 0 || !lf_rw_may_guard(rw))
+    if (!rows || shape.rank == 0 || !lf_rw_may_guard(rw))
         return LF_KEEP;
     lf_node w = magnitude(rw, &b, shape.rank);
     if (w == LF_NONE)

@@ -112,12 +112,22 @@ static lf_node logsumexp_shift(lf_rw *rw, lf_node n)
     return shift_after(rw, n, x, c);
 }
 
+/* Whether c is reduced from x itself: then x - c is there to keep the digits that logsumexp(x) - c would cancel. */
+static bool reduced_from(const lf_rw *rw, lf_node c, lf_node x)
+{
+    while (lf_kind_of(rw->g, c) == LF_VIEW)
+        c = lf_rw_arg(rw, c, 0);
+    return lf_kind_of(rw->g, c) == LF_REDUCE && lf_rw_arg(rw, c, 0) == x;
+}
+
 /* The same for a c that is computed. GUARDED: -Inf + Inf among the elements. */
 static lf_node logsumexp_row_shift(lf_rw *rw, lf_node n)
 {
     lf_node x, c;
     if (!find_shift(rw, n, &x, &c) || lf_rw_fixed(rw, c) || !has_rows_of(rw, c, n))
         return LF_KEEP;
+    if (reduced_from(rw, c, x))
+        return lf_rw_refuse(rw, "the shift comes from the value itself, and taken out of it would cost digits");
     if (!alone(rw, lf_rw_arg(rw, n, 0), "the shifted value") || !lf_rw_may_guard(rw))
         return LF_KEEP;
     lf_rw_watch(rw, c);

@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The monoids over strips. put_NAME is the text of monoids.def, a vector of columns at a time. fold_NAME has, where a monoid
+ * allows it, a form in SUMS lanes, element i in lane i % SUMS, whatever the machine's vectors: faster, and closer to the true
+ * sum than one after the other. Included by kern_template.h. */
+#include "cpu/kern_math.h"
+
+enum { SUMS = 32, SUM_VECS = SUMS / KERN_LANES }; /* so that some additions are under way at once on any machine */
+
+/* ---- column form ---- */
+
+#if defined(__clang__)
+#pragma clang diagnostic push
+#pragma clang diagnostic ignored "-Wkeyword-macro"
+#endif
+#define float vec
+#define LF_MONOID(name, states, results, flops, identity, PUT, ...)                                                  \
+    /* n: a multiple of KERN_LANES */                                                                                \
+    static void put_whole_##name(int64_t n, const real *xs, real *state, int64_t lds)                                \
+    {                                                                                                                \
+        for (int64_t j = 0; j < n; j += KERN_LANES) {                                                                \
+            const vec x = load(xs + j);                                                                              \
+            vec s0 = load(state + j), s1 = {0}, s2 = {0};                                                            \
+            if (states > 1)                                                                                          \
+                s1 = load(state + lds + j);                                                                          \
+            if (states > 2)                                                                                          \
+                s2 = load(state + 2 * lds + j);                                                                      \
+            PUT                                                                                                      \
+            store(state + j, s0);                                                                                    \
+            if (states > 1)                                                                                          \
+                store(state + lds + j, s1);                                                                          \
+            if (states > 2)                                                                                          \
+                store(state + 2 * lds + j, s2);                                                                      \
+        }                                                                                                            \
+    }                                                                                                                \
+    static void put_##name(int64_t n, const real *xs, real *state, int64_t lds)                                      \
+    {                                                                                                                \
+        put_strip(put_whole_##name, states, n, xs, state, lds);                                                      \
+    }
+
+typedef void put_fn(int64_t n, const real *xs, real *state, int64_t lds);
+
+/* Contract: kern.h's put. Whole vectors, then the rest in a copy made whole. */
+static inline void put_strip(put_fn *whole_vectors, int states, int64_t n, const real *xs, real *state, int64_t lds)
+{
+    assert(n >= 0 && n <= LF_STRIP && lds >= n);
+    const int64_t rest = n % KERN_LANES, whole = n - rest;
+    whole_vectors(whole, xs, state, lds);
+    if (rest > 0) {
+        real last_x[KERN_LANES], last[3 * KERN_LANES];
+        store(last_x, load_some(rest, xs + whole, 0.0f));
+        for (int s = 0; s < states; s++)
+            store(last + s * KERN_LANES, load_some(rest, state + s * lds + whole, 0.0f));
+        whole_vectors(KERN_LANES, last_x, last, KERN_LANES);
+        for (int s = 0; s < states; s++)
+            store_some(rest, state + s * lds + whole, load(last + s * KERN_LANES));
+    }
+}
+
+#include "ir/monoids.def"
+#undef LF_MONOID
+#undef float
+#if defined(__clang__)
+#pragma clang diagnostic pop
+#endif
+
+/* ---- in lanes ---- */
+
+/* DO, once for each vector x of xs[0..n) with sum number v; `rest` in lanes past the end, DO then changes nothing. */
+#define FOR_VECTORS(REST, DO)                                                                                        \
+    do {                                                                                                             \
+        int64_t i_ = 0;                                                                                              \
+        for (; i_ + SUMS <= n; i_ += SUMS) {                                                                         \
+            UNROLL                                                                                                   \
+            for (int v = 0; v < SUM_VECS; v++) {                                                                     \
+                const vec x = load(xs + i_ + v * KERN_LANES);                                                        \
+                DO                                                                                                   \
+            }                                                                                                        \
+        }                                                                                                            \
+        UNROLL                                                                                                       \
+        for (int v = 0; v < SUM_VECS; v++, i_ += KERN_LANES)                                                         \
+            if (i_ < n) {                                                                                            \
+                const vec x = n - i_ < KERN_LANES ? load_some(n - i_, xs + i_, (REST)) : load(xs + i_);              \
+                DO                                                                                                   \
+            }                                                                                                        \
+    } while (0)
+
+/* ((0 + 16) + (8 + 24)) + ...: a tree, so that no lane waits for all others. */
+static inline float sum_of_lanes(vec *sum)
+{
+    union { vec v; float f[KERN_LANES]; } all;
+    UNROLL
+    for (int half = SUM_VECS / 2; half > 0; half /= 2)
+        for (int v = 0; v < half; v++)
+            sum[v] += sum[v + half];
+    all.v = sum[0];
+    for (int half = KERN_LANES / 2; half > 0; half /= 2)
+        for (int i = 0; i < half; i++)
+            all.f[i] += all.f[i + half];
+    return all.f[0];
+}
+
+static void fold_sum(int64_t n, const float *xs, float *state)
+{
+    vec sum[SUM_VECS] = {{0}};
+    FOR_VECTORS(0.0f, { sum[v] += x; });
+    state[0] = sum_of_lanes(sum);
+}
+
+static void fold_mean(int64_t n, const float *xs, float *state)
+{
+    fold_sum(n, xs, state);
+}
+
+static void fold_meansquare(int64_t n, const float *xs, float *state)
+{
+    vec sum[SUM_VECS] = {{0}};
+    FOR_VECTORS(0.0f, { sum[v] = mul_add(x, x, sum[v]); });
+    state[0] = sum_of_lanes(sum);
+}
+
+static bool any(ivec mask)
+{
+    union { ivec v; int32_t i[KERN_LANES]; } all = {.v = mask};
+    int32_t some = 0;
+    for (int i = 0; i < KERN_LANES; i++)
+        some |= all.i[i];
+    return some != 0;
+}
+
+/* A NaN may get lost among the lanes, but not that there was one. */
+#define FOLD_EXTREME(name, START, BETTER, BEATS)                                                                     \
+    static void fold_##name(int64_t n, const float *xs, float *state)                                                \
+    {                                                                                                                \
+        vec best[SUM_VECS];                                                                                          \
+        ivec nan[SUM_VECS];                                                                                          \
+        UNROLL                                                                                                       \
+        for (int v = 0; v < SUM_VECS; v++) {                                                                         \
+            best[v] = wide(START);                                                                                   \
+            nan[v] = (ivec){0};                                                                                      \
+        }                                                                                                            \
+        FOR_VECTORS(START, {                                                                                         \
+            best[v] = BETTER(best[v], x);                                                                            \
+            nan[v] |= x != x;                                                                                        \
+        });                                                                                                          \
+        UNROLL                                                                                                       \
+        for (int v = 1; v < SUM_VECS; v++) {                                                                         \
+            best[0] = BETTER(best[0], best[v]);                                                                      \
+            nan[0] |= nan[v];                                                                                        \
+        }                                                                                                            \
+        union { vec v; float f[KERN_LANES]; } all = {.v = best[0]};                                                  \
+        float of_all = all.f[0];                                                                                     \
+        for (int i = 1; i < KERN_LANES; i++)                                                                         \
+            of_all = of_all BEATS all.f[i] ? of_all : all.f[i];                                                      \
+        state[0] = any(nan[0]) ? NAN : of_all;                                                                       \
+    }
+FOLD_EXTREME(max, -INFINITY, greatest, >)
+FOLD_EXTREME(min, INFINITY, least, <)
+
+/* Two passes: the largest, then the sum. All -Inf (or nothing at all) has sum 0, a NaN or +Inf among them makes it
+ * NaN. */
+static void fold_maxsumexp(int64_t n, const float *xs, float *state)
+{
+    fold_max(n, xs, state);
+    const vec largest = wide(state[0]);
+    vec sum[SUM_VECS] = {{0}};
+    if (state[0] != -INFINITY)
+        FOR_VECTORS(-INFINITY, { sum[v] += exp(x - largest); });
+    state[1] = sum_of_lanes(sum);
+}
+
+/* Two passes: the mean, then the squared distances from it, corrected for the mean's own rounding (Chan, Golub,
+ * LeVeque, 1983, the corrected two-pass algorithm). Where that is not finite the elements are put in one by one, which
+ * overflows later and has NaN and Inf where the monoid puts them. */
+static void fold_moments(int64_t n, const float *xs, float *state)
+{
+    state[0] = state[1] = state[2] = 0.0f;
+    if (n == 0)
+        return;
+    vec sum[SUM_VECS] = {{0}}, off[SUM_VECS] = {{0}}, off_squares[SUM_VECS] = {{0}};
+    FOR_VECTORS(0.0f, { sum[v] += x; });
+    const float mean = sum_of_lanes(sum) / (float)n;
+    FOR_VECTORS(mean, {
+        const vec d = x - mean;
+        off[v] += d;
+        off_squares[v] = mul_add(d, d, off_squares[v]);
+    });
+    const float error = sum_of_lanes(off), shift = error / (float)n;
+    const float squares = sum_of_lanes(off_squares) - error * shift;
+    if (mean - mean == 0.0f && squares - squares == 0.0f) {
+        state[0] = (float)n;
+        state[1] = mean + shift;
+        state[2] = squares > 0.0f ? squares : 0.0f;
+        return;
+    }
+    for (int64_t i = 0; i < n; i++)
+        put_moments(1, xs + i, state, 1);
+}
+
+/* ---- the table's entries: the form above where a monoid has one, otherwise put after put ---- */
+
+#define OWN_FOLD_sum ~, fold_sum
+#define OWN_FOLD_mean ~, fold_mean
+#define OWN_FOLD_meansquare ~, fold_meansquare
+#define OWN_FOLD_max ~, fold_max
+#define OWN_FOLD_min ~, fold_min
+#define OWN_FOLD_maxsumexp ~, fold_maxsumexp
+#define OWN_FOLD_moments ~, fold_moments
+
+#define LF_MONOID(name, ...)                                                                                         \
+    static inline void one_by_one_##name(int64_t n, const float *xs, float *state)                                   \
+    {                                                                                                                \
+        lf_monoid_identity(LF_MONOID_##name, state);                                                                 \
+        for (int64_t i = 0; i < n; i++)                                                                              \
+            put_##name(1, xs + i, state, 1);                                                                         \
+    }                                                                                                                \
+    static void fold_strip_##name(int64_t n, const float *xs, float *state)                                          \
+    {                                                                                                                \
+        assert(n >= 0 && n <= LF_STRIP);                                                                             \
+        OWN_OR(OWN_FOLD_##name, one_by_one_##name)(n, xs, state);                                                    \
+    }
+#include "ir/monoids.def"
+#undef LF_MONOID

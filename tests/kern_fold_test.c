@@ -1,0 +1,236 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The monoids of every table: fold and put against one element after the other, in double precision; parts combined. */
+#include "cpu_support.h"
+
+#include <tgmath.h>
+
+enum { LONGEST = 70, GUARD = 32 };
+#define UNIT         0x1p-24
+#define sel(p, u, v) ((p) ? (u) : (v)) /* as monoids.def uses it */
+
+static const float odd[] = {NAN, INFINITY, -INFINITY};
+
+static int64_t cases; /* of the test that runs */
+
+static int begin(void **state)
+{
+    (void)state;
+    cases = 0;
+    return 0;
+}
+
+static int some_ran(void **state)
+{
+    (void)state;
+    return cases > 0 ? 0 : -1;
+}
+
+/* One element after the other in double precision: the text of monoids.def again. */
+#if defined(__clang__)
+#pragma clang diagnostic push
+#pragma clang diagnostic ignored "-Wkeyword-macro"
+#endif
+#define float double
+#define LF_MONOID(name, states, results, flops, identity, PUT, ...)                                                    \
+    static void sequence_##name(int64_t n, const void *elements, double *state)                                        \
+    {                                                                                                                  \
+        double s0 = 0, s1 = 0, s2 = 0;                                                                                 \
+        identity for (int64_t i = 0; i < n; i++)                                                                       \
+        {                                                                                                              \
+            const double x = element(elements, i);                                                                     \
+            PUT                                                                                                        \
+        }                                                                                                              \
+        state[0] = s0, state[1] = s1, state[2] = s2;                                                                   \
+    }
+static double element(const void *elements, int64_t i);
+#include "ir/monoids.def"
+#undef LF_MONOID
+#undef float
+#if defined(__clang__)
+#pragma clang diagnostic pop
+#endif
+static double element(const void *elements, int64_t i)
+{
+    return ((const float *)elements)[i];
+}
+static void (*const sequence[])(int64_t, const void *, double *) = {
+#define LF_MONOID(name, ...) sequence_##name,
+#include "ir/monoids.def"
+#undef LF_MONOID
+};
+
+static void fold_case(const lf_kern *kern, lf_monoid m, const float *x, int64_t n)
+{
+    const lf_monoid_info *row = lf_monoid_row(m);
+    float s[LF_MAX_STATE + 1];
+    double ref[LF_MAX_STATE], size = 0, squares = 0;
+    rig_fill(s, LF_MAX_STATE + 1);
+    kern->fold[m](n, x, s);
+    sequence[m](n, x, ref);
+    for (int64_t i = 0; i < n; i++) {
+        size += fabs((double)x[i]);
+        squares += (double)x[i] * (double)x[i];
+    }
+    assert_true(rig_is_poison(s[row->states]));
+    for (int i = 0; i < row->states; i++, cases++) {
+        /* n roundings of what was added: elements, or their squares */
+        double bound =
+            (double)(n + 4) * UNIT * fmax(fabs(ref[i]), m == LF_MONOID_meansquare || i == 2 ? squares : size);
+        if (isinf(ref[i]) ? (double)s[i] != ref[i] : !(fabs((double)s[i] - ref[i]) <= bound))
+            fail_msg("%s: fold %s of %d, state %d is %.9g, not %.17g", kern->isa, row->name, (int)n, i, (double)s[i],
+                     ref[i]);
+    }
+}
+
+static bool same_class(float a, float b)
+{
+    return isnan(a) ? isnan(b) : isinf(a) ? a == b : isfinite(b);
+}
+
+/* NaN and Inf, one or two of them, in every lane: where put after put leaves them. */
+static void fold_specials(const lf_kern *kern, lf_monoid m)
+{
+    float x[67];
+    lf_rng r = lf_rng_seed(5, "specials");
+    for (int n = 1; n <= 67; n += 11)
+        for (int first = 0; first < n; first++)
+            for (int kind = 0; kind < 9; kind++) {
+                int second = (int)(lf_rng_u64(&r) % (uint64_t)n);
+                for (int i = 0; i < n; i++)
+                    x[i] = lf_rng_uniform(&r, -4, 4);
+                x[first] = odd[kind / 3];
+                if (second != first)
+                    x[second] = odd[kind % 3];
+                float s[LF_MAX_STATE], t[LF_MAX_STATE];
+                kern->fold[m](n, x, s);
+                lf_monoid_identity(m, t);
+                for (int i = 0; i < n; i++)
+                    kern->put[m](1, x + i, t, 1);
+                for (int i = 0; i < lf_monoid_row(m)->states; i++, cases++)
+                    if (!same_class(s[i], t[i]))
+                        fail_msg("%s: fold %s of %d, state %d: %g where put leaves %g", kern->isa,
+                                 lf_monoid_row(m)->name, n, i, (double)s[i], (double)t[i]);
+            }
+    for (int i = 0; i < 67; i++)
+        x[i] = -INFINITY;
+    float s[LF_MAX_STATE], t[LF_MAX_STATE];
+    kern->fold[m](67, x, s);
+    lf_monoid_identity(m, t);
+    for (int i = 0; i < 67; i++)
+        kern->put[m](1, x + i, t, 1);
+    for (int i = 0; i < lf_monoid_row(m)->states; i++)
+        assert_true(same_class(s[i], t[i]));
+}
+
+static void folds_are_sequences(void **state)
+{
+    (void)state;
+    float x[LF_STRIP], far[LF_STRIP];
+    lf_rng r = lf_rng_seed(6, "folds");
+    for (int i = 0; i < LF_STRIP; i++) {
+        x[i] = lf_rng_uniform(&r, -4, 4);
+        far[i] = lf_rng_uniform(&r, 999, 1001); /* a mean far from 0: what moments are for */
+    }
+    for (size_t t = 0; lf_kern_at(t); t++)
+        for (int m = 0; m < LF_MONOID_COUNT; m++) {
+            for (int64_t n = 0; n <= LF_STRIP; n = n == LONGEST ? 255 : n + 1) {
+                fold_case(lf_kern_at(t), (lf_monoid)m, x, n);
+                fold_case(lf_kern_at(t), (lf_monoid)m, far, n);
+            }
+            fold_specials(lf_kern_at(t), (lf_monoid)m);
+        }
+}
+
+/* The variance of numbers around 1000 keeps its digits. */
+static void moments_are_centred(void **state)
+{
+    (void)state;
+    float x[LF_STRIP];
+    lf_rng r = lf_rng_seed(7, "centred");
+    for (int i = 0; i < LF_STRIP; i++)
+        x[i] = lf_rng_uniform(&r, 999, 1001);
+    double ref[LF_MAX_STATE];
+    sequence[LF_MONOID_moments](LF_STRIP, x, ref);
+    for (size_t t = 0; lf_kern_at(t); t++, cases++) {
+        float s[LF_MAX_STATE];
+        lf_kern_at(t)->fold[LF_MONOID_moments](LF_STRIP, x, s);
+        assert_true(fabs((double)s[1] - ref[1]) <= 2 * UNIT * ref[1]);
+        assert_true(fabs((double)s[2] - ref[2]) <= 1e-5 * ref[2]);
+    }
+}
+
+/* Columns side by side, each as if it were alone; strides between states; nothing else written. */
+static void put_case(const lf_kern *kern, lf_monoid m, int64_t n, int64_t lds)
+{
+    enum { ROWS = 5 };
+    const int states = lf_monoid_row(m)->states;
+    float state[LF_MAX_STATE * (LONGEST + 8) + GUARD], x[LONGEST], alone[LONGEST][LF_MAX_STATE];
+    lf_rng r = lf_rng_seed(8, "put");
+    rig_fill(state, (int64_t)(sizeof state / sizeof state[0]));
+    for (int64_t j = 0; j < n; j++) {
+        lf_monoid_identity(m, alone[j]);
+        for (int s = 0; s < states; s++)
+            state[s * lds + j] = alone[j][s];
+    }
+    for (int row = 0; row < ROWS; row++) {
+        for (int64_t j = 0; j < n; j++) {
+            x[j] = lf_rng_u64(&r) % 16 ? lf_rng_uniform(&r, -4, 4) : odd[lf_rng_u64(&r) % 3];
+            kern->put[m](1, x + j, alone[j], 1);
+        }
+        kern->put[m](n, x, state, lds);
+    }
+    for (int64_t i = 0; i < (int64_t)(sizeof state / sizeof state[0]); i++, cases++) {
+        int64_t s = i / lds, j = i % lds;
+        if (s >= states || j >= n)
+            assert_true(rig_is_poison(state[i]));
+        else
+            assert_true(rig_bits(state[i]) == rig_bits(alone[j][s]) || (isnan(state[i]) && isnan(alone[j][s])));
+    }
+}
+
+static void puts_go_by_columns(void **state)
+{
+    (void)state;
+    for (size_t t = 0; lf_kern_at(t); t++)
+        for (int m = 0; m < LF_MONOID_COUNT; m++)
+            for (int64_t n = 1; n <= LONGEST; n++) {
+                put_case(lf_kern_at(t), (lf_monoid)m, n, n);
+                put_case(lf_kern_at(t), (lf_monoid)m, n, n + 7);
+            }
+}
+
+/* Parts combined in order are the whole; an empty part changes nothing. */
+static void parts_combine(void **state)
+{
+    (void)state;
+    float x[LF_STRIP];
+    lf_rng r = lf_rng_seed(9, "parts");
+    for (int i = 0; i < LF_STRIP; i++)
+        x[i] = lf_rng_uniform(&r, -4, 4);
+    for (int m = 0; m < LF_MONOID_COUNT; m++)
+        for (int64_t cut = 0; cut <= LF_STRIP; cut++) {
+            float s[LF_MAX_STATE], t[LF_MAX_STATE], result[LF_MAX_RESULTS];
+            double ref[LF_MAX_STATE];
+            lf_kern_at(0)->fold[m](cut, x, s);
+            lf_kern_at(0)->fold[m](LF_STRIP - cut, x + cut, t);
+            lf_monoid_combine((lf_monoid)m, s, t);
+            sequence[m](LF_STRIP, x, ref);
+            for (int i = 0; i < lf_monoid_row((lf_monoid)m)->states; i++, cases++)
+                assert_true(fabs((double)s[i] - ref[i]) <= 1e-5 * fmax(1, fabs(ref[i])));
+            lf_monoid_finish((lf_monoid)m, s, LF_STRIP, result);
+            for (int i = 0; i < lf_monoid_row((lf_monoid)m)->results; i++)
+                assert_true(isfinite(result[i]));
+        }
+}
+
+int main(void)
+{
+#define TEST(f) cmocka_unit_test_setup_teardown(f, begin, some_ran)
+    const struct CMUnitTest tests[] = {
+        TEST(folds_are_sequences),
+        TEST(moments_are_centred),
+        TEST(puts_go_by_columns),
+        TEST(parts_combine),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
