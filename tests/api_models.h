@@ -34,7 +34,7 @@ static const spread_model spread[] = {
      "input x f32[B, 21]\ninput y f32[B, 21]\nparam w f32[34, 21]\na = add(x, y)\nb = linear(a, w)\nc = tanh(b)\n"
      "d = mean(c, dim=1)\nreturn c, d\n", 34},
     {"matmul of inputs", "input x f32[B, 17]\ninput y f32[17, 19]\na = matmul(x, y)\nb = relu(a)\nreturn b\n", 17},
-    {"over the batch", "input x f32[B, 23]\na = exp(x)\nb = sum(a, dim=0)\nc = max(x, dim=[0, 1])\nreturn b, c\n", 200},
+    {"over the batch", "input x f32[B, 23]\na = exp(x)\nb = sum(a, dim=0)\nc = logsumexp(x, dim=[0, 1])\nreturn b, c\n", 200},
     {"fixed batch", "input x f32[7, 33]\nparam w f32[18, 33]\na = linear(x, w)\nb = mean(a, dim=1)\nc = sigmoid(b)\nreturn c\n", 33},
     {"transposed", "input x f32[B, S, 6]\nparam w f32[9, 6]\na = transpose(x, 0, 1)\nb = linear(a, w)\nc = softmax(b, dim=2)\nreturn c\n", 9},
     {"returned as they are", "input x f32[B, 5]\nparam w f32[3, 4]\na = relu(x)\nb = clone(x)\nreturn x, w, a, a, b\n", 1},

@@ -316,6 +316,22 @@ static void verify_catches_corruption(void **state)
     verify_finds("output 0");
 }
 
+/* What PyTorch refuses once the batch is known. */
+static void extents_that_cannot_be_run(void **state)
+{
+    (void)state;
+    const char text[] = "input x f32[B, 4]\na = batch_norm(x, None, None, training=true)\nb = max(x, dim=0)\n"
+                        "c = group_norm(x, num_groups=4)\nreturn a, b, c\n";
+    assert_int_equal(lf_text_read(&g, "model", text, sizeof text - 1), LF_OK);
+    assert_int_equal(lf_graph_check_dims(&g, (int64_t[]){2}, &diag), LF_OK);
+    assert_int_equal(lf_graph_check_dims(&g, (int64_t[]){1}, &diag), LF_ERR_DATA);
+    assert_non_null(strstr(diag.text, "a: batch_norm over one value"));
+    assert_int_equal(lf_graph_check_dims(&g, (int64_t[]){0}, &diag), LF_ERR_DATA);
+    assert_non_null(strstr(diag.text, "b: max of no elements"));
+    assert_int_equal(lf_graph_check_dims(&g, (int64_t[]){(int64_t)1 << 60}, &diag), LF_ERR_DATA);
+    assert_int_equal(lf_graph_check_dims(&g, (int64_t[]){-1}, &diag), LF_ERR_DATA);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -331,6 +347,7 @@ int main(void)
         TEST(binding_mistakes),
         TEST(defaults_without_attrs),
         TEST(verify_catches_corruption),
+        TEST(extents_that_cannot_be_run),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

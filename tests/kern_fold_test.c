@@ -209,14 +209,16 @@ static void parts_combine(void **state)
         x[i] = lf_rng_uniform(&r, -4, 4);
     for (int m = 0; m < LF_MONOID_COUNT; m++)
         for (int64_t cut = 0; cut <= LF_STRIP; cut++) {
-            float s[LF_MAX_STATE], t[LF_MAX_STATE], result[LF_MAX_RESULTS];
-            double ref[LF_MAX_STATE];
-            lf_kern_at(0)->fold[m](cut, x, s);
+            float t[LF_MAX_STATE], result[LF_MAX_RESULTS];
+            double ref[LF_MAX_STATE], s[LF_MAX_STATE];
+            lf_monoid_begin((lf_monoid)m, s);
+            lf_kern_at(0)->fold[m](cut, x, t);
+            lf_monoid_combine((lf_monoid)m, s, t);
             lf_kern_at(0)->fold[m](LF_STRIP - cut, x + cut, t);
             lf_monoid_combine((lf_monoid)m, s, t);
             sequence[m](LF_STRIP, x, ref);
             for (int i = 0; i < lf_monoid_row((lf_monoid)m)->states; i++, cases++)
-                assert_true(fabs((double)s[i] - ref[i]) <= 1e-5 * fmax(1, fabs(ref[i])));
+                assert_true(fabs(s[i] - ref[i]) <= 1e-5 * fmax(1, fabs(ref[i])));
             lf_monoid_finish((lf_monoid)m, s, LF_STRIP, result);
             for (int i = 0; i < lf_monoid_row((lf_monoid)m)->results; i++)
                 assert_true(isfinite(result[i]));

@@ -157,22 +157,22 @@ static void gemm_rows_are_alike(void **state)
 static void dot_case(const lf_kern *kern, int64_t k, bool exact)
 {
     enum { SHIFTS = 4 };
-    float *x = malloc(sizeof(float) * (size_t)(k + SHIFTS)), *w = malloc(sizeof(float) * (size_t)(k + SHIFTS));
+    float *x = malloc(sizeof(float) * (size_t)(k + SHIFTS));
+    double *w = malloc(sizeof(double) * (size_t)(k + SHIFTS)), first = 0;
     assert_true(x && w);
-    float first = 0;
     for (int shift = 0; shift < SHIFTS; shift++, cases++) {
         lf_rng r = lf_rng_seed(3, "dot");
         double sum = 0, size = 0;
         for (int64_t i = 0; i < k; i++) {
             x[shift + i] = exact ? (float)((int)(lf_rng_u64(&r) % 9) - 4) : lf_rng_uniform(&r, -1, 1);
-            w[SHIFTS - 1 - shift + i] = exact ? (float)((int)(lf_rng_u64(&r) % 9) - 4) : lf_rng_uniform(&r, -1, 1);
-            sum += (double)x[shift + i] * (double)w[SHIFTS - 1 - shift + i];
-            size += fabs((double)x[shift + i] * (double)w[SHIFTS - 1 - shift + i]);
+            w[SHIFTS - 1 - shift + i] = exact ? (double)((int)(lf_rng_u64(&r) % 9) - 4) : 2 * lf_rng_unit(&r) - 1;
+            sum += (double)x[shift + i] * w[SHIFTS - 1 - shift + i];
+            size += fabs((double)x[shift + i] * w[SHIFTS - 1 - shift + i]);
         }
-        float y = kern->dot(k, x + shift, w + SHIFTS - 1 - shift);
+        double y = kern->dot(k, x + shift, w + SHIFTS - 1 - shift);
         first = shift == 0 ? y : first;
-        if (rig_bits(y) != rig_bits(first) || !(fabs((double)y - sum) <= (exact ? 0 : (double)k * UNIT * size)))
-            fail_msg("%s: dot K=%d is %.9g, not %.17g", kern->isa, (int)k, (double)y, sum);
+        if (memcmp(&y, &first, sizeof y) != 0 || !(fabs(y - sum) <= (exact ? 0 : (double)k * DBL_EPSILON * size)))
+            fail_msg("%s: dot K=%d is %.17g, not %.17g", kern->isa, (int)k, y, sum);
     }
     free(x);
     free(w);

@@ -139,14 +139,14 @@ static int64_t stored_bytes(const lf_plan *plan) { return lf_plan_intermediate_b
 
 CASE(reduced_tail_stays_reduced)
 {
-    const lf_plan *plan = plan_of("input x f32[B, 8]\nparam w f32[6, 8]\nparam c f32[6]\na = linear(x, w, c)\n"
+    const lf_plan *plan = plan_of("input x f32[B, 8]\nparam w f32[9, 8]\nparam c f32[9]\na = linear(x, w, c)\n"
                                   "b = logsumexp(a, dim=1, keepdim=true)\nd = leaky_relu(b)\ne = gelu(d)\nreturn e\n");
     GROUPS(plan, "linear+logsumexp+leaky_relu+gelu");
     const lf_group *g = &plan->group[0];
-    PHASES(g, "B x 6", "B x 1");
+    PHASES(g, "B x 9", "B x 1");
     assert_int_equal(g->schedule, LF_BY_ROWS);
     assert_int_equal(g->stats, 1);
-    assert_stat(g, 0, LF_MONOID_maxsumexp, LF_SPAN_ROW, "1", "6");
+    assert_stat(g, 0, LF_MONOID_maxsumexp, LF_SPAN_ROW, "1", "9");
     assert_int_equal(g->kepts, 0);
     assert_int_equal(g->phase[0].stores, 0);
     assert_null(g->why_apart);
@@ -155,6 +155,17 @@ CASE(reduced_tail_stays_reduced)
     assert_true(is_stored(plan, "x", LF_IN_INPUT) && is_stored(plan, "w", LF_PREPARED) && is_stored(plan, "a", LF_NOT_STORED));
     assert_true(is_stored(plan, "e", LF_IN_OUTPUT) && g->product.weight_fixed && !g->product.w_is_kn);
     assert_true(plan->packed_only[plan->where[named("w")]] && !plan->packed_only[plan->where[named("c")]]);
+    assert_true(!g->product.narrow && g->product.bias == LF_NONE);
+}
+
+/* Few columns: the product takes the bias in, and nothing else reads either. */
+CASE(narrow_products_add_their_bias)
+{
+    const lf_plan *plan = plan_of("input x f32[B, 8]\nparam w f32[8, 8]\nparam c f32[8]\na = linear(x, w, c)\nb = relu(a)\nreturn b\n");
+    const lf_group *g = &plan->group[0];
+    assert_true(g->product.narrow && g->product.bias == named("c"));
+    assert_int_equal(g->phase[0].steps, 2); /* product, relu */
+    assert_true(plan->packed_only[plan->where[named("w")]] && plan->packed_only[plan->where[named("c")]]);
 }
 
 CASE(elements_needed_again_are_kept)
@@ -575,7 +586,7 @@ CASE(golden_plans)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(reduced_tail_stays_reduced), TEST(elements_needed_again_are_kept), TEST(cheap_elements_are_computed_again),
+        TEST(reduced_tail_stays_reduced), TEST(narrow_products_add_their_bias), TEST(elements_needed_again_are_kept), TEST(cheap_elements_are_computed_again),
         TEST(one_statistic_serves_logsumexp_and_softmax), TEST(segments_and_windows), TEST(norms_over_several_extents),
         TEST(a_norm_before_a_product_joins_it), TEST(residuals), TEST(two_linears_are_two_groups),
         TEST(a_diamond_with_a_product_between_makes_no_cycle), TEST(rows_and_columns_at_once_stand_apart),

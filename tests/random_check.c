@@ -261,6 +261,10 @@ static bool check_part(subject *s, lf_program *program)
         return true;
     int64_t from = rnd_below(&s->r, (int)whole), rows = 1 + rnd_below(&s->r, (int)(whole - from));
     s->graph.dims[symbol] = s->batch = rows;
+    if (lf_graph_check_dims(&s->graph.g, s->graph.dims, &s->graph.diag) != LF_OK) { /* a statistic of one value */
+        s->graph.dims[symbol] = s->batch = whole;
+        return true;
+    }
     float **out = run(s, "part of the rows", program, s->leaf, from);
     bool ok = out != NULL;
     for (int32_t o = 0; ok && o < outputs(s); o++) {

@@ -14,7 +14,7 @@ lf_status rnd_graph_read(const rnd_case *c, rnd_graph *out)
         status = lf_text_read(&out->g, "random", c->text, strlen(c->text));
     for (int i = 0; status == LF_OK && i < out->g.symbols; i++)
         out->dims[i] = strcmp(out->g.symbol[i], "B") == 0 ? c->b : c->s;
-    return status;
+    return status == LF_OK ? lf_graph_check_dims(&out->g, out->dims, &out->diag) : status;
 }
 
 void rnd_graph_free(rnd_graph *g) { lf_arena_free(&g->arena); }

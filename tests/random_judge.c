@@ -151,12 +151,14 @@ static double read_arg(const noise *z, lf_node n, int slot, int64_t i)
     return read_bound(&z->bound[arg], at);
 }
 
-/* What the formula of a pointwise op may lose at element i: the most of three neighbours. Attributes are f32 to it. */
-static double lost(const noise *z, lf_node n, int64_t i, const double *numbers)
+/* What the formula of a pointwise op may lose at element i: the most of three neighbours. Attributes are f32 to it. What it gives in
+ * double may differ from `value` too, where one of the two cancels and the other does not. */
+static double lost(const noise *z, lf_node n, int64_t i, const double *numbers, double value)
 {
     lf_op op = z->graph->g.node[n].op;
     float x = (float)read_arg(z, n, 0, i), y = lf_op_row(op)->arg_count > 1 ? (float)read_arg(z, n, 1, i) : 0.0f;
-    double most = 0;
+    double most = fabs(formula[op].f64((double)x, (double)y, 0, numbers[0], numbers[1], numbers[2]) - value);
+    most = isfinite(most) ? most : 0.0;
     for (int k = -1; k < 2 && isfinite(x) && isfinite(y); k++) {
         float near = x * (1.0f + (float)k * 0x1p-22f);
         double off = fabs((double)formula[op].f32(near, y, 0, (float)numbers[0], (float)numbers[1], (float)numbers[2]) -
@@ -212,7 +214,7 @@ static bool compute(noise *z, lf_node n)
             amount += 2.0 * fabs(out[i] - beside[i]);
         amount = isfinite(amount) ? amount : 0.0;
         if (formulaic && isfinite(out[i]) && !z->quiet)
-            amount += lost(z, n, i, numbers);
+            amount += lost(z, n, i, numbers, out[i]);
         out[i] = rounded(&z->r, out[i], z->quiet ? 0.0 : amount);
         z->all_finite = z->all_finite && isfinite(out[i]);
     }

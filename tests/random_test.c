@@ -131,7 +131,8 @@ static int print_ops(const job *j)
         if (!lf_op_public((lf_op)op))
             continue;
         printf("%s%s %lld", column++ % 10 ? ", " : "\n  ", lf_op_row((lf_op)op)->name, (long long)j->sum.op[op]);
-        missing += j->sum.op[op] == 0;
+        if (j->sum.op[op] == 0 && ++missing)
+            printf(" (never)");
     }
     printf("\n");
     return missing;
@@ -143,7 +144,8 @@ static int print_rules(const job *j)
     printf("rules (fired / switched off):");
     for (int i = 0; lf_rule_at((size_t)i); i++) {
         printf("%s%s %lld/%lld", i % 6 ? ", " : "\n  ", lf_rule_at((size_t)i)->name, (long long)j->sum.fired[i], (long long)j->sum.off[i]);
-        missing += j->sum.fired[i] == 0 || j->sum.off[i] == 0;
+        if ((j->sum.fired[i] == 0 || j->sum.off[i] == 0) && ++missing)
+            printf(" (never)");
     }
     printf("\n");
     return missing;

@@ -75,22 +75,19 @@ static int open_input(const cli_session *s, cli_tensor *t)
     return CLI_OK;
 }
 
-/* Learns the named extents that were not told from the data, so that choices are weighed by the sizes that will run. An
- * axis is of a name if its extent follows that name's value. What does not fit is found when the inputs are bound. */
-static void learn_dims(cli_session *s, const cli_tensors *inputs)
+/* Extents that were told must be those of the data. Untold ones are not guessed from it: choices would be weighed by them, and a row's bits then
+ * depend on its neighbours. An axis is of a name if its extent follows that name's value. */
+static int check_told_dims(const cli_session *s, const cli_tensors *inputs)
 {
-    for (size_t dim = 0; dim < s->dim_count; dim++) {
-        bool known = s->dim_told[dim];
-        for (size_t i = 0; i < inputs->count; i++) {
+    for (size_t dim = 0; dim < s->dim_count; dim++)
+        for (size_t i = 0; s->dim_told[dim] && i < inputs->count; i++) {
             const cli_tensor *t = &inputs->at[i];
-            for (int axis = 0; axis < t->rank && axis < lf_model_port_rank(s->model, LF_PORT_INPUT, i); axis++) {
-                if (!known && t->extents[axis] > 0 && cli_dim_follows(s, LF_PORT_INPUT, i, axis, dim) == 1) {
-                    s->dims[dim] = t->extents[axis];
-                    known = true;
-                }
-            }
+            for (int axis = 0; axis < t->rank && axis < lf_model_port_rank(s->model, LF_PORT_INPUT, i); axis++)
+                if (cli_dim_follows(s, LF_PORT_INPUT, i, axis, dim) == 1 && t->extents[axis] != s->dims[dim])
+                    return cli_fail("%s is said to be %lld, but it is %lld in input %s", lf_model_dim_name(s->model, dim),
+                                    (long long)s->dims[dim], (long long)t->extents[axis], t->name);
         }
-    }
+    return CLI_OK;
 }
 
 static int open_inputs(cli_session *s, cli_tensors *inputs)
@@ -100,9 +97,7 @@ static int open_inputs(cli_session *s, cli_tensors *inputs)
         code = check_names(&s->options->inputs, "input", inputs);
     for (size_t i = 0; i < inputs->count && code == CLI_OK; i++)
         code = open_input(s, &inputs->at[i]);
-    if (code == CLI_OK)
-        learn_dims(s, inputs);
-    return code;
+    return code == CLI_OK ? check_told_dims(s, inputs) : code;
 }
 
 /* ---- data out ---- */

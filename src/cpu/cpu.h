@@ -17,7 +17,8 @@ typedef struct lf_cpu_instance lf_cpu_instance;
  * param: one per node of the plan's graph, the values of its parameters (borrowed while the weights live: a parameter that nothing folds
  *        or packs is read in place).
  * pack:  false leaves products' weights unpacked, to be packed strip by strip at each call (plans that rarely run).
- * finite (may be NULL): set to whether every parameter the plan reads and every prepared tensor is finite.
+ * finite (may be NULL): set to whether every parameter the plan reads and every prepared tensor is finite, and rounding lost none of the
+ *        latter to underflow: if not, folding may have changed what the model computes.
  * Fails: LF_ERR_NOMEM. */
 lf_status lf_cpu_weights_new(const lf_plan *plan, const lf_kern *kern, const float *const *param, bool pack, lf_pool *pool,
                              bool *finite, lf_cpu_weights **out, lf_diag *diag);

@@ -233,7 +233,8 @@ static lf_status phase_numbers(building *b, const lf_group *group, int32_t index
     p->rows = plan->one_row ? 1 : g->rows;
     p->width = extent(b, plan->width);
     p->strips = lf_ceil_div(p->width, LF_STRIP);
-    p->along_rows = p->width == 1;
+    /* a tile of one column has gaps between its rows, so there rows are taken one by one */
+    p->along_rows = p->width == 1 && !(g->product.present && g->product.phase == index && !g->product.narrow);
     p->strip_by_strip = g->product.present && g->product.phase == index;
     p->watch = plan->watch;
     p->steps = plan->steps;
@@ -322,8 +323,8 @@ static void product_numbers(building *b, const lf_product *plan, const lf_kern *
     p->w_is_kn = plan->w_is_kn;
     p->n = extent(b, plan->n);
     p->k = extent(b, plan->k);
-    p->dots = lf_wants_dots(kern, p->n);
-    p->ldc = p->dots ? p->n : lf_min64(LF_STRIP, lf_round_up(p->n, kern->nr));
+    p->narrow = plan->narrow;
+    p->ldc = p->narrow ? p->n : lf_min64(LF_STRIP, lf_round_up(p->n, kern->nr));
     p->x_panel = lf_panel_floats(p->k, kern->mr);
     p->w_panel = lf_panel_floats(p->k, kern->nr);
     reach_sides(b, &plan->x, &p->x);

@@ -30,8 +30,8 @@ typedef struct lf_kern {
      * add: whether what c holds is added to. 1 <= k <= LF_KBLOCK. Always whole tiles: edges are padded by the caller. */
     void (*gemm)(int64_t k, const float *a, const float *b, float *c, int64_t ldc, bool add);
 
-    /* sum over k of x[k] * w[k], summed in LF_KBLOCK runs; lanes fixed by k alone. Any alignment. k >= 0. */
-    float (*dot)(int64_t k, const float *x, const float *w);
+    /* sum over k of x[k] * w[k] in double precision; lanes fixed by k alone. Any alignment. k >= 0. */
+    double (*dot)(int64_t k, const float *x, const double *w);
 
     /* out[i] = op's expression of x[i], y[i], z[i] and attr[0..2], 0 <= n <= LF_STRIP; out may be x, y or z itself.
      * Unused arguments may be NULL. By lf_op: NULL for ops without an expression of elements. */
@@ -44,10 +44,12 @@ typedef struct lf_kern {
     void (*put[LF_MONOID_COUNT])(int64_t n, const float *x, float *state, int64_t lds);
 } lf_kern;
 
-/* Shared by all tables (plain C, kern_common.c): identity, combine t (which comes after s) into s, finish. */
+/* Shared by all tables (plain C, kern_common.c). Partials meet in double precision: there may be thousands of them, and nothing else of a
+ * long sum is left to lose digits. Combines t, a fold's states that come after what s holds, into s; finishes n elements. */
 void lf_monoid_identity(lf_monoid m, float *s);
-void lf_monoid_combine(lf_monoid m, float *s, const float *t);
-void lf_monoid_finish(lf_monoid m, const float *s, float n, float *r);
+void lf_monoid_begin(lf_monoid m, double *s);
+void lf_monoid_combine(lf_monoid m, double *s, const float *t);
+void lf_monoid_finish(lf_monoid m, const double *s, double n, float *r);
 
 /* The tables this machine can run, best first; NULL past the end. */
 const lf_kern *lf_kern_at(size_t index);

@@ -6,11 +6,12 @@
 
 #include "cpu/kern_parts.h"
 
-/* A monoid's statements as functions. s, t: its states; r: its results. */
+/* A monoid's statements as functions, in double precision. s, t: its states; r: its results. */
 typedef struct monoid_fn {
-    void (*identity)(float *s);
-    void (*combine)(float *s, const float *t);
-    void (*finish)(const float *s, float n, float *r);
+    int states, results;
+    void (*identity)(double *s);
+    void (*combine)(double *s, const double *t);
+    void (*finish)(const double *s, double n, double *r);
 } monoid_fn;
 
 #define s0 (s[0])
@@ -21,16 +22,18 @@ typedef struct monoid_fn {
 #define t2 (t[2])
 #define r0 (r[0])
 #define r1 (r[1])
+#define float double /* the statements' own variables */
 #define LF_MONOID(name, states, results, flops, identity, put, combine, finish)                                      \
-    static void identity_##name(float *s) identity                                                                   \
-    static void combine_##name(float *s, const float *t) combine                                                     \
-    static void finish_##name(const float *s, float n, float *r)                                                     \
+    static void identity_##name(double *s) identity                                                                  \
+    static void combine_##name(double *s, const double *t) combine                                                   \
+    static void finish_##name(const double *s, double n, double *r)                                                  \
     {                                                                                                                \
         (void)n;                                                                                                     \
         finish                                                                                                       \
     }
 #include "ir/monoids.def"
 #undef LF_MONOID
+#undef float
 #undef s0
 #undef s1
 #undef s2
@@ -41,25 +44,39 @@ typedef struct monoid_fn {
 #undef r1
 
 static const monoid_fn monoid[LF_MONOID_COUNT] = {
-#define LF_MONOID(name, ...)                                                                        \
-    [LF_MONOID_##name] = {identity_##name, combine_##name, finish_##name},
+#define LF_MONOID(name, states, results, ...)                                                       \
+    [LF_MONOID_##name] = {states, results, identity_##name, combine_##name, finish_##name},
 #include "ir/monoids.def"
 #undef LF_MONOID
 };
 
-void lf_monoid_identity(lf_monoid m, float *s)
+void lf_monoid_begin(lf_monoid m, double *s)
 {
     monoid[m].identity(s);
 }
 
-void lf_monoid_combine(lf_monoid m, float *s, const float *t)
+void lf_monoid_identity(lf_monoid m, float *s)
 {
-    monoid[m].combine(s, t);
+    double state[LF_MAX_STATE];
+    monoid[m].identity(state);
+    for (int i = 0; i < monoid[m].states; i++)
+        s[i] = (float)state[i];
 }
 
-void lf_monoid_finish(lf_monoid m, const float *s, float n, float *r)
+void lf_monoid_combine(lf_monoid m, double *s, const float *t)
 {
-    monoid[m].finish(s, n, r);
+    double state[LF_MAX_STATE] = {0};
+    for (int i = 0; i < monoid[m].states; i++)
+        state[i] = t[i];
+    monoid[m].combine(s, state);
+}
+
+void lf_monoid_finish(lf_monoid m, const double *s, double n, float *r)
+{
+    double result[LF_MAX_RESULTS] = {0};
+    monoid[m].finish(s, n, result);
+    for (int i = 0; i < monoid[m].results; i++)
+        r[i] = (float)result[i];
 }
 
 /* Best first. */

@@ -60,44 +60,35 @@ static void gemm(int64_t k, const float *a, const float *b, float *c, int64_t ld
     }
 }
 
-/* The products of n <= LF_KBLOCK elements, summed lane by lane: element k goes to lane k % KERN_LANES of one of four
- * sums, so that four additions are under way at once. */
-static vec dot_run(int64_t n, const float *x, const float *w)
+/* Half as many lanes, in double precision. */
+enum { KERN_WIDE = KERN_LANES / 2 };
+typedef double wide __attribute__((vector_size(KERN_WIDE * sizeof(double)), may_alias));
+typedef double wide_anywhere __attribute__((vector_size(KERN_WIDE * sizeof(double)), aligned(sizeof(double)), may_alias));
+typedef float half_anywhere __attribute__((vector_size(KERN_WIDE * sizeof(float)), aligned(sizeof(float)), may_alias));
+
+/* Contract: kern.h. x, w: [k]. Element k goes to lane k % KERN_WIDE of one of four sums, so that four additions are under way at once. */
+static double dot(int64_t k, const float *x, const double *w)
 {
-    enum { SUMS = 4, STEP = SUMS * KERN_LANES };
-    vec sum[SUMS];
+    enum { SUMS = 4, STEP = SUMS * KERN_WIDE };
+    assert(k >= 0);
+    wide sum[SUMS];
     UNROLL
     for (int v = 0; v < SUMS; v++)
-        sum[v] = (vec){0};
-    int64_t k = 0;
-    for (; k + STEP <= n; k += STEP) {
+        sum[v] = (wide){0};
+    int64_t i = 0;
+    for (; i + STEP <= k; i += STEP) {
         UNROLL
         for (int v = 0; v < SUMS; v++)
-            sum[v] += *(const vec_anywhere *)(x + k + v * KERN_LANES) * *(const vec_anywhere *)(w + k + v * KERN_LANES);
+            sum[v] += __builtin_convertvector(*(const half_anywhere *)(x + i + v * KERN_WIDE), wide) *
+                      *(const wide_anywhere *)(w + i + v * KERN_WIDE);
     }
-    for (; k < n; k += KERN_LANES) {
-        /* What is missing from the last vector counts as 0 * 0. */
-        union { vec v; float f[KERN_LANES]; } last_x = {.v = {0}}, last_w = {.v = {0}};
-        for (int lane = 0; lane < KERN_LANES && k + lane < n; lane++) {
-            last_x.f[lane] = x[k + lane];
-            last_w.f[lane] = w[k + lane];
-        }
-        sum[0] += last_x.v * last_w.v;
-    }
-    return (sum[0] + sum[1]) + (sum[2] + sum[3]);
-}
-
-/* Contract: kern.h. x, w: [k]. */
-static float dot(int64_t k, const float *x, const float *w)
-{
-    assert(k >= 0);
-    union { vec v; float f[KERN_LANES]; } total = {.v = {0}};
-    for (int64_t from = 0; from < k; from += LF_KBLOCK)
-        total.v += dot_run(k - from < LF_KBLOCK ? k - from : LF_KBLOCK, x + from, w + from);
-    for (int half = KERN_LANES / 2; half > 0; half /= 2)
+    union { wide v; double d[KERN_WIDE]; } total = {.v = (sum[0] + sum[1]) + (sum[2] + sum[3])};
+    for (; i < k; i++)
+        total.d[i % KERN_WIDE] += (double)x[i] * w[i];
+    for (int half = KERN_WIDE / 2; half > 0; half /= 2)
         for (int lane = 0; lane < half; lane++)
-            total.f[lane] += total.f[lane + half];
-    return total.f[0];
+            total.d[lane] += total.d[lane + half];
+    return total.d[0];
 }
 
 #include "cpu/kern_maps.h"

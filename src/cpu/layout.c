@@ -82,7 +82,7 @@ static int64_t best_block(int64_t rows, int64_t most, int64_t unit, int threads,
 
 void lf_group_schedule(lf_group_at *g, const lf_group *plan, const lf_kern *kern, const int64_t *dims, int threads)
 {
-    const bool gemm = g->product.present && !g->product.dots;
+    const bool gemm = g->product.present && !g->product.narrow;
     const int64_t unit = gemm ? kern->mr : 1;
     const int64_t most = (gemm ? GEMM_ROWS : OTHER_ROWS) / unit * unit;
     const int64_t rows_a_thread = gemm ? GEMM_ROWS_A_THREAD : OTHER_ROWS_A_THREAD;
@@ -143,9 +143,8 @@ static void layout_scratch(lf_group_at *g, const lf_kern *kern, lf_layout *scrat
     if (!p->present)
         return;
     g->tile = lf_layout_take(scratch, g->block_rows, p->ldc, 1);
-    if (p->dots) {
+    if (p->narrow) {
         g->x_row = lf_layout_take(scratch, p->x.col.form == LF_FORM_CONTIGUOUS ? 0 : p->k, 1, 1);
-        g->w_rows = lf_layout_take(scratch, p->w_is_kn ? p->n : 0, p->k, 1);
     } else {
         g->panel = lf_layout_take(scratch, LF_KBLOCK, kern->nr, 1);
         if (!g->share_x)

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "base/mem.h"
 #include "cpu/measure.h"
@@ -108,11 +109,12 @@ static void dot_piece(void *arg, int64_t index, int slot)
 {
     measuring *m = arg;
     const float *x = m->l1 + (size_t)index * m->l1_floats;
-    float sum = 0;
+    const double *w = (const double *)(const void *)(x + DOT_FLOATS); /* any bits will do: they are small floats in pairs */
+    double sum = 0;
     (void)slot;
     for (int64_t i = 0; i < m->reps; i++)
-        sum += m->kern->dot(DOT_FLOATS, x, x + DOT_FLOATS);
-    m->sink[index] += sum;
+        sum += m->kern->dot(DOT_FLOATS, x, w);
+    m->sink[index] += (float)sum;
 }
 
 /* out = op(x, y), strips x and y beside each other. */
@@ -187,12 +189,17 @@ static void fill_piece(void *arg, int64_t index, int slot)
         x[i] = 0.5f;
 }
 
-/* Reads a piece of either half: dot of the two. */
+/* Reads a piece of either half. */
 static void read_piece(void *arg, int64_t index, int slot)
 {
     measuring *m = arg;
-    const float *x = m->buffer + index * PIECE;
-    m->sink[slot] += m->kern->dot(PIECE, x, x + m->floats / 2);
+    const float *x = m->buffer + index * PIECE, *y = x + m->floats / 2;
+    for (int64_t i = 0; i < PIECE; i += LF_STRIP) {
+        float sum[2][LF_MAX_STATE];
+        m->kern->fold[LF_MONOID_sum](LF_STRIP, x + i, sum[0]);
+        m->kern->fold[LF_MONOID_sum](LF_STRIP, y + i, sum[1]);
+        m->sink[slot] += sum[0][0] + sum[1][0];
+    }
 }
 
 static void copy_piece(void *arg, int64_t index, int slot)
@@ -240,18 +247,26 @@ static void measure_memory(measuring *m, lf_cpu_rates *out)
     m->floats = all;
 }
 
+/* Threads beyond the cores add nothing, and waiting for all of them takes long. */
+static int threads_that_run(const lf_pool *pool)
+{
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    int threads = lf_pool_threads(pool);
+    return cores >= 1 && cores < threads ? (int)cores : threads;
+}
+
 lf_status lf_cpu_measure(const lf_kern *kern, lf_pool *pool, lf_cpu_rates *out, lf_diag *diag)
 {
-    measuring m = {.kern = kern, .pool = pool, .threads = lf_pool_threads(pool)};
+    measuring m = {.kern = kern, .pool = pool, .threads = threads_that_run(pool)};
     m.l1_floats = PANEL_FLOATS + (size_t)(kern->mr * kern->nr + kern->mr + kern->nr) + 64; /* panels, a tile, and lines between */
     m.l1_floats = (m.l1_floats + 1023) / 1024 * 1024;
     *out = (lf_cpu_rates){.cache_bytes = cache_to_count_on(m.threads)};
     m.l1 = lf_aligned_alloc(m.l1_floats * (size_t)m.threads * sizeof *m.l1);
-    m.sink = lf_aligned_alloc((size_t)m.threads * sizeof *m.sink);
+    m.sink = lf_aligned_alloc((size_t)lf_pool_threads(pool) * sizeof *m.sink);
     m.best = lf_aligned_alloc((size_t)m.threads * sizeof *m.best);
     lf_status status = m.l1 && m.sink && m.best ? allocate_buffer(&m, out->cache_bytes) : LF_ERR_NOMEM;
     if (status == LF_OK) {
-        memset(m.sink, 0, (size_t)m.threads * sizeof *m.sink);
+        memset(m.sink, 0, (size_t)lf_pool_threads(pool) * sizeof *m.sink);
         measure_arithmetic(&m, out);
         measure_memory(&m, out);
     } else {

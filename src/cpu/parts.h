@@ -106,7 +106,7 @@ typedef struct lf_stat_at {
 
 typedef struct lf_product_at {
     bool present;
-    bool dots;               /* few columns: a dot product for each element, w as rows [n][k] */
+    bool narrow;             /* as in lf_product: a dot product for each element */
     bool weight_fixed, w_is_kn;
     int32_t phase;
     int64_t n, k;
@@ -130,7 +130,7 @@ typedef struct lf_group_at {
     size_t block_area;       /* by blocks only */
     size_t tile;             /* [block_rows][ldc] */
     size_t panel;            /* [LF_KBLOCK][nr], for w that is packed at the call */
-    size_t x_row, w_rows;    /* dots: [k] of a row of x that is not contiguous; [n][k] of a w that lies [k][n] */
+    size_t x_row;            /* narrow: [k] of a row of x that is not contiguous */
     size_t registers;        /* [registers][LF_STRIP] */
     size_t pointers;         /* value of every step, base of every step and store */
 } lf_group_at;
@@ -172,9 +172,6 @@ static inline int64_t lf_round_up(int64_t a, int64_t b) { return lf_ceil_div(a, 
 /* Blocks of rows of a phase. */
 static inline int64_t lf_blocks(const lf_group_at *g, int64_t rows) { return lf_ceil_div(rows, g->block_rows); }
 
-/* Should so few columns be dot products rather than tiles? By n alone, so that a row's bits do not depend on the
- * batch. */
-static inline bool lf_wants_dots(const lf_kern *kern, int64_t n) { return 2 * n < kern->nr; }
 /* Panels begin on cache lines. */
 static inline int64_t lf_panel_floats(int64_t k, int64_t width) { return lf_round_up(k * width, 16); }
 
@@ -185,7 +182,8 @@ struct lf_cpu_weights {
     int32_t tensors, groups;
     const float **tensor;  /* one per prepared: row-major; NULL where only the packed form is left */
     float **owned;         /* one per prepared: to be freed; NULL where borrowed */
-    const float **product; /* one per group: panels [n / nr][k][nr], or rows [n][k] for dots; NULL: read tensor */
+    const float **product; /* one per group: panels [n / nr][k][nr]; NULL: read tensor */
+    double **narrow;       /* one per group: w [n][k], then the bias [n], as they are before rounding; owned; NULL: not narrow */
     float **packed;        /* one per group: to be freed; NULL where shared or borrowed */
     size_t bytes;
 };
@@ -247,7 +245,6 @@ static inline float *lf_reach_base(const lf_run *run, const lf_reach *r, float *
 /* product.c: packs panels [panel, panel_end) of the block's x, columns [k0, k0 + k), into the block's packed x. */
 void lf_product_pack_x(const lf_piece *p, int64_t panel, int64_t panel_end, int64_t k0, int64_t k, float *packed);
 /* Gets w ready for a piece where it must be done at the call. */
-void lf_product_begin(const lf_piece *p);
 /* The product of the piece's rows with one strip of columns -> tile [rows rounded up to mr][ldc]. packed: the
  * block's x. */
 void lf_product_tile(const lf_piece *p, const float *packed, int64_t strip, float *tile);

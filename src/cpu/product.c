@@ -33,26 +33,12 @@ static const float *weight_prepared(const lf_piece *p)
     return p->group->product.weight_fixed ? p->run->weights->product[p->group_index] : NULL;
 }
 
-void lf_product_begin(const lf_piece *p)
-{
-    const lf_product_at *product = &p->group->product;
-    if (!product->dots || !product->w_is_kn || weight_prepared(p))
-        return;
-    const float *w = weight_as_is(p);
-    float *rows = p->scratch + p->group->w_rows;
-    for (int64_t j = 0; j < product->n; j++)
-        for (int64_t i = 0; i < product->k; i++)
-            rows[j * product->k + i] = w[i * product->n + j];
-}
-
 /* c: [rows][ldc = n] */
 static void dots(const lf_piece *p, float *c)
 {
     const lf_product_at *product = &p->group->product;
     const lf_kern *kern = p->run->instance->kern;
-    const float *w = weight_prepared(p);
-    if (!w)
-        w = product->w_is_kn ? p->scratch + p->group->w_rows : weight_as_is(p);
+    const double *w = p->run->weights->narrow[p->group_index], *bias = w + product->n * product->k;
     const float *base = lf_reach_base(p->run, &product->x, p->area);
     for (int64_t i = 0; i < p->rows; i++) {
         const float *x = base + lf_side_offset(&product->x.row, area_row_of(p, &product->x, p->row + i));
@@ -61,7 +47,7 @@ static void dots(const lf_piece *p, float *c)
             x = p->scratch + p->group->x_row;
         }
         for (int64_t j = 0; j < product->n; j++)
-            c[i * product->ldc + j] = kern->dot(product->k, x, w + j * product->k);
+            c[i * product->ldc + j] = (float)(bias[j] + kern->dot(product->k, x, w + j * product->k));
     }
 }
 
@@ -109,7 +95,7 @@ void lf_product_tile(const lf_piece *p, const float *packed, int64_t strip, floa
 {
     const lf_product_at *product = &p->group->product;
     const lf_kern *kern = p->run->instance->kern;
-    if (product->dots) {
+    if (product->narrow) {
         dots(p, tile);
         return;
     }

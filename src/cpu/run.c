@@ -31,7 +31,7 @@ static bool has_product(const lf_group_at *g, const lf_phase_at *phase)
 
 static bool has_packed_x(const lf_group_at *g, const lf_phase_at *phase)
 {
-    return has_product(g, phase) && !g->product.dots;
+    return has_product(g, phase) && !g->product.narrow;
 }
 
 /* Operations, very roughly. */
@@ -65,8 +65,6 @@ static void run_block(void *arg, int64_t block, int slot)
         float *packed = has_packed_x(g, phase) ? p.scratch + g->packed_x : NULL;
         if (packed)
             lf_product_pack_x(&p, 0, lf_ceil_div(p.rows, t->run.instance->kern->mr), 0, g->product.k, packed);
-        if (has_product(g, phase))
-            lf_product_begin(&p);
         p.strip_end = phase->strips;
         if (phase->steps > 0)
             lf_tail_run(&p, packed);
@@ -136,8 +134,6 @@ static void run_piece(void *arg, int64_t index, int slot)
         if (!g->share_x)
             lf_product_pack_x(&p, 0, lf_ceil_div(p.rows, t->run.instance->kern->mr), 0, g->product.k, packed);
     }
-    if (has_product(g, t->phase))
-        lf_product_begin(&p);
     lf_tail_run(&p, packed);
 }
 

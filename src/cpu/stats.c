@@ -3,10 +3,8 @@
  * finished row. One statistic at a time, by one thread, in an order its extents fix: so bits depend on nothing else. */
 #include "cpu/parts.h"
 
-/* Folds n elements of a row, from column col on, into s, which holds what came before. `filled`: whether it holds
- * anything. */
-static void fold_more(const lf_run *run, const lf_stat_at *stat, const float *row, int64_t col, int64_t n, bool *filled,
-                      float *s)
+/* Folds n elements of a row, from column col on, into s, which holds what came before. */
+static void fold_more(const lf_run *run, const lf_stat_at *stat, const float *row, int64_t col, int64_t n, double *s)
 {
     const lf_kern *kern = run->instance->kern;
     float room[LF_STRIP], t[LF_MAX_STATE];
@@ -17,14 +15,12 @@ static void fold_more(const lf_run *run, const lf_stat_at *stat, const float *ro
             lf_side_gather(&stat->from.col, row, col + at, length, room);
             x = room;
         }
-        kern->fold[stat->monoid](length, x, *filled ? t : s);
-        if (*filled)
-            lf_monoid_combine(stat->monoid, s, t);
-        *filled = true;
+        kern->fold[stat->monoid](length, x, t);
+        lf_monoid_combine(stat->monoid, s, t);
     }
 }
 
-static void window(const lf_run *run, const lf_stat_at *stat, const float *row, int64_t index, float *s, float *n)
+static void window(const lf_run *run, const lf_stat_at *stat, const float *row, int64_t index, double *s, double *n)
 {
     const lf_window *w = &stat->window;
     const int64_t run_of = index / stat->count * stat->length;
@@ -34,41 +30,31 @@ static void window(const lf_run *run, const lf_stat_at *stat, const float *row, 
         from = lf_ceil_div(-start, w->dilation);
     if (start + (w->kernel - 1) * w->dilation >= stat->length)
         to = lf_max64(from, lf_ceil_div(stat->length - start, w->dilation));
-    bool filled = false;
     if (w->dilation == 1)
-        fold_more(run, stat, row, run_of + start + from, to - from, &filled, s);
+        fold_more(run, stat, row, run_of + start + from, to - from, s);
     else
         for (int64_t tap = from; tap < to; tap++)
-            fold_more(run, stat, row, run_of + start + tap * w->dilation, 1, &filled, s);
-    if (!filled)
-        lf_monoid_identity(stat->monoid, s);
+            fold_more(run, stat, row, run_of + start + tap * w->dilation, 1, s);
     /* PyTorch's divisor: padding counts where asked to, but not what ceil_mode lets hang over it. */
     int64_t count = w->include_pad ? lf_min64(start + w->kernel, stat->length + w->padding) - start : to - from;
-    *n = (float)lf_max64(count, 1);
+    *n = (double)lf_max64(count, 1);
 }
 
 /* [strips][states] of one row. */
-static void combine_row(const lf_stat_at *stat, const float *partial, float *s)
+static void combine_row(const lf_stat_at *stat, const float *partial, double *s)
 {
-    if (stat->strips == 0)
-        lf_monoid_identity(stat->monoid, s);
-    for (int i = 0; stat->strips > 0 && i < stat->states; i++)
-        s[i] = partial[i];
-    for (int64_t strip = 1; strip < stat->strips; strip++)
+    for (int64_t strip = 0; strip < stat->strips; strip++)
         lf_monoid_combine(stat->monoid, s, partial + strip * stat->states);
 }
 
 /* [blocks][states][width], one column of it. */
-static void combine_column(const lf_stat_at *stat, const float *partial, int64_t col, float *s)
+static void combine_column(const lf_stat_at *stat, const float *partial, int64_t col, double *s)
 {
-    if (stat->strips == 0)
-        lf_monoid_identity(stat->monoid, s);
     for (int64_t block = 0; block < stat->strips; block++) {
         float t[LF_MAX_STATE];
         for (int i = 0; i < stat->states; i++)
-            (block == 0 ? s : t)[i] = partial[(block * stat->states + i) * stat->width + col];
-        if (block > 0)
-            lf_monoid_combine(stat->monoid, s, t);
+            t[i] = partial[(block * stat->states + i) * stat->width + col];
+        lf_monoid_combine(stat->monoid, s, t);
     }
 }
 
@@ -77,20 +63,16 @@ void lf_stat_finish(const lf_run *run, const lf_stat_at *stat, float *area, int6
     const float *base = stat->step < 0 ? lf_reach_base(run, &stat->from, area) : NULL;
     for (int64_t i = from; i < to; i++) {
         const int64_t row = i / stat->own, index = i % stat->own;
-        float s[LF_MAX_STATE] = {0}, r[LF_MAX_RESULTS] = {0}, n = (float)stat->length;
+        double s[LF_MAX_STATE], n = (double)stat->length;
+        float r[LF_MAX_RESULTS] = {0};
         const float *x = base;
         if (x)
             x += lf_side_offset(&stat->from.row, stat->from.home == LF_HOME_BLOCK ? row : row + area_row);
+        lf_monoid_begin(stat->monoid, s);
         switch (stat->span) {
         case LF_SPAN_ROW: combine_row(stat, area + stat->partial + row * stat->strips * stat->states, s); break;
         case LF_SPAN_COLUMN: combine_column(stat, area + stat->partial, index, s); break;
-        case LF_SPAN_SEGMENT: {
-            bool filled = false;
-            fold_more(run, stat, x, index * stat->length, stat->length, &filled, s);
-            if (!filled)
-                lf_monoid_identity(stat->monoid, s);
-            break;
-        }
+        case LF_SPAN_SEGMENT: fold_more(run, stat, x, index * stat->length, stat->length, s); break;
         case LF_SPAN_WINDOW: window(run, stat, x, index, s, &n); break;
         }
         lf_monoid_finish(stat->monoid, s, n, r);

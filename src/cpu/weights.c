@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A plan's prepared tensors: folded in double precision, rounded once, packed for the products that read them. */
 #include <assert.h>
+#include <math.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +15,9 @@
 
 enum { CHUNK = 1 << 18 }; /* elements a thread takes at a time */
 
+/* A row of folded weights that stays below this is not used: a denormal's error, 2^-150, could then show in 24 bits even beside inputs of wide range. */
+#define LEAST 0x1p-100
+
 typedef struct building {
     lf_cpu_weights *w;
     const lf_plan *plan;
@@ -22,6 +26,7 @@ typedef struct building {
     lf_pool *pool;
     lf_diag *diag;
     const int64_t *dims; /* prepared tensors have no named extent; any values do */
+    bool faithful;       /* rounding has kept what was there, so far */
 } building;
 
 static lf_status no_memory(const building *b)
@@ -55,38 +60,67 @@ typedef struct sweep {
     const double *wide; /* rounded into narrow, or NULL */
     float *narrow;
     const float *check; /* looked at for values that are not finite, or NULL */
-    int64_t count;
-    atomic_bool found;
+    int64_t count, row; /* elements, and how many of them make a row */
+    int64_t rows;       /* a thread takes at a time */
+    atomic_bool found;  /* a row that is wanting */
 } sweep;
 
-static void sweep_chunk(void *arg, int64_t index, int slot)
+/* Rounds a row, and tells whether that kept what was there: nothing vanished, and the row is not so small that denormals have few of
+ * its digits. */
+static bool round_row(const double *wide, int64_t n, float *narrow)
+{
+    double largest = 0;
+    bool vanished = false;
+    for (int64_t i = 0; i < n; i++) {
+        narrow[i] = (float)wide[i];
+        largest = fabs(wide[i]) > largest ? fabs(wide[i]) : largest;
+        vanished = vanished || (narrow[i] == 0.0f && wide[i] != 0.0);
+    }
+    return !vanished && (largest == 0 || largest >= LEAST);
+}
+
+static bool finite_row(const float *x, int64_t n)
+{
+    uint32_t found = 0;
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t bits;
+        memcpy(&bits, x + i, sizeof bits);
+        found |= (uint32_t)((bits & 0x7f800000u) == 0x7f800000u);
+    }
+    return !found;
+}
+
+static void sweep_rows(void *arg, int64_t index, int slot)
 {
     sweep *s = arg;
     (void)slot;
-    const int64_t from = index * CHUNK, to = lf_min64(from + CHUNK, s->count);
-    for (int64_t i = from; s->wide && i < to; i++)
-        s->narrow[i] = (float)s->wide[i];
-    uint32_t found = 0;
-    for (int64_t i = from; s->check && i < to; i++) {
-        uint32_t bits;
-        memcpy(&bits, s->check + i, sizeof bits);
-        found |= (uint32_t)((bits & 0x7f800000u) == 0x7f800000u);
+    const int64_t end = lf_min64((index + 1) * s->rows, s->count / s->row);
+    for (int64_t r = index * s->rows; r < end; r++) {
+        const int64_t at = r * s->row;
+        if (!(s->wide ? round_row(s->wide + at, s->row, s->narrow + at) : finite_row(s->check + at, s->row)))
+            atomic_store_explicit(&s->found, true, memory_order_relaxed);
     }
-    if (found)
-        atomic_store_explicit(&s->found, true, memory_order_relaxed);
 }
 
-static void round_to_floats(lf_pool *pool, const double *wide, int64_t count, float *narrow)
+/* Whether no row was found wanting. */
+static bool sweep_all(lf_pool *pool, sweep *s)
 {
-    sweep s = {.wide = wide, .narrow = narrow, .count = count};
-    lf_pool_run(pool, lf_ceil_div(count, CHUNK), sweep_chunk, &s);
+    if (s->count == 0)
+        return true;
+    s->rows = lf_max64(1, CHUNK / s->row);
+    lf_pool_run(pool, lf_ceil_div(s->count / s->row, s->rows), sweep_rows, s);
+    return !atomic_load_explicit(&s->found, memory_order_relaxed);
 }
 
-static bool all_finite(lf_pool *pool, const float *x, int64_t count)
+static int64_t row_of(const building *b, lf_node n)
 {
-    sweep s = {.check = x, .count = count};
-    lf_pool_run(pool, lf_ceil_div(count, CHUNK), sweep_chunk, &s);
-    return !atomic_load_explicit(&s.found, memory_order_relaxed);
+    const lf_shape *shape = &lf_at(b->plan->graph, n)->shape;
+    return shape->rank == 0 ? 1 : lf_extent_at(shape->dim[shape->rank - 1], b->dims);
+}
+
+static bool all_finite(const building *b, lf_node n, const float *x)
+{
+    return sweep_all(b->pool, &(sweep){.check = x, .count = elements_of(b, n), .row = row_of(b, n)});
 }
 
 /* ---- evaluation ---- */
@@ -113,7 +147,8 @@ static lf_status evaluate(building *b, const lf_bound *bound, const int32_t *whi
             status = no_memory(b);
             break;
         }
-        round_to_floats(b->pool, wide[i], elements, narrow);
+        sweep rounding = {.wide = wide[i], .narrow = narrow, .count = elements, .row = row_of(b, wanted[i])};
+        b->faithful = sweep_all(b->pool, &rounding) && b->faithful;
         b->w->tensor[which[i]] = b->w->owned[which[i]] = narrow;
         lf_aligned_free(wide[i]);
         wide[i] = NULL;
@@ -122,6 +157,40 @@ static lf_status evaluate(building *b, const lf_bound *bound, const int32_t *whi
         lf_aligned_free(wide[i]);
     free(wide);
     free(wanted);
+    return status;
+}
+
+/* w [k][n] turned over: to [n][k]. */
+static void turn_over(const double *w, int64_t n, int64_t k, double *to)
+{
+    for (int64_t i = 0; i < k; i++)
+        for (int64_t j = 0; j < n; j++)
+            to[j * k + i] = w[i * n + j];
+}
+
+/* A narrow product's weight and bias, evaluated and not rounded. */
+static lf_status prepare_narrow(building *b, const lf_bound *bound, int32_t index)
+{
+    const lf_product *product = &b->plan->group[index].product;
+    if (product->node == LF_NONE || !product->narrow)
+        return LF_OK;
+    const int64_t n = lf_extent_at(product->n, b->dims), k = lf_extent_at(product->k, b->dims);
+    const size_t bytes = (size_t)(n * (k + 1)) * sizeof(double);
+    double *w = b->w->narrow[index] = lf_aligned_alloc(bytes);
+    double *turned = product->w_is_kn ? lf_aligned_alloc((size_t)(n * k) * sizeof *turned) : NULL;
+    if (!w || (product->w_is_kn && !turned)) {
+        lf_aligned_free(turned);
+        return no_memory(b);
+    }
+    b->w->bytes += bytes;
+    for (int64_t j = 0; j < n; j++)
+        w[n * k + j] = 0.0;
+    const lf_node wanted[2] = {product->weight, product->bias};
+    double *const out[2] = {turned ? turned : w, w + n * k};
+    lf_status status = lf_eval(b->plan->graph, b->dims, bound, wanted, product->bias == LF_NONE ? 1 : 2, out, b->diag);
+    if (turned && status == LF_OK)
+        turn_over(turned, n, k, w);
+    lf_aligned_free(turned);
     return status;
 }
 
@@ -152,6 +221,8 @@ static lf_status prepare_tensors(building *b)
     else
         for (size_t i = 0; i < count && status == LF_OK; i++)
             status = evaluate(b, bound, which + i, 1);
+    for (int32_t i = 0; i < plan->groups && status == LF_OK; i++)
+        status = prepare_narrow(b, bound, i);
     free(bound);
     free(which);
     return status;
@@ -165,18 +236,18 @@ static lf_status find_finite(building *b, bool *finite)
     bool *needed = calloc((size_t)g->count + 1, sizeof *needed);
     if (!needed)
         return no_memory(b);
-    *finite = true;
+    *finite = b->faithful;
     for (int32_t i = 0; i < plan->prepareds; i++) {
         needed[plan->prepared[i]] = true;
         if (b->w->owned[i])
-            *finite = *finite && all_finite(b->pool, b->w->tensor[i], elements_of(b, plan->prepared[i]));
+            *finite = *finite && all_finite(b, plan->prepared[i], b->w->tensor[i]);
     }
     for (lf_node n = g->count - 1; n >= 0; n--) {
         if (!needed[n])
             continue;
         const lf_node_info *info = lf_at(g, n);
         if (info->op == LF_OP_param)
-            *finite = *finite && all_finite(b->pool, b->param[n], elements_of(b, n));
+            *finite = *finite && all_finite(b, n, b->param[n]);
         for (int a = 0; a < lf_op_row(info->op)->arg_count; a++)
             if (info->arg[a] != LF_NONE)
                 needed[info->arg[a]] = true;
@@ -189,8 +260,8 @@ static lf_status find_finite(building *b, bool *finite)
 
 typedef struct packing {
     const float *from; /* [n][k], or [k][n] */
-    float *to;         /* panels [n / nr][k][nr], or rows [n][k] */
-    bool is_kn, dots;
+    float *to;         /* panels [n / nr][k][nr] */
+    bool is_kn;
     int64_t n, k, nr, panel;
 } packing;
 
@@ -199,11 +270,7 @@ static void pack_panel(void *arg, int64_t index, int slot)
     const packing *p = arg;
     (void)slot;
     const int64_t col = index * p->nr, n = lf_min64(p->nr, p->n - col);
-    if (p->dots) /* from [k][n]: one panel that is w turned over */
-        for (int64_t i = 0; i < p->k; i++)
-            for (int64_t j = 0; j < n; j++)
-                p->to[(col + j) * p->k + i] = p->from[i * p->n + col + j];
-    else if (p->is_kn)
+    if (p->is_kn)
         lf_pack_columns(p->from + col, p->n, n, p->nr, p->k, p->to + index * p->panel);
     else
         lf_pack_rows(p->from + col * p->k, p->k, n, p->nr, p->k, p->to + index * p->panel);
@@ -214,7 +281,7 @@ static lf_status pack_product(building *b, int32_t index)
 {
     const lf_plan *plan = b->plan;
     const lf_product *product = &plan->group[index].product;
-    if (product->node == LF_NONE || !product->weight_fixed)
+    if (product->node == LF_NONE || !product->weight_fixed || product->narrow)
         return LF_OK;
     for (int32_t i = 0; i < index; i++) {
         const lf_product *other = &plan->group[i].product;
@@ -227,12 +294,9 @@ static lf_status pack_product(building *b, int32_t index)
     packing p = {.from = b->w->tensor[plan->where[product->weight]], .is_kn = product->w_is_kn, .nr = b->kern->nr};
     p.n = lf_extent_at(product->n, b->dims);
     p.k = lf_extent_at(product->k, b->dims);
-    p.dots = lf_wants_dots(b->kern, p.n);
-    if (p.dots && !p.is_kn)
-        return LF_OK; /* as it lies */
     p.panel = lf_panel_floats(p.k, p.nr);
     int64_t floats;
-    if (!(p.dots ? lf_mul_i64(p.n, p.k, &floats) : lf_mul_i64(lf_ceil_div(p.n, p.nr), p.panel, &floats)))
+    if (!lf_mul_i64(lf_ceil_div(p.n, p.nr), p.panel, &floats))
         return no_memory(b);
     b->w->packed[index] = p.to = own(b, floats);
     if (!p.to)
@@ -251,7 +315,7 @@ static void drop_unpacked(building *b)
         for (int32_t g = 0; g < plan->groups; g++) {
             const lf_product *product = &plan->group[g].product;
             if (product->node != LF_NONE && product->weight_fixed && product->weight == plan->prepared[i] &&
-                !b->w->product[g])
+                !b->w->product[g] && !b->w->narrow[g])
                 as_it_lies = true;
         }
         if (as_it_lies || !b->w->owned[i])
@@ -267,8 +331,9 @@ static lf_status build(building *b, bool pack, bool *finite)
     w->tensor = lf_arena_array(&w->arena, (size_t)b->plan->prepareds + 1, sizeof *w->tensor);
     w->owned = lf_arena_array(&w->arena, (size_t)b->plan->prepareds + 1, sizeof *w->owned);
     w->product = lf_arena_array(&w->arena, (size_t)b->plan->groups + 1, sizeof *w->product);
+    w->narrow = lf_arena_array(&w->arena, (size_t)b->plan->groups + 1, sizeof *w->narrow);
     w->packed = lf_arena_array(&w->arena, (size_t)b->plan->groups + 1, sizeof *w->packed);
-    if (!w->tensor || !w->owned || !w->product || !w->packed)
+    if (!w->tensor || !w->owned || !w->product || !w->narrow || !w->packed)
         return no_memory(b);
     lf_status status = prepare_tensors(b);
     if (status == LF_OK && finite)
@@ -291,7 +356,7 @@ lf_status lf_cpu_weights_new(const lf_plan *plan, const lf_kern *kern, const flo
     lf_arena_init(&w->arena);
     w->tensors = plan->prepareds;
     w->groups = plan->groups;
-    building b = {.w = w, .plan = plan, .kern = kern, .param = param, .pool = pool, .diag = diag, .dims = dims};
+    building b = {.w = w, .plan = plan, .kern = kern, .param = param, .pool = pool, .diag = diag, .dims = dims, .faithful = true};
     lf_status status = build(&b, pack, finite);
     if (status != LF_OK) {
         lf_cpu_weights_free(w);
@@ -307,8 +372,10 @@ void lf_cpu_weights_free(lf_cpu_weights *w)
         return;
     for (int32_t i = 0; w->owned && i < w->tensors; i++)
         lf_aligned_free(w->owned[i]);
-    for (int32_t g = 0; w->packed && g < w->groups; g++)
+    for (int32_t g = 0; w->packed && g < w->groups; g++) {
         lf_aligned_free(w->packed[g]);
+        lf_aligned_free(w->narrow[g]);
+    }
     lf_arena_free(&w->arena);
     free(w);
 }

@@ -124,6 +124,10 @@ lf_status lf_graph_verify(const lf_graph *g);
 /* Shape inference alone. in: shapes by slot (NULL where absent). */
 lf_status lf_infer(const lf_graph *g, lf_op op, const lf_node *args, const lf_attr *attrs, lf_dtype *dtype, lf_shape *shape);
 
+/* Whether the model can be run at these values of its named extents: no tensor too large to count, no statistic that PyTorch refuses (one value
+ * a channel in training, the largest of none). Fails: LF_ERR_DATA. */
+lf_status lf_graph_check_dims(const lf_graph *g, const int64_t *dims, lf_diag *diag);
+
 /* ---- reading a node ---- */
 
 static inline const lf_node_info *lf_at(const lf_graph *g, lf_node n) { return &g->node[n]; }
@@ -141,8 +145,8 @@ void lf_op_numbers(const lf_graph *g, lf_node n, double numbers[3]);
 unsigned lf_span_axes(const lf_graph *g, lf_node n);
 /* NORMALIZE: into how many equal runs the elements of one statistic's row are cut: num_groups for group_norm, 1 for others. */
 int64_t lf_segments(const lf_graph *g, lf_node n);
-/* NORMALIZE with a weight and bias: the slots of weight and bias, and the axis of argument 0 from which they run
- * (layer_norm and rms_norm: the trailing axes; the others: axis 1, the channels). -1 where there are none. */
+/* NORMALIZE: the slots of weight and bias, -1 where they are not given, and the axis of argument 0 from which they (and running
+ * statistics) run: the trailing axes for layer_norm and rms_norm, axis 1, the channels, for the others. */
 typedef struct lf_affine { int weight_slot, bias_slot, axis; bool channels; } lf_affine;
 lf_affine lf_affine_of(const lf_graph *g, lf_node n);
 /* batch_norm in eval, instance_norm with use_input_stats=false: no statistic is taken, slots 1 and 2 are used instead. */

@@ -40,7 +40,7 @@ typedef struct lf_access {
 
 typedef enum lf_step_kind {
     LF_STEP_LOAD,    /* from */
-    LF_STEP_PRODUCT, /* the group's product at this row and column, bias not yet added */
+    LF_STEP_PRODUCT, /* the group's product at this row and column; bias added only if it is narrow */
     LF_STEP_NUMBER,  /* number */
     LF_STEP_OP       /* the expression of op, of up to three steps before it and up to three numbers */
 } lf_step_kind;
@@ -98,6 +98,8 @@ typedef struct lf_kept {
     int32_t in_output; /* an output whose memory may hold it until that output is written, -1 when there is none */
 } lf_kept;
 
+enum { LF_NARROW = 8 }; /* columns up to which a product is narrow */
+
 /* y[m, n] = sum over k of x[m, k] * w[n, k] (w[k, n] where w_is_kn). */
 typedef struct lf_product {
     lf_node node;        /* LF_NONE in a group without one */
@@ -105,6 +107,10 @@ typedef struct lf_product {
     lf_node weight;      /* whose memory holds w */
     bool weight_fixed;   /* known when weights are prepared; otherwise w is read at every call */
     bool w_is_kn;
+    /* A product of a few columns is bound by reading x, so digits are free: it is summed in double precision, with weight and bias as they
+     * are before rounding, bias included in LF_STEP_PRODUCT. That keeps the digits of a mean of many columns that became one. */
+    bool narrow;
+    lf_node bias;        /* narrow: whose memory holds it, LF_NONE where there is none */
     lf_extent n, k;
     int32_t phase;       /* the phase whose LF_STEP_PRODUCT it is */
 } lf_product;
@@ -152,7 +158,7 @@ typedef struct lf_plan {
     /* prepared tensors, in order of node */
     lf_node *prepared;
     int32_t prepareds;
-    bool *packed_only;     /* one per prepared: read by nothing but products, as weight */
+    bool *packed_only;     /* one per prepared: read by nothing but products, as weight or a narrow one's bias */
 } lf_plan;
 
 /* Decides which nodes share a kernel.

@@ -98,7 +98,10 @@ lf_status lf_plan_print(const lf_plan *plan, char **out)
         if (g->product.node != LF_NONE) {
             lf_str_addf(&s, "  product in phase %d: ", (int)g->product.phase);
             print_access(&s, plan, &g->product.x);
-            lf_str_addf(&s, " by %s%s\n", lf_at(plan->graph, g->product.weight)->name, g->product.w_is_kn ? "" : " transposed");
+            lf_str_addf(&s, " by %s%s", lf_at(plan->graph, g->product.weight)->name, g->product.w_is_kn ? "" : " transposed");
+            if (g->product.bias != LF_NONE)
+                lf_str_addf(&s, " plus %s", lf_at(plan->graph, g->product.bias)->name);
+            lf_str_add(&s, g->product.narrow ? ", narrow\n" : "\n");
         }
         for (int32_t k = 0; k < g->kepts; k++)
             lf_str_addf(&s, "  kept %d: %s, width %s%s\n", (int)k, lf_at(plan->graph, g->kept[k].node)->name,

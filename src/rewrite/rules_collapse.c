@@ -128,19 +128,15 @@ typedef struct path {
     int slot[MAX_BETWEEN], count;
 } path;
 
-/* Whether the sum of v = f(a, y) is a function of the sum of a, and of y: a sum or difference, or a row's own factor.
- */
+/* Whether the sum of v = f(a, y) is f(sum of a, y): negation, or a factor of each row's own. Not a sum or difference: a and y may cancel, and
+ * their sums would have been rounded apart. (With a y that is fixed, fold_bias has put it into the product.) */
 static bool passes(const lf_rw *rw, lf_node v, int slot, unsigned axes)
 {
-    lf_node y = lf_rw_arg(rw, v, 1 - slot);
     if (lf_rw_is(rw, v, LF_OP_neg))
         return slot == 0;
-    if (!lf_rw_same_shape(rw, lf_rw_arg(rw, v, slot), v))
-        return false;
-    if (lf_rw_is(rw, v, LF_OP_add) || lf_rw_is(rw, v, LF_OP_sub))
-        return true;
     bool scales = lf_rw_is(rw, v, LF_OP_mul) || (lf_rw_is(rw, v, LF_OP_div) && slot == 0);
-    return scales && lf_rw_repeats(rw, y, lf_rw_shape(rw, v)->rank, axes);
+    return scales && lf_rw_same_shape(rw, lf_rw_arg(rw, v, slot), v) &&
+           lf_rw_repeats(rw, lf_rw_arg(rw, v, 1 - slot), lf_rw_shape(rw, v)->rank, axes);
 }
 
 /* Every value on the way has one user, so that the ways down from different sums share nothing and the search is short.
@@ -166,52 +162,23 @@ static bool find_product(const lf_rw *rw, lf_node v, unsigned axes, path *p)
     return false;
 }
 
-/* What a term y, broadcast to x's shape, adds to the sum (mean) over these axes, which stay as 1. */
-static lf_node reduced_term(lf_rw *rw, lf_op op, lf_node y, const lf_shape *x, unsigned axes)
-{
-    lf_shape s = *lf_rw_shape(rw, y);
-    unsigned own = 0;
-    double times = 1.0;
-    for (int i = 0; i < x->rank; i++) {
-        int at = i - (x->rank - s.rank);
-        if (!(axes & 1u << i))
-            continue;
-        if (at >= 0 && !lf_extent_is(s.dim[at], 1))
-            own |= 1u << at;
-        else if (lf_extent_known(x->dim[i]))
-            times *= (double)x->dim[i].coef;
-        else if (op == LF_OP_sum)
-            return LF_NONE;
-    }
-    if (own)
-        y = lf_rw_reduce(rw, op, y, own, true);
-    return op == LF_OP_sum && times != 1.0 ? lf_rw_two(rw, LF_OP_mul, y, lf_rw_number(rw, times)) : y;
-}
-
-/* mean(a - y) = mean(a) - mean(y), mean(a * r) = mean(a) * r for r one number a row; likewise +, /, negation, and sum:
- * where that leads to a product whose columns are all that is summed. */
-static lf_node sum_through_affine(lf_rw *rw, lf_node n)
+/* mean(a * r) = mean(a) * r for r one number a row; likewise /, negation, and sum: where that leads to a product whose columns are all that
+ * is summed. */
+static lf_node sum_through_scale(lf_rw *rw, lf_node n)
 {
     lf_op op = lf_rw_at(rw, n)->op;
     lf_node v = lf_rw_arg(rw, n, 0);
-    lf_shape x = *lf_rw_shape(rw, v), shape = *lf_rw_shape(rw, n);
+    lf_shape shape = *lf_rw_shape(rw, n);
     unsigned axes = lf_span_axes(rw->g, n);
     path p = {.count = 0};
     if (!find_product(rw, v, axes, &p) || p.count == 0 || !lf_rw_may_guard(rw))
         return LF_KEEP;
     lf_node product = lf_rw_arg(rw, p.node[p.count - 1], p.slot[p.count - 1]);
     lf_node r = lf_rw_reduce(rw, op, product, axes, true);
-    for (int i = p.count - 1; i >= 0; i--) {
-        lf_node_info step = *lf_rw_at(rw, p.node[i]);
-        bool term = step.op == LF_OP_add || step.op == LF_OP_sub;
-        lf_node *other = &step.arg[1 - p.slot[i]];
-        if (term)
-            *other = reduced_term(rw, op, *other, &x, axes);
-        step.arg[p.slot[i]] = r;
-        r = lf_rw_make(rw, step.op, step.arg, step.attr);
-        if (r == LF_NONE)
-            return LF_KEEP;
-    }
+    for (int i = p.count - 1; i >= 0 && r != LF_NONE; i--)
+        r = lf_rw_like(rw, p.node[i], p.slot[i], r);
+    if (r == LF_NONE)
+        return LF_KEEP;
     lf_rw_watch(rw, r);
     lf_rw_why(rw, "the %s of a product needs one column, and %d op%s between %s not in the way", lf_op_row(op)->name,
               p.count, p.count > 1 ? "s" : "", p.count > 1 ? "are" : "is");
@@ -223,10 +190,9 @@ static const lf_rule rules[] = {
               "sum of linear(x, W, b) over columns = linear(x, sum of W over rows, sum of b); mean too", LF_GUARDED},
      .ops = {LF_OP_sum, LF_OP_mean},
      .apply = sum_of_linear},
-    {.info = {"sum_through_affine", "mean(a - y) = mean(a) - mean(y), mean(a * r) = mean(a) * r; +, / and sum too",
-              LF_GUARDED},
+    {.info = {"sum_through_scale", "mean(a * r) = mean(a) * r for one r a row; / and sum too", LF_GUARDED},
      .ops = {LF_OP_sum, LF_OP_mean},
-     .apply = sum_through_affine},
+     .apply = sum_through_scale},
     {.info = {"avg_pool_of_linear", "avg_pool1d(linear(x, W, b)) = linear(x, avg_pool1d(W), avg_pool1d(b))",
               LF_GUARDED},
      .ops = {LF_OP_avg_pool1d},

@@ -103,35 +103,19 @@ static lf_node shift_after(lf_rw *rw, lf_node n, lf_node x, lf_node c)
     return lf_rw_make(rw, shift.op, shift.arg, shift.attr);
 }
 
-/* logsumexp(x + c) = logsumexp(x) + c for a fixed c that is the same along the axis; minus too */
+/* logsumexp(x + c) = logsumexp(x) + c for a constant c >= 0 and an x that is never below 0: any other shift may cancel digits that
+ * adding it to every element first keeps */
 static lf_node logsumexp_shift(lf_rw *rw, lf_node n)
 {
     lf_node x, c;
-    if (!find_shift(rw, n, &x, &c) || !lf_rw_fixed(rw, c) || !alone(rw, lf_rw_arg(rw, n, 0), "the shifted value"))
+    double value;
+    if (!find_shift(rw, n, &x, &c) || !lf_rw_fixed(rw, c))
         return LF_KEEP;
-    return shift_after(rw, n, x, c);
-}
-
-/* Whether c is reduced from x itself: then x - c is there to keep the digits that logsumexp(x) - c would cancel. */
-static bool reduced_from(const lf_rw *rw, lf_node c, lf_node x)
-{
-    while (lf_kind_of(rw->g, c) == LF_VIEW)
-        c = lf_rw_arg(rw, c, 0);
-    return lf_kind_of(rw->g, c) == LF_REDUCE && lf_rw_arg(rw, c, 0) == x;
-}
-
-/* The same for a c that is computed. GUARDED: -Inf + Inf among the elements. */
-static lf_node logsumexp_row_shift(lf_rw *rw, lf_node n)
-{
-    lf_node x, c;
-    if (!find_shift(rw, n, &x, &c) || lf_rw_fixed(rw, c) || !has_rows_of(rw, c, n))
-        return LF_KEEP;
-    if (reduced_from(rw, c, x))
-        return lf_rw_refuse(rw, "the shift comes from the value itself, and taken out of it would cost digits");
-    if (!alone(rw, lf_rw_arg(rw, n, 0), "the shifted value") || !lf_rw_may_guard(rw))
-        return LF_KEEP;
-    lf_rw_watch(rw, c);
-    return shift_after(rw, n, x, c);
+    lf_node v = lf_rw_arg(rw, n, 0);
+    bool cancels = !lf_rw_is(rw, v, LF_OP_add) || lf_rw_attr(rw, v, "alpha") != 1.0 || !lf_rw_constant(rw, c, &value) || value < 0 || !lf_rw_nonnegative(rw, x);
+    if (cancels)
+        return lf_rw_refuse(rw, "taken out of the logsumexp, the shift may cancel digits");
+    return alone(rw, v, "the shifted value") ? shift_after(rw, n, x, c) : LF_KEEP;
 }
 
 /* ---- exp and log ---- */
@@ -192,14 +176,10 @@ static const lf_rule rules[] = {
      .gain = "what shifts all elements alike changes nothing",
      .ops = {LF_OP_softmax, LF_OP_log_softmax},
      .apply = softmax_row_shift},
-    {.info = {"logsumexp_shift", "logsumexp(x + c) = logsumexp(x) + c for a fixed c", LF_REROUNDS},
+    {.info = {"logsumexp_shift", "logsumexp(x + c) = logsumexp(x) + c for c >= 0 and x never below 0", LF_REROUNDS},
      .gain = "the shift is made once instead of for all elements",
      .ops = {LF_OP_logsumexp},
      .apply = logsumexp_shift},
-    {.info = {"logsumexp_row_shift", "logsumexp(x + c) = logsumexp(x) + c for one c a row", LF_GUARDED},
-     .gain = "the shift is made once instead of for all elements",
-     .ops = {LF_OP_logsumexp},
-     .apply = logsumexp_row_shift},
     {.info = {"exp_of_log_softmax", "exp(log_softmax(x)) = softmax(x)", LF_REROUNDS},
      .gain = "the logarithm is taken back at once",
      .ops = {LF_OP_exp},

@@ -115,7 +115,7 @@ static lf_status learn_dims(lf_call *c)
             from[s] = i;
         }
     }
-    return lf_check_dims(g, c->dims, &c->diag);
+    return lf_graph_check_dims(g, c->dims, &c->diag);
 }
 
 lf_status lf_call_output_shape(lf_call *call, size_t index, int *rank, int64_t *extents)

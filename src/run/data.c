@@ -45,9 +45,9 @@ void lf_array_free(lf_array *array)
     free(array);
 }
 
-int lf_array_rank(const lf_array *array) { return array->npy.rank; }
-const int64_t *lf_array_extents(const lf_array *array) { return array->npy.extents; }
-const float *lf_array_data(const lf_array *array) { return array->data; }
+int lf_array_rank(const lf_array *array) { return array ? array->npy.rank : -1; }
+const int64_t *lf_array_extents(const lf_array *array) { return array ? array->npy.extents : NULL; }
+const float *lf_array_data(const lf_array *array) { return array ? array->data : NULL; }
 
 lf_status lf_array_save(lf_context *context, const char *path, int rank, const int64_t *extents, const float *data)
 {

@@ -81,9 +81,6 @@ lf_status lf_compile(lf_program *program, const lf_options *options);
 /* Starts the threads, once. Message in the context. */
 lf_status lf_context_pool(lf_context *context);
 
-/* Are these extents, and can the elements of every value at them be counted? LF_ERR_DATA with a message. */
-lf_status lf_check_dims(const lf_graph *g, const int64_t *dims, lf_diag *diag);
-
 /* The elements of a parameter. */
 size_t lf_param_count(const lf_program *program, int32_t index);
 

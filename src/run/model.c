@@ -84,6 +84,8 @@ static lf_status declare(lf_model *m, lf_op op, const char *name, lf_dtype dtype
         return LF_ERR_ARG;
     if (!name || !out || rank < 0 || rank > LF_MAX_RANK || (rank > 0 && !dims))
         return lf_fail(&m->diag, LF_ERR_ARG, "%s: wants a name and a rank between 0 and %d", lf_op_row(op)->name, LF_MAX_RANK);
+    if ((unsigned)dtype > LF_I64)
+        return lf_fail(&m->diag, LF_ERR_ARG, "%s %s: %d is no dtype", lf_op_row(op)->name, name, (int)dtype);
     if (m->returned)
         return lf_fail(&m->diag, LF_ERR_ARG, "%s %s: the model is finished, it has its return", lf_op_row(op)->name, name);
     const int symbols = m->graph.symbols;
@@ -121,6 +123,9 @@ lf_status lf_model_op(lf_model *model, const char *name, const char *op, const l
         return lf_fail(&model->diag, LF_ERR_ARG, "an op wants its name, its arguments and a place for the value");
     if (model->returned)
         return lf_fail(&model->diag, LF_ERR_ARG, "%s: the model is finished, it has its return", op);
+    for (size_t i = 0; i < arg_count; i++)
+        if ((args[i].kind == LF_ARG_LIST && args[i].count > 0 && !args[i].list) || (args[i].kind == LF_ARG_STRING && !args[i].string))
+            return lf_fail(&model->diag, LF_ERR_ARG, "%s: argument %zu is empty", op, i + 1);
     for (size_t i = 0; i < arg_count; i++)
         if (args[i].kind == LF_ARG_VALUE && (args[i].value < 0 || args[i].value >= model->graph.count))
             return lf_fail(&model->diag, LF_ERR_ARG, "%s: argument %zu is no value of this model", op, i + 1);
@@ -226,17 +231,6 @@ bool lf_model_rows_independent(const lf_model *model, bool *has_rows)
     return independent;
 }
 
-lf_status lf_check_dims(const lf_graph *g, const int64_t *dims, lf_diag *diag)
-{
-    for (int s = 0; s < g->symbols; s++)
-        if (dims[s] < 0)
-            return lf_fail(diag, LF_ERR_DATA, "extent %s cannot be %" PRId64, g->symbol[s], dims[s]);
-    for (lf_node n = 0; n < g->count; n++)
-        if (lf_shape_count(&lf_at(g, n)->shape, dims) < 0)
-            return lf_fail(diag, LF_ERR_DATA, "%s would have more elements than can be counted", lf_at(g, n)->name);
-    return LF_OK;
-}
-
 lf_status lf_model_eval(lf_model *model, const int64_t *dims, const float *const *inputs, const float *const *params, double *const *outputs)
 {
     if (!model)
@@ -244,7 +238,7 @@ lf_status lf_model_eval(lf_model *model, const int64_t *dims, const float *const
     const lf_graph *g = &model->graph;
     if (!model->returned || !outputs || (g->inputs > 0 && !inputs) || (g->params > 0 && !params) || (g->symbols > 0 && !dims))
         return lf_fail(&model->diag, LF_ERR_ARG, "eval wants a finished model and its dims, inputs, params and outputs");
-    lf_status status = lf_check_dims(g, dims, &model->diag);
+    lf_status status = lf_graph_check_dims(g, dims, &model->diag);
     for (int32_t i = 0; i < g->outputs && status == LF_OK; i++)
         if (!outputs[i] && lf_shape_count(&lf_at(g, g->output[i])->shape, dims) > 0)
             status = lf_fail(&model->diag, LF_ERR_ARG, "eval: no place for output %s", lf_at(g, g->output[i])->name);

@@ -232,7 +232,7 @@ lf_status lf_program_explain(lf_program *program, const int64_t *dims, bool json
     lf_device device;
     lf_account account = {.written = &p->written, .home = p->fused.home, .notes = &p->fused.notes, .plan = p->fused.plan,
                           .device = &device, .dims = dims ? dims : p->hint};
-    lf_status status = lf_check_dims(&p->written, account.dims, &p->diag);
+    lf_status status = lf_graph_check_dims(&p->written, account.dims, &p->diag);
     if (status == LF_OK)
         status = lf_device_find(p->device, p->kern, p->context->pool, &device, &p->diag);
     if (status == LF_OK && p->target == LF_TARGET_CPU)
