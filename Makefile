@@ -5,7 +5,7 @@ JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 BUILD := build/release
 COMMAND := $(BUILD)/linfuse
 
-.PHONY: all demo test test-gpu bench install clean help
+.PHONY: all demo test test-exhaustive test-gpu bench install clean help
 
 all: $(BUILD)/build.ninja
 	cmake --build $(BUILD) -j $(JOBS)
@@ -14,6 +14,7 @@ help:
 	@echo "make           build the library and the linfuse command into $(BUILD)"
 	@echo "make demo      the three reference models: explained, checked, timed on this CPU"
 	@echo "make test      every test of this machine's build"
+	@echo "make test-exhaustive  the vector math at all 2^32 floats (five hours of one core), into bench/results/math-accuracy.txt"
 	@echo "make test-gpu  the tests that need a GPU"
 	@echo "make bench     beside PyTorch and ONNX Runtime on this CPU (BENCH=--quick: in three minutes)"
 	@echo "make install   into PREFIX ($(PREFIX)), below DESTDIR where that is set"
@@ -39,6 +40,15 @@ test: .venv/ready
 	python3 -m venv .venv
 	.venv/bin/python -m pip install --quiet -r requirements-test.txt
 	@touch $@
+
+test-exhaustive:
+	@tools/setup test
+	cmake --preset release -DLINFUSE_TESTS=ON
+	cmake --build $(BUILD) -j $(JOBS) --target math_exhaustive_tool
+	@mkdir -p bench/results
+	@{ date -u +%F; lscpu | grep 'Model name'; git describe --always --dirty; } | tee $(BUILD)/math-accuracy.txt
+	@$(BUILD)/tests/math_exhaustive_tool > $(BUILD)/math-worst.txt; good=$$?; \
+	cat $(BUILD)/math-worst.txt; cat $(BUILD)/math-accuracy.txt $(BUILD)/math-worst.txt > bench/results/math-accuracy.txt; exit $$good
 
 test-gpu:
 	@echo "make test-gpu: linfuse has no GPU backend yet, so there is nothing to test" >&2

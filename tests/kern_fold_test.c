@@ -26,34 +26,22 @@ static int some_ran(void **state)
 }
 
 /* One element after the other in double precision: the text of monoids.def again. */
-#if defined(__clang__)
-#pragma clang diagnostic push
-#pragma clang diagnostic ignored "-Wkeyword-macro"
-#endif
-#define float double
+#define number double
 #define LF_MONOID(name, states, results, flops, identity, PUT, ...)                                                    \
-    static void sequence_##name(int64_t n, const void *elements, double *state)                                        \
+    static void sequence_##name(int64_t n, const float *elements, double *state)                                       \
     {                                                                                                                  \
         double s0 = 0, s1 = 0, s2 = 0;                                                                                 \
         identity for (int64_t i = 0; i < n; i++)                                                                       \
         {                                                                                                              \
-            const double x = element(elements, i);                                                                     \
+            const double x = elements[i];                                                                              \
             PUT                                                                                                        \
         }                                                                                                              \
         state[0] = s0, state[1] = s1, state[2] = s2;                                                                   \
     }
-static double element(const void *elements, int64_t i);
 #include "ir/monoids.def"
 #undef LF_MONOID
-#undef float
-#if defined(__clang__)
-#pragma clang diagnostic pop
-#endif
-static double element(const void *elements, int64_t i)
-{
-    return ((const float *)elements)[i];
-}
-static void (*const sequence[])(int64_t, const void *, double *) = {
+#undef number
+static void (*const sequence[])(int64_t, const float *, double *) = {
 #define LF_MONOID(name, ...) sequence_##name,
 #include "ir/monoids.def"
 #undef LF_MONOID

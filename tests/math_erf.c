@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* erf of src/cpu/kern_math.h, which no op of the table calls by itself, compiled here to be measured like the ops. By hand, for another
- * machine's vectors: -DKERN_LANES=8 -mavx2 -mfma or -DKERN_LANES=16 -mavx512f. */
+/* erf of src/cpu/kern_math.h, which no op of the table calls by itself, compiled here to be measured like the ops.
+ * By hand, for another machine's vectors: -DKERN_LANES=8 -mavx2 -mfma or -DKERN_LANES=16 -mavx512f. */
 #ifndef KERN_LANES
 #define KERN_LANES 4
 #endif

@@ -3,8 +3,8 @@
  *
  *     math_exhaustive_tool [STEP [LABEL]]      every STEP-th float; only the case of that label
  *
- * Prints a line for each with the worst error in ulps and where it is, for normal and denormal results apart, and exits 1 if one is
- * off by more than math_reference.c allows. Uses all cores. */
+ * Prints a line for each with the worst error in ulps and where it is, for normal and denormal results apart, and
+ * exits 1 if one is off by more than math_reference.c allows. Uses all cores. */
 #include <inttypes.h>
 #include <math.h>
 #include <pthread.h>

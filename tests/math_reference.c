@@ -4,8 +4,8 @@
 #include <float.h>
 #include <math.h>
 
-/* Written so that double precision loses nothing in tails, with NaN and Inf where src/ir/eval_pointwise.c has them. Attributes
- * are the floats the kernel gets. */
+/* Written so that double precision loses nothing in tails, with NaN and Inf where src/ir/eval_pointwise.c has
+ * them. Attributes are the floats the kernel gets. */
 #define FORMULA(name, ...)                                                                                           \
     static double name##_ref(double x, double y, const float *attr)                                                  \
     {                                                                                                                \

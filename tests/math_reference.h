@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the maps of pointwise ops should give, in double precision, and how far off they may be: for math_test.c, which samples,
- * and math_exhaustive_tool.c, which tries all floats. */
+/* What the maps of pointwise ops should give, in double precision, and how far off they may be: for math_test.c,
+ * which samples, and math_exhaustive_tool.c, which tries all floats. */
 #ifndef LF_TESTS_MATH_REFERENCE_H
 #define LF_TESTS_MATH_REFERENCE_H
 
@@ -22,15 +22,16 @@ typedef struct math_case {
 extern const math_case math_cases[];
 extern const size_t math_case_count;
 
-/* c of table t: what its numbers are counted under, or NULL past the last; its numbers for n <= LF_STRIP of x and y. */
+/* c of table t: what its numbers are counted under, or NULL past the last; its numbers for n <= LF_STRIP of x and
+ * y. */
 const char *math_table(const math_case *c, size_t t);
 void math_run(const math_case *c, size_t t, int64_t n, const float *x, const float *y, float *out);
 
 /* math_erf.c: the vector erf. */
 void math_erf(int64_t n, const float *x, float *out);
 
-/* How far y is from ref in units of the last place of ref as a float, 2^-149 for denormals; Inf counts as 2^128. Infinite where
- * one is NaN and the other not, or an Inf that should be exact is missing. */
+/* How far y is from ref in units of the last place of ref as a float, 2^-149 for denormals; Inf counts as 2^128.
+ * Infinite where one is NaN and the other not, or an Inf that should be exact is missing. */
 double math_ulps(float y, double ref);
 
 /* Is a result of this size a normal float? Others have fewer digits to be right in. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The maps of pointwise ops, and the vector functions, at samples of all floats against double precision; math_exhaustive_tool.c
- * tries all. What counts as an ulp: math_reference.h. */
+/* The maps of pointwise ops, and the vector functions, at samples of all floats against double precision;
+ * math_exhaustive_tool.c tries all. What counts as an ulp: math_reference.h. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -17,7 +17,8 @@
 
 enum { PER_EXPONENT = 24, AROUND = 6 };
 
-/* Where functions turn, overflow, underflow or change their formula; also all powers of two and the ends of the range. */
+/* Where functions turn, overflow, underflow or change their formula; also all powers of two and the ends of the
+ * range. */
 static const float edges[] = {
     0.0f, 1.0f, 2.0f, 3.0f, 6.0f, 20.0f, 0.5f, 0.55f, 0.7f, 0.34657359f, 0.70710677f, 1.41421354f, 9.0109f, 12.0f, 13.2f, 14.3f, 16.0f,
     16.635532f, 17.328680f, 44.0f, 50.0f, 87.336544f, 88.029691f, 88.722839f, 89.0f, 91.8f, 103.278930f, 103.972084f, 104.0f, 108.0f, 128.0f,

@@ -22,7 +22,7 @@ typedef struct monoid_fn {
 #define t2 (t[2])
 #define r0 (r[0])
 #define r1 (r[1])
-#define float double /* the statements' own variables */
+#define number double
 #define LF_MONOID(name, states, results, flops, identity, put, combine, finish)                                      \
     static void identity_##name(double *s) identity                                                                  \
     static void combine_##name(double *s, const double *t) combine                                                   \
@@ -33,7 +33,7 @@ typedef struct monoid_fn {
     }
 #include "ir/monoids.def"
 #undef LF_MONOID
-#undef float
+#undef number
 #undef s0
 #undef s1
 #undef s2

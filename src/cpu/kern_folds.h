@@ -1,21 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The monoids over strips. put_NAME is the text of monoids.def, a vector of columns at a time. fold_NAME has, where a monoid
- * allows it, a form in SUMS lanes, element i in lane i % SUMS, whatever the machine's vectors: faster, and closer to the true
- * sum than one after the other. Included by kern_template.h. */
+/* The monoids over strips. put_NAME is the text of monoids.def, a vector of columns at a time. fold_NAME has,
+ * where a monoid allows it, a form in SUMS lanes, element i in lane i % SUMS, whatever the machine's vectors:
+ * faster, and closer to the true sum than one after the other. Included by kern_template.h. */
 #include "cpu/kern_math.h"
 
 enum { SUMS = 32, SUM_VECS = SUMS / KERN_LANES }; /* so that some additions are under way at once on any machine */
 
 /* ---- column form ---- */
 
-#if defined(__clang__)
-#pragma clang diagnostic push
-#pragma clang diagnostic ignored "-Wkeyword-macro"
-#endif
-#define float vec
+#define number vec
 #define LF_MONOID(name, states, results, flops, identity, PUT, ...)                                                  \
     /* n: a multiple of KERN_LANES */                                                                                \
-    static void put_whole_##name(int64_t n, const real *xs, real *state, int64_t lds)                                \
+    static void put_whole_##name(int64_t n, const float *xs, float *state, int64_t lds)                                \
     {                                                                                                                \
         for (int64_t j = 0; j < n; j += KERN_LANES) {                                                                \
             const vec x = load(xs + j);                                                                              \
@@ -32,21 +28,21 @@ enum { SUMS = 32, SUM_VECS = SUMS / KERN_LANES }; /* so that some additions are 
                 store(state + 2 * lds + j, s2);                                                                      \
         }                                                                                                            \
     }                                                                                                                \
-    static void put_##name(int64_t n, const real *xs, real *state, int64_t lds)                                      \
+    static void put_##name(int64_t n, const float *xs, float *state, int64_t lds)                                      \
     {                                                                                                                \
         put_strip(put_whole_##name, states, n, xs, state, lds);                                                      \
     }
 
-typedef void put_fn(int64_t n, const real *xs, real *state, int64_t lds);
+typedef void put_fn(int64_t n, const float *xs, float *state, int64_t lds);
 
 /* Contract: kern.h's put. Whole vectors, then the rest in a copy made whole. */
-static inline void put_strip(put_fn *whole_vectors, int states, int64_t n, const real *xs, real *state, int64_t lds)
+static inline void put_strip(put_fn *whole_vectors, int states, int64_t n, const float *xs, float *state, int64_t lds)
 {
     assert(n >= 0 && n <= LF_STRIP && lds >= n);
     const int64_t rest = n % KERN_LANES, whole = n - rest;
     whole_vectors(whole, xs, state, lds);
     if (rest > 0) {
-        real last_x[KERN_LANES], last[3 * KERN_LANES];
+        float last_x[KERN_LANES], last[3 * KERN_LANES];
         store(last_x, load_some(rest, xs + whole, 0.0f));
         for (int s = 0; s < states; s++)
             store(last + s * KERN_LANES, load_some(rest, state + s * lds + whole, 0.0f));
@@ -58,10 +54,7 @@ static inline void put_strip(put_fn *whole_vectors, int states, int64_t n, const
 
 #include "ir/monoids.def"
 #undef LF_MONOID
-#undef float
-#if defined(__clang__)
-#pragma clang diagnostic pop
-#endif
+#undef number
 
 /* ---- in lanes ---- */
 
@@ -169,8 +162,8 @@ static void fold_maxsumexp(int64_t n, const float *xs, float *state)
 }
 
 /* Two passes: the mean, then the squared distances from it, corrected for the mean's own rounding (Chan, Golub,
- * LeVeque, 1983, the corrected two-pass algorithm). Where that is not finite the elements are put in one by one, which
- * overflows later and has NaN and Inf where the monoid puts them. */
+ * LeVeque, 1983, the corrected two-pass algorithm). Where that is not finite the elements are put in one by one,
+ * which overflows later and has NaN and Inf where the monoid puts them. */
 static void fold_moments(int64_t n, const float *xs, float *state)
 {
     state[0] = state[1] = state[2] = 0.0f;

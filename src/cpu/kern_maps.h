@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The ops' expressions as loops over strips: one function map_NAME a row of ops.def, with vectors for x, y and z. Included
- * by kern_template.h.
+/* The ops' expressions as loops over strips: one function map_NAME a row of ops.def, with vectors for x, y and z.
+ * Included by kern_template.h.
  *
  * What is left over goes through the same vector code, so that an element's bits do not depend on where it stands. */
 #include "cpu/kern_math.h"

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The functions that expressions of ops.def call, over vectors: exp expm1 log log1p erf tanh sqrt fabs pow isinf; and silu, mish
- * and gelu, which no expression of those computes to the last digits. Included by kern_template.h.
+/* The functions that expressions of ops.def call, over vectors: exp expm1 log log1p erf tanh sqrt fabs pow isinf;
+ * and silu, mish and gelu, which no expression of those computes to the last digits. Included by kern_template.h.
  *
- * Worst errors over all floats stand in bench/results/math-accuracy.txt (make test-exhaustive). Denormals are numbers like
- * any other here, NaN comes out as NaN. Nothing branches on an element, so all take the same time.
+ * Worst errors over all floats stand in bench/results/math-accuracy.txt (make test-exhaustive). Denormals are
+ * numbers like any other here, NaN comes out as NaN. Nothing branches on an element, so all take the same time.
  *
- * Polynomials are minimax, found with Sollya's fpminimax under the error named beside each; coefficients are floats. */
+ * Polynomials are minimax, found with Sollya's fpminimax under the error named beside each; coefficients are
+ * floats. */
 #ifndef LF_CPU_KERN_MATH_H
 #define LF_CPU_KERN_MATH_H
 
@@ -47,8 +48,8 @@ static inline vec scale(vec x, vec n)
 }
 #endif
 
-/* What p = u * v lost in rounding: u * v - p, itself exact. Without a multiply-add by halves of 12 bits, whose products are
- * exact (Dekker, 1971). */
+/* What p = u * v lost in rounding: u * v - p, itself exact. Without a multiply-add by halves of 12 bits, whose
+ * products are exact (Dekker, 1971). */
 static inline vec lost_in_product(vec u, vec v, vec p)
 {
 #if HAS_FMA
@@ -95,8 +96,8 @@ static inline vec expm1_of(vec x)
     return with_sign(half * blend(last, wide(2.0f), wide(1.0f)), x);
 }
 
-/* Below 0.55 a polynomial, to 3.9e-9. Beyond, (e - 1) / (e + 1) for e = exp(2|x|), as t / (t + 2) with t = e - 1; from 9.02
- * on that is 1. */
+/* Below 0.55 a polynomial, to 3.9e-9. Beyond, (e - 1) / (e + 1) for e = exp(2|x|), as t / (t + 2) with t = e - 1;
+ * from 9.02 on that is 1. */
 static inline vec tanh_of(vec x)
 {
     vec n;
@@ -159,9 +160,9 @@ static inline vec log1p_of(vec x)
 
 /* ---- the normal distribution ---- */
 
-/* a (1 - Phi(a)) exp(a^2 / 2), Phi the normal distribution, for 0 <= a <= 16: as w T(v) with w = a / (a + k) and
- * v = (a - k) / (a + k) = 2w - 1. T to 1.9e-8; k near 3 is best, and at this k T(0) happens to be a float.
- * off: what the rounding of a + k made of it, relatively: the result times 1 + off is closer. (d - k is exact, k having few
+/* a (1 - Phi(a)) exp(a^2 / 2), Phi the normal distribution, for 0 <= a <= 16: as w T(v) with w = a / (a + k) and v
+ * = (a - k) / (a + k) = 2w - 1. T to 1.9e-8; k near 3 is best, and at this k T(0) happens to be a float. off: what
+ * the rounding of a + k made of it, relatively: the result times 1 + off is closer. (d - k is exact, k having few
  * bits; 1 / d is (1 - w) / k.) */
 static inline vec tail_of_normal(vec a, vec *off)
 {
@@ -243,8 +244,8 @@ static inline vec gelu_erf(vec x)
     return blend(a < 0.7f, x * mul_add(x, p, wide(0.5f)), far);
 }
 
-/* 0.5 (1 + tanh(y / 2)) = 1 / (1 + exp(-y)), y = x w, w = b + c x^2, b = 2 sqrt(2 / pi), c = 0.044715 b: |x| / (1 + exp |y|)
- * is lost. */
+/* 0.5 (1 + tanh(y / 2)) = 1 / (1 + exp(-y)), y = x w, w = b + c x^2, b = 2 sqrt(2 / pi), c = 0.044715 b: |x| / (1
+ * + exp |y|) is lost. */
 static inline vec gelu_tanh(vec x)
 {
     const float b = 0x1.988454p+0f, b_low = -0x1.857936p-25f, c = 0x1.2444f2p-4f, c_low = 0x1.49b16ap-29f;

@@ -62,8 +62,8 @@ static void gemm(int64_t k, const float *a, const float *b, float *c, int64_t ld
 
 /* Half as many lanes, in double precision. */
 enum { KERN_WIDE = KERN_LANES / 2 };
-typedef double wide __attribute__((vector_size(KERN_WIDE * sizeof(double)), may_alias));
-typedef double wide_anywhere __attribute__((vector_size(KERN_WIDE * sizeof(double)), aligned(sizeof(double)), may_alias));
+typedef double dvec __attribute__((vector_size(KERN_WIDE * sizeof(double)), may_alias));
+typedef double dvec_anywhere __attribute__((vector_size(KERN_WIDE * sizeof(double)), aligned(sizeof(double)), may_alias));
 typedef float half_anywhere __attribute__((vector_size(KERN_WIDE * sizeof(float)), aligned(sizeof(float)), may_alias));
 
 /* Contract: kern.h. x, w: [k]. Element k goes to lane k % KERN_WIDE of one of four sums, so that four additions are under way at once. */
@@ -71,18 +71,18 @@ static double dot(int64_t k, const float *x, const double *w)
 {
     enum { SUMS = 4, STEP = SUMS * KERN_WIDE };
     assert(k >= 0);
-    wide sum[SUMS];
+    dvec sum[SUMS];
     UNROLL
     for (int v = 0; v < SUMS; v++)
-        sum[v] = (wide){0};
+        sum[v] = (dvec){0};
     int64_t i = 0;
     for (; i + STEP <= k; i += STEP) {
         UNROLL
         for (int v = 0; v < SUMS; v++)
-            sum[v] += __builtin_convertvector(*(const half_anywhere *)(x + i + v * KERN_WIDE), wide) *
-                      *(const wide_anywhere *)(w + i + v * KERN_WIDE);
+            sum[v] += __builtin_convertvector(*(const half_anywhere *)(x + i + v * KERN_WIDE), dvec) *
+                      *(const dvec_anywhere *)(w + i + v * KERN_WIDE);
     }
-    union { wide v; double d[KERN_WIDE]; } total = {.v = (sum[0] + sum[1]) + (sum[2] + sum[3])};
+    union { dvec v; double d[KERN_WIDE]; } total = {.v = (sum[0] + sum[1]) + (sum[2] + sum[3])};
     for (; i < k; i++)
         total.d[i % KERN_WIDE] += (double)x[i] * w[i];
     for (int half = KERN_WIDE / 2; half > 0; half /= 2)

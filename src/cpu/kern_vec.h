@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Vectors of KERN_LANES floats, with the few things GNU C's vectors lack. Included by kern_template.h.
  *
- * Where there is a fused multiply-add it is asked for by name, so that bits do not depend on what a compiler fuses. */
+ * Where there is a fused multiply-add it is asked for by name, so that bits do not depend on what a compiler
+ * fuses. */
 #ifndef LF_CPU_KERN_VEC_H
 #define LF_CPU_KERN_VEC_H
 
@@ -74,8 +75,7 @@ static inline vec wide_of_vec(vec v)
     return v;
 }
 
-typedef float real; /* its name where monoids.def is read and float is a vector */
-#define wide(u) _Generic((u), real: wide_of_float, default: wide_of_vec)(u)
+#define wide(u) _Generic((u), float: wide_of_float, default: wide_of_vec)(u)
 
 /* Where mask is -1: u, where it is 0: v. */
 static inline vec blend(ivec mask, vec u, vec v)
