@@ -21,7 +21,7 @@ static const spread_model spread[] = {
     {"group_norm",
      "input x f32[B, 33]\nparam w f32[48, 33]\nparam nw f32[48]\nparam nb f32[48]\na = linear(x, w)\n"
      "c = group_norm(a, 6, nw, nb)\nd = hardtanh(c, min_val=-2, max_val=2)\nreturn d\n", 48},
-    {"batch_norm_train", LINEAR_45_70 "param m f32[70]\nparam v f32[70]\nc = batch_norm(a, m, v, training=true)\nd = relu(c)\nreturn d\n", 200},
+    {"batch_norm_train", LINEAR_45_70 "param m f32[35]\nparam v f32[35]\nr = reshape(a, [-1, 35, 2])\nc = batch_norm(r, m, v, training=true)\nd = relu(c)\nreturn d\n", 200},
     {"mlp",
      "input x f32[B, 29]\nparam w f32[31, 29]\nparam b f32[31]\nparam u f32[10, 31]\nparam c f32[10]\nh = linear(x, w, b)\n"
      "i = gelu(h)\nj = linear(i, u, c)\nk = log_softmax(j, dim=1)\nreturn k\n", 31},

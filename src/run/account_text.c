@@ -110,8 +110,12 @@ static void write_header(writing *w)
     const lf_account *a = w->a;
     for (int i = 0; i < a->written->symbols; i++)
         lf_str_addf(&w->s, "%s%s = %lld", i ? ", " : "", a->written->symbol[i], (long long)a->dims[i]);
-    lf_str_addf(&w->s, "%s%s: fp32 peak %s, memory %s\n\n", a->written->symbols ? " on " : "", a->device->title,
+    lf_str_addf(&w->s, "%s%s: fp32 peak %s, memory %s\n", a->written->symbols ? " on " : "", a->device->title,
                 readable(a->device->flops, flops, 5).text, readable(a->device->bytes, bytes, 5).text);
+    if (a->device->product_flops > a->device->flops)
+        lf_str_addf(&w->s, "Fused products run on the tensor cores as three products of split fp16, with fp32's accuracy: %s\n",
+                    readable(a->device->product_flops, flops, 5).text);
+    lf_str_add(&w->s, "\n");
 }
 
 static void shape_words(lf_str *s, const lf_account *a, lf_node n)
