@@ -205,7 +205,7 @@ static bool smaller_extents(shrinking *s)
             return true;
     }
     for (int n = 257; n > 1; n--) {
-        char word[8], with[8];
+        char word[16], with[8];
         bool found = false;
         snprintf(word, sizeof word, "%d", n);
         for (int i = 0; i < s->lines && !found; i++)
