@@ -272,7 +272,8 @@ static bool check_part(subject *s, lf_program *program)
         const float *among = s->fused[o] + from * width;
         for (int64_t i = 0; ok && i < count; i++)
             if (memcmp(&out[o][i], &among[i], sizeof(float)) != 0)
-                ok = fail(s, "part of the rows", "output %d, row %lld, element %lld: %.9g when rows %lld to %lld are run alone, %.9g among %lld", (int)o,
+                ok = fail(s, "part of the rows",
+                          "output %d, row %lld, element %lld: %.9g when rows %lld to %lld are run alone, %.9g among %lld", (int)o,
                           (long long)(from + i / width), (long long)(i % width), (double)out[o][i], (long long)from, (long long)(from + rows - 1),
                           (double)among[i], (long long)whole);
     }
@@ -353,7 +354,8 @@ static bool check_planted_inputs(subject *s, lf_program *fused, lf_program *plai
     rnd_judge j = {0};
     bool ok = judge_begin(s, &j, leaf), expect = s->independent || !any_huge;
     out = ok ? run(s, "planted, fused", fused, leaf, 0) : NULL;
-    ok = out && (!s->independent || others_untouched(s, out, planted)) && (!expect || judge(s, &j, "planted, fused", out, s->independent ? skip : NULL));
+    ok = out && (!s->independent || others_untouched(s, out, planted)) &&
+         (!expect || judge(s, &j, "planted, fused", out, s->independent ? skip : NULL));
     outputs_free(s, out);
     out = ok ? run(s, "planted, plain", plain, leaf, 0) : NULL;
     ok = out && (!expect || judge(s, &j, "planted, plain", out, s->independent ? skip : NULL));

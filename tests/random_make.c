@@ -16,7 +16,8 @@ static const double MOST_WORK[2] = {4e5, 4e6};          /* multiply-adds of a pr
 
 int64_t rnd_size(rnd_maker *m, int64_t most)
 {
-    static const int16_t sizes[] = {1, 2, 3, 4, 5, 6, 7, 8, 8, 9, 12, 15, 16, 16, 17, 24, 31, 32, 33, 63, 64, 65, 129, 257, 255, 256, 300, 513, 770, 1025};
+    static const int16_t sizes[] = {1, 2, 3, 4, 5, 6, 7, 8, 8, 9, 12, 15, 16, 16, 17, 24, 31,
+                                    32, 33, 63, 64, 65, 129, 257, 255, 256, 300, 513, 770, 1025};
     for (int i = 0; i < 16; i++) {
         int64_t size = sizes[rnd_below(&m->r, m->large ? 30 : 24)];
         if (size <= most)
@@ -396,7 +397,8 @@ static lf_node pick(rnd_maker *m)
 
 static const lf_op_info *draw_op(rnd_maker *m)
 {
-    static const int weight[] = {[LF_PRODUCT] = 4, [LF_POINTWISE] = 2, [LF_REDUCE] = 3, [LF_NORMALIZE] = 2, [LF_POOL] = 2, [LF_VIEW] = 1, [LF_MOVE] = 2, [LF_GUARD] = 0};
+    static const int weight[] = {[LF_PRODUCT] = 4, [LF_POINTWISE] = 2, [LF_REDUCE] = 3, [LF_NORMALIZE] = 2,
+                                 [LF_POOL] = 2, [LF_VIEW] = 1, [LF_MOVE] = 2, [LF_GUARD] = 0};
     int all = 0;
     for (int op = 0; op < LF_OP_COUNT; op++)
         all += lf_op_public((lf_op)op) ? weight[lf_op_row((lf_op)op)->kind] : 0;

@@ -372,10 +372,10 @@ void lf_cpu_weights_free(lf_cpu_weights *w)
         return;
     for (int32_t i = 0; w->owned && i < w->tensors; i++)
         lf_aligned_free(w->owned[i]);
-    for (int32_t g = 0; w->packed && g < w->groups; g++) {
+    for (int32_t g = 0; w->packed && g < w->groups; g++)
         lf_aligned_free(w->packed[g]);
+    for (int32_t g = 0; w->narrow && g < w->groups; g++)
         lf_aligned_free(w->narrow[g]);
-    }
     lf_arena_free(&w->arena);
     free(w);
 }
