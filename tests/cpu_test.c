@@ -86,21 +86,6 @@ enum { SIZES = sizeof sizes / sizeof sizes[0] };
 static const int64_t batches[] = {0, 1, 2, 3, 17, 129};
 enum { BATCHES = sizeof batches / sizeof batches[0] };
 
-static int64_t cases;
-
-static int begin(void **state)
-{
-    (void)state;
-    cases = 0;
-    return 0;
-}
-
-static int some_ran(void **state)
-{
-    (void)state;
-    return cases > 0 ? 0 : -1;
-}
-
 static char *text_of(const model *m, extents e)
 {
     int64_t g = 1;

@@ -10,21 +10,6 @@ enum { LONGEST = 70, GUARD = 32 };
 
 static const float odd[] = {NAN, INFINITY, -INFINITY};
 
-static int64_t cases; /* of the test that runs */
-
-static int begin(void **state)
-{
-    (void)state;
-    cases = 0;
-    return 0;
-}
-
-static int some_ran(void **state)
-{
-    (void)state;
-    return cases > 0 ? 0 : -1;
-}
-
 /* One element after the other in double precision: the text of monoids.def again. */
 #define number double
 #define LF_MONOID(name, states, results, flops, identity, PUT, ...)                                                    \

@@ -9,21 +9,6 @@
 enum { LONGEST = 70, GUARD = 32 };
 #define UNIT 0x1p-24
 
-static int64_t cases; /* of the test that runs */
-
-static int begin(void **state)
-{
-    (void)state;
-    cases = 0;
-    return 0;
-}
-
-static int some_ran(void **state)
-{
-    (void)state;
-    return cases > 0 ? 0 : -1;
-}
-
 /* ---- tables ---- */
 
 static void tables_are_whole(void **state)

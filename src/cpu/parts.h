@@ -51,6 +51,8 @@ int64_t lf_side_offset(const lf_side *side, int64_t index);
 /* out[i] = element start + i of the side, which lies from base on; and back. 0 <= n. */
 void lf_side_gather(const lf_side *side, const float *base, int64_t start, int64_t n, float *out);
 void lf_side_scatter(const lf_side *side, float *base, int64_t start, int64_t n, const float *from);
+/* Is none of x[0..n) Inf or NaN? */
+bool lf_all_finite(const float *x, int64_t n);
 
 /* ---- a plan at known extents ---- */
 

@@ -2,8 +2,6 @@
 /* A phase's program over a piece of its grid: strip after strip through every step, each a call of a kernel on up to
  * LF_STRIP elements; then what the strip feeds: partials of statistics, witnesses, stores. Sinks come last, so that
  * a value that waits in the memory of the output about to be written is read before. */
-#include <string.h>
-
 #include "cpu/parts.h"
 
 /* A piece with its pointers found. */
@@ -99,17 +97,6 @@ static void feed_column(const tail *t, const lf_stat_at *s, int64_t col, int64_t
             kern->put[s->monoid](1, x + i, partial, s->width);
 }
 
-static bool all_finite(const float *x, int64_t n)
-{
-    uint32_t found = 0;
-    for (int64_t i = 0; i < n; i++) {
-        uint32_t bits;
-        memcpy(&bits, x + i, sizeof bits);
-        found |= (uint32_t)((bits & 0x7f800000u) == 0x7f800000u);
-    }
-    return !found;
-}
-
 /* Which rows of the batch row r of the grid belongs to: one, or all of them where it belongs to none. Any number of
  * threads may flag one. */
 static void flag(const tail *t, int64_t row)
@@ -125,12 +112,12 @@ static void flag(const tail *t, int64_t row)
 
 static void watch(const tail *t, const float *x, int64_t row, int64_t n)
 {
-    if (all_finite(x, n))
+    if (lf_all_finite(x, n))
         return;
     if (!t->phase->along_rows)
         flag(t, row);
     for (int64_t i = 0; t->phase->along_rows && i < n; i++)
-        if (!all_finite(x + i, 1))
+        if (!lf_all_finite(x + i, 1))
             flag(t, row + i);
 }
 

@@ -79,17 +79,6 @@ static bool round_row(const double *wide, int64_t n, float *narrow)
     return !vanished && (largest == 0 || largest >= LEAST);
 }
 
-static bool finite_row(const float *x, int64_t n)
-{
-    uint32_t found = 0;
-    for (int64_t i = 0; i < n; i++) {
-        uint32_t bits;
-        memcpy(&bits, x + i, sizeof bits);
-        found |= (uint32_t)((bits & 0x7f800000u) == 0x7f800000u);
-    }
-    return !found;
-}
-
 static void sweep_rows(void *arg, int64_t index, int slot)
 {
     sweep *s = arg;
@@ -97,7 +86,7 @@ static void sweep_rows(void *arg, int64_t index, int slot)
     const int64_t end = lf_min64((index + 1) * s->rows, s->count / s->row);
     for (int64_t r = index * s->rows; r < end; r++) {
         const int64_t at = r * s->row;
-        if (!(s->wide ? round_row(s->wide + at, s->row, s->narrow + at) : finite_row(s->check + at, s->row)))
+        if (!(s->wide ? round_row(s->wide + at, s->row, s->narrow + at) : lf_all_finite(s->check + at, s->row)))
             atomic_store_explicit(&s->found, true, memory_order_relaxed);
     }
 }

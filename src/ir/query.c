@@ -125,18 +125,10 @@ static int given_slot(const lf_graph *g, lf_node n, const char *name)
     return p && is_value(p) && g->node[n].arg[p->slot] != LF_NONE ? p->slot : -1;
 }
 
-static bool takes_weight(const lf_op_info *row)
-{
-    for (int i = 0; i < row->param_count; i++)
-        if (strcmp(row->param[i].name, "weight") == 0)
-            return true;
-    return false;
-}
-
 lf_affine lf_affine_of(const lf_graph *g, lf_node n)
 {
     lf_affine affine = {-1, -1, -1, false};
-    if (lf_kind_of(g, n) != LF_NORMALIZE || !takes_weight(lf_op_row(g->node[n].op)))
+    if (lf_kind_of(g, n) != LF_NORMALIZE || !param_of(g, n, "weight"))
         return affine;
     affine.weight_slot = given_slot(g, n, "weight");
     affine.bias_slot = given_slot(g, n, "bias");

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The model handle: a graph in an arena of its own, with the builder and the questions one may ask of it. */
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
