@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gemm, dot and the maps of every table this machine can run, swept over lengths, strides, alignments and special
+/* Product, dot and the maps of every table this machine can run, swept over lengths, strides, alignments and special
  * values, with guard words around what they write. The monoids: kern_fold_test.c. */
 #include "cpu_support.h"
 
@@ -35,107 +35,165 @@ static void tables_are_whole(void **state)
     assert_string_equal(lf_kern_at((size_t)cases - 1)->isa, "scalar");
 }
 
-/* ---- gemm ---- */
+/* ---- the product ---- */
 
-typedef struct gemm_rig {
+typedef struct product_rig {
     const lf_kern *kern;
-    float *a, *b; /* [LF_KBLOCK][mr], [LF_KBLOCK][nr] */
-    float *c;     /* guard, [mr][ldc], guard */
+    int64_t rows, n, k, ldc, ldx, ldw;
+    float *x, *w;   /* [rows][ldx], and [n][ldw] or [k][ldw] */
+    bool is_kn;
+    float *c;       /* guard, [rows][ldc], guard */
     float *before;
-    int64_t ldc, size;
-} gemm_rig;
+    int64_t size;
+} product_rig;
 
-static void gemm_case(gemm_rig *g, int64_t k, bool add, bool exact)
+static float *floats(int64_t count)
+{
+    float *p = lf_aligned_alloc(sizeof(float) * (size_t)count);
+    assert_non_null(p);
+    rig_fill(p, count);
+    return p;
+}
+
+static float drawn(lf_rng *r, bool exact)
+{
+    return exact ? (float)((int)(lf_rng_u64(r) % 9) - 4) : lf_rng_uniform(r, -1, 1);
+}
+
+static float w_at(const product_rig *g, int64_t j, int64_t s)
+{
+    return g->is_kn ? g->w[s * g->ldw + j] : g->w[j * g->ldw + s];
+}
+
+/* Packs, with guards behind the packed runs, and multiplies. */
+static void product_run(product_rig *g, bool add)
 {
     const lf_kern *kern = g->kern;
+    const int64_t x_floats = kern->x_floats(g->rows, g->k), w_floats = kern->w_floats(g->n, g->k);
+    assert_true(x_floats % 16 == 0 && w_floats % 16 == 0);
+    float *x = floats(x_floats + GUARD), *w = floats(w_floats + GUARD), *scratch = floats(kern->scratch_floats + GUARD);
+    kern->pack_x(g->rows, g->k, g->x, g->ldx, x);
+    kern->pack_w(g->n, g->k, g->w, g->ldw, g->is_kn, w);
+    lf_multiply m = {.rows = g->rows, .n = g->n, .k = g->k, .x = x, .w = w, .c = g->c + GUARD, .ldc = g->ldc,
+                     .add = add, .scratch = scratch, .next_x = add ? x : NULL, .next_w = add ? w : NULL};
+    kern->multiply(&m);
+    for (int i = 0; i < GUARD; i++)
+        if (!rig_is_poison(x[x_floats + i]) || !rig_is_poison(w[w_floats + i]) ||
+            !rig_is_poison(scratch[kern->scratch_floats + i]))
+            fail_msg("%s: %d x %d x %d wrote behind a packed run", kern->isa, (int)g->rows, (int)g->n, (int)g->k);
+    lf_aligned_free(x);
+    lf_aligned_free(w);
+    lf_aligned_free(scratch);
+}
+
+/* Exact for small integers. Otherwise as good as a sum in any order of products rounded each by itself. */
+static void product_case(product_rig *g, bool add, bool exact)
+{
+    const lf_kern *kern = g->kern;
+    const int64_t padded = (g->n + kern->nr - 1) / kern->nr * kern->nr;
     rig_fill(g->c, g->size);
-    for (int i = 0; i < kern->mr; i++)
-        for (int j = 0; j < kern->nr; j++)
+    for (int64_t i = 0; i < g->rows; i++)
+        for (int64_t j = 0; j < padded; j++)
             g->c[GUARD + i * g->ldc + j] = (float)(i - j);
     memcpy(g->before, g->c, (size_t)g->size * sizeof *g->c);
-    kern->gemm(k, g->a, g->b, g->c + GUARD, g->ldc, add);
+    product_run(g, add);
     cases++;
     for (int64_t at = 0; at < g->size; at++) {
         int64_t i = (at - GUARD) / g->ldc, j = (at - GUARD) % g->ldc;
-        if (at < GUARD || i >= kern->mr || j >= kern->nr) {
+        if (at < GUARD || i >= g->rows || j >= padded) {
             if (!rig_is_poison(g->c[at]))
-                fail_msg("%s: gemm K=%d ldc=%d wrote outside its tile", kern->isa, (int)k, (int)g->ldc);
+                fail_msg("%s: %d x %d x %d, ldc=%d, wrote outside its rows", kern->isa, (int)g->rows, (int)g->n,
+                         (int)g->k, (int)g->ldc);
             continue;
         }
+        if (j >= g->n)
+            continue;
         double sum = add ? (double)g->before[at] : 0, size = fabs(sum);
-        for (int64_t s = 0; s < k; s++) {
-            double product = (double)g->a[s * kern->mr + i] * (double)g->b[s * kern->nr + j];
+        for (int64_t s = 0; s < g->k; s++) {
+            double product = (double)g->x[i * g->ldx + s] * (double)w_at(g, j, s);
             sum += product;
             size += fabs(product);
         }
-        double bound = exact ? 0 : (double)(k + 1) * UNIT * size;
+        double bound = exact ? 0 : (double)(g->k + 1) * UNIT * size;
         if (!(fabs((double)g->c[at] - sum) <= bound))
-            fail_msg("%s: gemm K=%d (%d, %d) is %.9g, not %.17g", kern->isa, (int)k, (int)i, (int)j, (double)g->c[at],
-                     sum);
+            fail_msg("%s: %d x %d x %d (%d, %d) is %.9g, not %.17g", kern->isa, (int)g->rows, (int)g->n, (int)g->k,
+                     (int)i, (int)j, (double)g->c[at], sum);
     }
 }
 
-static void gemm_sweep(gemm_rig *g, bool exact)
+static void product_sweep(const lf_kern *kern, int64_t rows, int64_t n, int64_t k, bool is_kn)
 {
-    lf_rng r = lf_rng_seed(1, exact ? "integers" : "reals");
-    for (int64_t i = 0; i < LF_KBLOCK * g->kern->mr; i++)
-        g->a[i] = exact ? (float)((int)(lf_rng_u64(&r) % 9) - 4) : lf_rng_uniform(&r, -1, 1);
-    for (int64_t i = 0; i < LF_KBLOCK * g->kern->nr; i++)
-        g->b[i] = exact ? (float)((int)(lf_rng_u64(&r) % 9) - 4) : lf_rng_uniform(&r, -1, 1);
-    for (int64_t k = 1; k <= LF_KBLOCK; k = k == LONGEST ? 255 : k + 1)
+    product_rig g = {.kern = kern, .rows = rows, .n = n, .k = k, .is_kn = is_kn};
+    g.ldc = (n + kern->nr - 1) / kern->nr * kern->nr + (n % 3) * 3;
+    g.ldx = k + n % 2;
+    g.ldw = (is_kn ? n : k) + rows % 3;
+    g.size = 2 * GUARD + rows * g.ldc;
+    g.x = floats(rows * g.ldx);
+    g.w = floats((is_kn ? k : n) * g.ldw);
+    g.c = floats(g.size);
+    g.before = floats(g.size);
+    for (int exact = 0; exact < 2; exact++) {
+        lf_rng r = lf_rng_seed(1, exact ? "integers" : "reals");
+        for (int64_t i = 0; i < rows * k; i++)
+            g.x[i / k * g.ldx + i % k] = drawn(&r, exact);
+        for (int64_t i = 0; i < n * k; i++)
+            g.w[is_kn ? i / n * g.ldw + i % n : i / k * g.ldw + i % k] = drawn(&r, exact);
         for (int add = 0; add < 2; add++)
-            gemm_case(g, k, add, exact);
+            product_case(&g, add, exact);
+    }
+    lf_aligned_free(g.x);
+    lf_aligned_free(g.w);
+    lf_aligned_free(g.c);
+    lf_aligned_free(g.before);
 }
 
-static void gemm_is_a_product(void **state)
+static void multiply_is_a_product(void **state)
 {
     (void)state;
+    const int64_t depths[] = {1, 2, 3, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 200, 255, 256};
     for (size_t t = 0; lf_kern_at(t); t++) {
         const lf_kern *kern = lf_kern_at(t);
-        const int64_t lds[] = {kern->nr, kern->nr + 3, 2 * kern->nr + 1};
-        for (size_t l = 0; l < sizeof lds / sizeof lds[0]; l++) {
-            gemm_rig g = {.kern = kern, .ldc = lds[l]};
-            g.size = 2 * GUARD + kern->mr * g.ldc;
-            g.a = lf_aligned_alloc(sizeof(float) * LF_KBLOCK * (size_t)kern->mr);
-            g.b = lf_aligned_alloc(sizeof(float) * LF_KBLOCK * (size_t)kern->nr);
-            g.c = lf_aligned_alloc(sizeof(float) * (size_t)g.size);
-            g.before = lf_aligned_alloc(sizeof(float) * (size_t)g.size);
-            assert_true(g.a && g.b && g.c && g.before);
-            gemm_sweep(&g, true);
-            gemm_sweep(&g, false);
-            lf_aligned_free(g.a);
-            lf_aligned_free(g.b);
-            lf_aligned_free(g.c);
-            lf_aligned_free(g.before);
-        }
+        const int64_t columns[] = {1, 7, kern->nr - 1, kern->nr, kern->nr + 1, 3 * kern->nr + 5, 255, LF_STRIP};
+        for (int64_t rows = 1; rows <= 2 * kern->mr + 2; rows++)
+            for (size_t d = 0; d < sizeof depths / sizeof depths[0]; d++)
+                product_sweep(kern, rows, columns[(rows + (int64_t)d) % 8], depths[d], (rows + (int64_t)d) % 3 == 0);
+        for (size_t c = 0; c < sizeof columns / sizeof columns[0]; c++)
+            product_sweep(kern, kern->mr + 1, columns[c], LF_KBLOCK, c % 2);
     }
 }
 
-/* A row's bits do not depend on where in the tile it stands. */
-static void gemm_rows_are_alike(void **state)
+/* A row's bits depend neither on where it stands nor on how many rows there are. */
+static void multiply_keeps_rows_apart(void **state)
 {
     (void)state;
     for (size_t t = 0; lf_kern_at(t); t++) {
         const lf_kern *kern = lf_kern_at(t);
-        const int64_t k = 201;
-        float *a = lf_aligned_alloc(sizeof(float) * LF_KBLOCK * (size_t)kern->mr),
-              *b = lf_aligned_alloc(sizeof(float) * LF_KBLOCK * (size_t)kern->nr);
-        float *c = lf_aligned_alloc(sizeof(float) * (size_t)(kern->mr * kern->nr));
-        assert_true(a && b && c);
-        lf_rng r = lf_rng_seed(2, "alike");
-        for (int64_t i = 0; i < k * kern->nr; i++)
-            b[i] = lf_rng_uniform(&r, -1, 1);
-        for (int64_t s = 0; s < k; s++) {
-            float x = lf_rng_uniform(&r, -1, 1);
-            for (int i = 0; i < kern->mr; i++)
-                a[s * kern->mr + i] = x;
+        const int64_t k = 201, n = 2 * kern->nr + 3, most = 2 * kern->mr + 3;
+        float *first = NULL;
+        for (int64_t rows = 1; rows <= most; rows++, cases++) {
+            product_rig g = {.kern = kern, .rows = rows, .n = n, .k = k, .ldx = 0, .ldw = k};
+            g.ldc = 3 * kern->nr;
+            g.size = 2 * GUARD + rows * g.ldc;
+            g.x = floats(k);
+            g.w = floats(n * k);
+            g.c = floats(g.size);
+            lf_rng r = lf_rng_seed(2, "alike");
+            for (int64_t i = 0; i < k; i++)
+                g.x[i] = drawn(&r, false);
+            for (int64_t i = 0; i < n * k; i++)
+                g.w[i] = drawn(&r, false);
+            product_run(&g, false);
+            if (!first) {
+                first = floats(n);
+                memcpy(first, g.c + GUARD, sizeof(float) * (size_t)n);
+            }
+            for (int64_t i = 0; i < rows; i++)
+                assert_memory_equal(first, g.c + GUARD + i * g.ldc, sizeof(float) * (size_t)n);
+            lf_aligned_free(g.x);
+            lf_aligned_free(g.w);
+            lf_aligned_free(g.c);
         }
-        kern->gemm(k, a, b, c, kern->nr, false);
-        for (int i = 1; i < kern->mr; i++, cases++)
-            assert_memory_equal(c, c + i * kern->nr, sizeof(float) * (size_t)kern->nr);
-        lf_aligned_free(a);
-        lf_aligned_free(b);
-        lf_aligned_free(c);
+        lf_aligned_free(first);
     }
 }
 
@@ -389,7 +447,7 @@ int main(void)
 {
 #define TEST(f) cmocka_unit_test_setup_teardown(f, begin, some_ran)
     const struct CMUnitTest tests[] = {
-        TEST(tables_are_whole), TEST(gemm_is_a_product), TEST(gemm_rows_are_alike),
+        TEST(tables_are_whole), TEST(multiply_is_a_product), TEST(multiply_keeps_rows_apart),
         TEST(dot_is_a_product), TEST(maps_are_the_ops),  TEST(maps_are_their_expressions),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -325,8 +325,6 @@ static void product_numbers(building *b, const lf_product *plan, const lf_kern *
     p->k = extent(b, plan->k);
     p->narrow = plan->narrow;
     p->ldc = p->narrow ? p->n : lf_min64(LF_STRIP, lf_round_up(p->n, kern->nr));
-    p->x_panel = lf_panel_floats(p->k, kern->mr);
-    p->w_panel = lf_panel_floats(p->k, kern->nr);
     reach_sides(b, &plan->x, &p->x);
 }
 

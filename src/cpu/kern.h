@@ -19,16 +19,33 @@ enum {
     LF_KBLOCK = 256  /* K is summed in runs of this length, each added to the total: bounds both error growth and panel size */
 };
 
+/* One run of K of a product: c (+)= x w^T. */
+typedef struct lf_multiply {
+    int64_t rows, n, k;           /* rows >= 1, 1 <= n <= LF_STRIP, 1 <= k <= LF_KBLOCK */
+    const float *x, *w;           /* a run of x and one of w, as the table's pack_x and pack_w laid them out */
+    float *c;                     /* [rows][ldc], ldc >= n rounded up to nr; what lies there past column n is overwritten */
+    int64_t ldc;
+    bool add;                     /* whether what c holds is added to */
+    float *scratch;               /* the table's scratch_floats, 64-byte aligned */
+    const float *next_x, *next_w; /* what the call after this one reads, to be asked for in advance; or NULL */
+} lf_multiply;
+
 typedef struct lf_kern {
     const char *isa;             /* "scalar", "avx2", ... as LINFUSE_ISA names it */
     bool (*usable)(void);        /* may this machine run it? */
 
-    int mr, nr;                  /* rows and columns of a tile of the product; nr divides LF_STRIP */
-
-    /* c[i * ldc + j] (+)= sum over k of a[k * mr + i] * b[k * nr + j], for i < mr, j < nr, summed in order of k.
-     * a: [k][mr] packed, 64-byte aligned. b: [k][nr] packed, 64-byte aligned. c: [mr][ldc], ldc >= nr, all mr x nr written.
-     * add: whether what c holds is added to. 1 <= k <= LF_KBLOCK. Always whole tiles: edges are padded by the caller. */
-    void (*gemm)(int64_t k, const float *a, const float *b, float *c, int64_t ldc, bool add);
+    /* ---- the product, in runs of K ----
+     * A row of c is the same bits whatever other rows are multiplied with it, and however many. */
+    int mr, nr;                  /* rows and columns of a tile; nr divides LF_STRIP */
+    /* Floats that a packed run takes, a multiple of 16: of `rows` rows of x, of n columns of w. */
+    int64_t (*x_floats)(int64_t rows, int64_t k);
+    int64_t (*w_floats)(int64_t n, int64_t k);
+    int64_t scratch_floats;
+    /* Packs a run of `rows` rows of x. from: [rows][ld], k of ld used. */
+    void (*pack_x)(int64_t rows, int64_t k, const float *from, int64_t ld, float *to);
+    /* Packs a run of n columns of w. from: [n][ld] with k elements a column, or [k][ld] where is_kn. */
+    void (*pack_w)(int64_t n, int64_t k, const float *from, int64_t ld, bool is_kn, float *to);
+    void (*multiply)(const lf_multiply *m);
 
     /* sum over k of x[k] * w[k] in double precision; lanes fixed by k alone. Any alignment. k >= 0. */
     double (*dot)(int64_t k, const float *x, const double *w);

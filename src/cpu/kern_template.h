@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gemm and dot in plain C with vectors, and the table around them and the maps and folds of kern_maps.h and kern_folds.h.
+/* The table of an instruction set, around the product, maps and folds of kern_product.h, kern_maps.h and kern_folds.h.
  * A file kern_ISA.c says what its machine has and includes this:
  *   KERN_ISA     its name, unquoted
  *   KERN_LANES   floats in a vector register
@@ -25,40 +25,10 @@
 #define UNROLL _Pragma("GCC unroll 32")
 #endif
 
-/* Contract: kern.h. a: [k][KERN_MR], b: [k][KERN_NR], both 64-byte aligned; c: [KERN_MR][ldc]. */
-static void gemm(int64_t k, const float *a, const float *b, float *c, int64_t ldc, bool add)
-{
-    assert(k >= 1 && k <= LF_KBLOCK && ldc >= KERN_NR);
-    vec sum[KERN_MR][KERN_NV];
-    UNROLL
-    for (int i = 0; i < KERN_MR; i++) {
-        UNROLL
-        for (int v = 0; v < KERN_NV; v++)
-            sum[i][v] = (vec){0};
-    }
-    for (; k > 0; k--, a += KERN_MR, b += KERN_NR) {
-        vec column[KERN_NV];
-        UNROLL
-        for (int v = 0; v < KERN_NV; v++)
-            column[v] = *(const vec *)(b + v * KERN_LANES);
-        UNROLL
-        for (int i = 0; i < KERN_MR; i++) {
-            UNROLL
-            for (int v = 0; v < KERN_NV; v++)
-                sum[i][v] += a[i] * column[v];
-        }
-    }
-    UNROLL
-    for (int i = 0; i < KERN_MR; i++) {
-        UNROLL
-        for (int v = 0; v < KERN_NV; v++) {
-            vec_anywhere *to = (vec_anywhere *)(c + i * ldc + v * KERN_LANES);
-            if (add)
-                sum[i][v] += *to;
-            *to = sum[i][v];
-        }
-    }
-}
+#include "cpu/kern_product.h"
+#ifdef KERN_TILES
+#include "cpu/kern_tiles.h"
+#endif
 
 /* Half as many lanes, in double precision. */
 enum { KERN_WIDE = KERN_LANES / 2 };
@@ -102,9 +72,23 @@ static bool usable(void)
 const lf_kern PASTE(lf_kern_, KERN_ISA) = {
     .isa = TEXT(KERN_ISA),
     .usable = usable,
-    .mr = KERN_MR,
     .nr = KERN_NR,
-    .gemm = gemm,
+#ifdef KERN_TILES
+    .mr = GROUP,
+    .x_floats = tiles_x_floats,
+    .w_floats = tiles_w_floats,
+    .scratch_floats = TILES_SCRATCH,
+    .pack_x = tiles_pack_x,
+    .pack_w = tiles_pack_w,
+    .multiply = tiles_multiply,
+#else
+    .mr = KERN_MR,
+    .x_floats = x_floats,
+    .w_floats = w_floats,
+    .pack_x = pack_x,
+    .pack_w = pack_w,
+    .multiply = multiply,
+#endif
     .dot = dot,
     .map = {
 #define LF_OP(name, kind, ...) [LF_OP_##name] = MAP_OF_##kind(name),

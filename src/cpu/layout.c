@@ -2,13 +2,16 @@
 /* How a group runs (by blocks of rows, or phase after phase over the whole grid), how many rows a block has, and
  * where everything it needs lies. None of these change a result's bits, but for the blocks of column statistics,
  * which are therefore the same for any number of threads. */
+#include <unistd.h>
+
 #include "base/mem.h"
 #include "cpu/parts.h"
 
 enum {
-    /* Rows of a block. With 128, a tile and a run of packed x take 128 KiB each of a second-level cache of 1 MiB or
-     * more, and each panel of w, once loaded, is used 128 times. */
-    GEMM_ROWS = 128,
+    /* The most rows of a block: with 256, w is read from memory a 256th as often as it is multiplied with, which hides
+     * behind the multiplying. COLUMN_ROWS: where columns have statistics, whose bits depend on it. */
+    GEMM_ROWS = 256,
+    COLUMN_ROWS = 128,
     OTHER_ROWS = 256,
     /* What the rows of a block may carry along. A product makes so much of each row that the last-level cache will
      * do; otherwise rows should stay in the second level between phases. */
@@ -80,11 +83,25 @@ static int64_t best_block(int64_t rows, int64_t most, int64_t unit, int threads,
     return best;
 }
 
+/* A tile and a run of packed x together should take no more than a third of the second-level cache: w passes through it,
+ * and what else the machine does. */
+static int64_t gemm_rows(bool columns)
+{
+    enum { ROW_BYTES = (LF_STRIP + LF_KBLOCK) * sizeof(float), USUAL_CACHE = 1 << 20 };
+    if (columns)
+        return COLUMN_ROWS;
+    long cache = 0;
+#ifdef _SC_LEVEL2_CACHE_SIZE /* not everywhere */
+    cache = sysconf(_SC_LEVEL2_CACHE_SIZE);
+#endif
+    return lf_min64(GEMM_ROWS, (cache > 0 ? cache : USUAL_CACHE) / 3 / ROW_BYTES);
+}
+
 void lf_group_schedule(lf_group_at *g, const lf_group *plan, const lf_kern *kern, const int64_t *dims, int threads)
 {
     const bool gemm = g->product.present && !g->product.narrow;
     const int64_t unit = gemm ? kern->mr : 1;
-    const int64_t most = (gemm ? GEMM_ROWS : OTHER_ROWS) / unit * unit;
+    const int64_t most = lf_max64(1, (gemm ? gemm_rows(has_columns(g)) : OTHER_ROWS) / unit) * unit;
     const int64_t rows_a_thread = gemm ? GEMM_ROWS_A_THREAD : OTHER_ROWS_A_THREAD;
     g->whole_grid = plan->schedule == LF_BY_PHASE || has_columns(g) || has_one_row(g, plan) ||
                     (threads > 1 && g->rows / threads < rows_a_thread);
@@ -102,6 +119,17 @@ void lf_group_schedule(lf_group_at *g, const lf_group *plan, const lf_kern *kern
     const double fit = (gemm ? GEMM_BYTES : OTHER_BYTES) / (sizeof(float) * (floats_a_row(g, plan, gemm, dims) + 1.0));
     int64_t limit = fit < (double)most ? lf_max64((int64_t)fit / unit * unit, unit) : most;
     g->block_rows = best_block(g->rows, limit, unit, threads, gemm ? 8 : 1);
+}
+
+/* Floats a block of x takes when packed. */
+static int64_t x_floats(const lf_group_at *g, const lf_kern *kern, lf_layout *l)
+{
+    int64_t elements;
+    if (!lf_mul_i64(g->block_rows, g->product.k, &elements) || elements > INT64_MAX / 64) {
+        l->overflow = true;
+        return 0;
+    }
+    return lf_runs_floats(kern->x_floats, g->block_rows, g->product.k);
 }
 
 /* What rows carry from phase to phase. */
@@ -125,9 +153,10 @@ static void layout_area(lf_group_at *g, const lf_group *plan, const lf_kern *ker
         if (s->span == LF_SPAN_COLUMN)
             s->partial = lf_layout_take(area, s->strips, s->states, s->width);
     }
-    if (g->share_x)
-        g->packed_x =
-            lf_layout_take(area, lf_blocks(g, g->rows), lf_ceil_div(g->block_rows, kern->mr), g->product.x_panel);
+    if (g->share_x) {
+        g->packed_floats = x_floats(g, kern, area);
+        g->packed_x = lf_layout_take(area, lf_blocks(g, g->rows), g->packed_floats, 1);
+    }
 }
 
 static void layout_scratch(lf_group_at *g, const lf_kern *kern, lf_layout *scratch)
@@ -145,11 +174,14 @@ static void layout_scratch(lf_group_at *g, const lf_kern *kern, lf_layout *scrat
     g->tile = lf_layout_take(scratch, g->block_rows, p->ldc, 1);
     if (p->narrow) {
         g->x_row = lf_layout_take(scratch, p->x.col.form == LF_FORM_CONTIGUOUS ? 0 : p->k, 1, 1);
-    } else {
-        g->panel = lf_layout_take(scratch, LF_KBLOCK, kern->nr, 1);
-        if (!g->share_x)
-            g->packed_x = lf_layout_take(scratch, lf_ceil_div(g->block_rows, kern->mr), p->x_panel, 1);
+        return;
     }
+    const int64_t n = lf_min64(p->n, LF_STRIP), k = lf_min64(p->k, LF_KBLOCK);
+    g->x_row = lf_layout_take(scratch, lf_product_x_in_rows(p) ? 0 : g->block_rows, LF_KBLOCK, 1);
+    g->w_run = lf_layout_take(scratch, kern->w_floats(n, k), 1, 1);
+    g->multiply = lf_layout_take(scratch, kern->scratch_floats, 1, 1);
+    if (!g->share_x)
+        g->packed_x = lf_layout_take(scratch, x_floats(g, kern, scratch), 1, 1);
 }
 
 void lf_group_layout(lf_group_at *g, const lf_group *plan, const lf_kern *kern, const int64_t *dims, size_t *in_area,

@@ -11,7 +11,6 @@
 enum {
     TRIES = 8,                /* short and many: one of them falls into a quiet moment of a busy machine */
     PIECE = 1 << 18,          /* floats a thread takes at a time from a large buffer: 1 MB, long enough for prefetch to matter */
-    PANEL_FLOATS = 6 << 10,   /* both panels of a gemm: 24 KB, inside any L1 */
     DOT_FLOATS = 2 << 10
 };
 #define MOST_BYTES ((size_t)256 << 20)
@@ -22,14 +21,14 @@ typedef struct measuring {
     const lf_kern *kern;
     lf_pool *pool;
     int threads;
-    int64_t reps;   /* of what one thread does in L1 */
+    int64_t reps;   /* of what one thread does near the core */
     float *l1;      /* [threads][l1_floats], each thread's own */
     size_t l1_floats;
     float *buffer;  /* [floats] */
     int64_t floats;
     float *sink;    /* [threads]: where results go, so that nothing is left out */
     double *best;   /* [threads]: the shortest time of each */
-    void (*timed)(void *arg, int64_t index, int slot); /* what is being timed in L1 */
+    void (*timed)(void *arg, int64_t index, int slot); /* what is being timed */
 } measuring;
 
 static double now(void)
@@ -53,7 +52,7 @@ static double best_time(measuring *m, int64_t count, piece_fn *fn)
     return best > 1e-9 ? best : 1e-9;
 }
 
-/* ---- in L1 ---- */
+/* ---- near the core ---- */
 
 /* One thread's share, timed by itself: on a busy machine the threads' quiet moments need not coincide. */
 static void timed_piece(void *arg, int64_t index, int slot)
@@ -85,24 +84,36 @@ static double rate_in_l1(measuring *m, piece_fn *fn)
     return rate;
 }
 
-static int64_t gemm_depth(const lf_kern *kern)
+/* A run as large as it stays in the second-level cache: a strip of w, and rows enough to use it. */
+static lf_multiply whole_run(const lf_kern *kern)
 {
-    int64_t k = PANEL_FLOATS / (kern->mr + kern->nr);
-    return k < 1 ? 1 : k > LF_KBLOCK ? LF_KBLOCK : k;
+    return (lf_multiply){.rows = 8 * kern->mr, .n = LF_STRIP, .k = LF_KBLOCK, .ldc = LF_STRIP};
 }
 
-/* a: [k][mr], b: [k][nr], c: [mr][nr], each from a cache line's start. */
-static void gemm_piece(void *arg, int64_t index, int slot)
+static void multiply_piece(void *arg, int64_t index, int slot)
 {
     measuring *m = arg;
-    const int64_t k = gemm_depth(m->kern), line = LF_ALIGNMENT / (int64_t)sizeof(float);
-    float *a = m->l1 + (size_t)index * m->l1_floats;
-    float *b = a + (k * m->kern->mr + line - 1) / line * line;
-    float *c = b + (k * m->kern->nr + line - 1) / line * line;
+    const lf_kern *kern = m->kern;
+    lf_multiply run = whole_run(kern);
+    float *source = m->l1 + (size_t)index * m->l1_floats; /* each row, and each column, is the same [LF_KBLOCK] */
+    float *x = source + LF_KBLOCK, *w = x + kern->x_floats(run.rows, run.k);
+    run.c = w + kern->w_floats(run.n, run.k);
+    run.scratch = run.c + run.rows * run.ldc;
+    run.x = x;
+    run.w = w;
     (void)slot;
+    kern->pack_x(run.rows, run.k, source, 0, x);
+    kern->pack_w(run.n, run.k, source, 0, false, w);
     for (int64_t i = 0; i < m->reps; i++)
-        m->kern->gemm(k, a, b, c, m->kern->nr, false);
-    m->sink[index] += c[0];
+        kern->multiply(&run);
+    m->sink[index] += run.c[0];
+}
+
+static size_t floats_of_run(const lf_kern *kern)
+{
+    const lf_multiply run = whole_run(kern);
+    return (size_t)(LF_KBLOCK + kern->x_floats(run.rows, run.k) + kern->w_floats(run.n, run.k) + run.rows * run.ldc +
+                    kern->scratch_floats);
 }
 
 static void dot_piece(void *arg, int64_t index, int slot)
@@ -146,7 +157,8 @@ static void measure_arithmetic(measuring *m, lf_cpu_rates *out)
     out->elements = LF_STRIP * rate_in_l1(m, add_piece);
     out->functions = LF_STRIP * rate_in_l1(m, exp_piece);
     out->dot_flops = 2.0 * DOT_FLOATS * rate_in_l1(m, dot_piece);
-    out->flops = 2.0 * m->kern->mr * m->kern->nr * (double)gemm_depth(m->kern) * rate_in_l1(m, gemm_piece);
+    const lf_multiply run = whole_run(m->kern);
+    out->flops = 2.0 * (double)(run.rows * run.n * run.k) * rate_in_l1(m, multiply_piece);
 }
 
 /* ---- in memory ---- */
@@ -258,8 +270,7 @@ static int threads_that_run(const lf_pool *pool)
 lf_status lf_cpu_measure(const lf_kern *kern, lf_pool *pool, lf_cpu_rates *out, lf_diag *diag)
 {
     measuring m = {.kern = kern, .pool = pool, .threads = threads_that_run(pool)};
-    m.l1_floats = PANEL_FLOATS + (size_t)(kern->mr * kern->nr + kern->mr + kern->nr) + 64; /* panels, a tile, and lines between */
-    m.l1_floats = (m.l1_floats + 1023) / 1024 * 1024;
+    m.l1_floats = (floats_of_run(kern) + 1023) / 1024 * 1024;
     *out = (lf_cpu_rates){.cache_bytes = cache_to_count_on(m.threads)};
     m.l1 = lf_aligned_alloc(m.l1_floats * (size_t)m.threads * sizeof *m.l1);
     m.sink = lf_aligned_alloc((size_t)lf_pool_threads(pool) * sizeof *m.sink);

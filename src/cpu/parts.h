@@ -113,8 +113,6 @@ typedef struct lf_product_at {
     int32_t phase;
     int64_t n, k;
     int64_t ldc;             /* of the product tile */
-    int64_t x_panel;         /* floats from one packed panel of mr rows of x to the next */
-    int64_t w_panel;         /* the same for nr columns of w */
     lf_reach x, weight;
 } lf_product_at;
 
@@ -127,12 +125,14 @@ typedef struct lf_group_at {
     lf_stat_at *stat;
     int32_t phases, stats;
     bool share_x;            /* x is packed once for all pieces, into the block's area */
-    size_t packed_x;         /* shared: [blocks][panels of a block][x_panel], in the area; else one block, in scratch */
+    size_t packed_x;         /* shared: [blocks][runs of K], in the area; else one block, in scratch */
+    int64_t packed_floats;   /* shared: from one block to the next */
     /* offsets in floats in a thread's scratch */
     size_t block_area;       /* by blocks only */
     size_t tile;             /* [block_rows][ldc] */
-    size_t panel;            /* [LF_KBLOCK][nr], for w that is packed at the call */
-    size_t x_row;            /* narrow: [k] of a row of x that is not contiguous */
+    size_t w_run;            /* a run of a strip of w, where w was not packed before */
+    size_t x_row;            /* of x that is not contiguous: narrow [k], else [block_rows][LF_KBLOCK] */
+    size_t multiply;         /* the table's scratch */
     size_t registers;        /* [registers][LF_STRIP] */
     size_t pointers;         /* value of every step, base of every step and store */
 } lf_group_at;
@@ -174,30 +174,32 @@ static inline int64_t lf_round_up(int64_t a, int64_t b) { return lf_ceil_div(a, 
 /* Blocks of rows of a phase. */
 static inline int64_t lf_blocks(const lf_group_at *g, int64_t rows) { return lf_ceil_div(rows, g->block_rows); }
 
-/* Panels begin on cache lines. */
-static inline int64_t lf_panel_floats(int64_t k, int64_t width) { return lf_round_up(k * width, 16); }
+/* What all runs of K of some rows of x, or columns of w, take when packed; `floats` is the table's x_floats or w_floats.
+ * Every run but the last takes as much as the first. */
+static inline int64_t lf_runs_floats(int64_t (*floats)(int64_t count, int64_t k), int64_t count, int64_t k)
+{
+    const int64_t rest = k % LF_KBLOCK;
+    return k / LF_KBLOCK * floats(count, LF_KBLOCK) + (rest > 0 ? floats(count, rest) : 0);
+}
 
-/* ---- weights.c, pack.c ---- */
+/* Do the rows of x lie as rows of consecutive elements, evenly apart? */
+static inline bool lf_product_x_in_rows(const lf_product_at *p)
+{
+    return p->x.row.rank <= 1 && (p->x.col.form == LF_FORM_CONTIGUOUS || p->k == 1);
+}
+
+/* ---- weights.c ---- */
 
 struct lf_cpu_weights {
     lf_arena arena;
     int32_t tensors, groups;
     const float **tensor;  /* one per prepared: row-major; NULL where only the packed form is left */
     float **owned;         /* one per prepared: to be freed; NULL where borrowed */
-    const float **product; /* one per group: panels [n / nr][k][nr]; NULL: read tensor */
+    const float **product; /* one per group: [strips][runs of K], each as the table packs it; NULL: read tensor */
     double **narrow;       /* one per group: w [n][k], then the bias [n], as they are before rounding; owned; NULL: not narrow */
     float **packed;        /* one per group: to be freed; NULL where shared or borrowed */
     size_t bytes;
 };
-
-/* to[k][width] = the first n of width rows of `from` turned into columns, the others 0. from: [n][ld], k of ld used. */
-void lf_pack_rows(const float *from, int64_t ld, int64_t n, int64_t width, int64_t k, float *to);
-/* to[k][width] = from[k][ld]'s first n columns, the others 0. */
-void lf_pack_columns(const float *from, int64_t ld, int64_t n, int64_t width, int64_t k, float *to);
-/* to[k][mr] for each panel: rows [row, row + rows) of x (an access at base), columns [k0, k0 + k), the missing
- * rows 0. */
-void lf_pack_x(const lf_reach *x, const float *base, int64_t row, int64_t rows, int64_t mr, int64_t k0, int64_t k,
-               float *to);
 
 /* ---- a run ---- */
 
@@ -244,12 +246,12 @@ static inline float *lf_reach_base(const lf_run *run, const lf_reach *r, float *
     return NULL;
 }
 
-/* product.c: packs panels [panel, panel_end) of the block's x, columns [k0, k0 + k), into the block's packed x. */
-void lf_product_pack_x(const lf_piece *p, int64_t panel, int64_t panel_end, int64_t k0, int64_t k, float *packed);
-/* Gets w ready for a piece where it must be done at the call. */
-/* The product of the piece's rows with one strip of columns -> tile [rows rounded up to mr][ldc]. packed: the
- * block's x. */
+/* product.c: packs the block's x, run `run` of K, into the block's packed x. */
+void lf_product_pack_x(const lf_piece *p, int64_t run, float *packed);
+/* The product of the piece's rows with one strip of columns -> tile [rows][ldc]. packed: the block's x. */
 void lf_product_tile(const lf_piece *p, const float *packed, int64_t strip, float *tile);
+/* narrow.c: the same, where columns are few. */
+void lf_product_narrow(const lf_piece *p, float *tile);
 
 /* tail.c: the phase's program over the piece, product tiles included. packed: the block's x, NULL without a product. */
 void lf_tail_run(const lf_piece *p, const float *packed);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The product of a block of rows with a strip of columns. Many columns: packed panels through gemm, a run of LF_KBLOCK
- * at a time, every row of the block before the next panel of w. Few columns: a dot product for each element. */
+/* The product of a block of rows with a strip of columns. Many columns: packed runs of x and w through the table's
+ * multiply, LF_KBLOCK of K at a time. Few columns: a dot product for each element. */
 #include <string.h>
 
 #include "cpu/parts.h"
@@ -10,85 +10,55 @@ static int64_t area_row_of(const lf_piece *p, const lf_reach *r, int64_t row)
     return r->home == LF_HOME_BLOCK ? row - p->area_row : row;
 }
 
-void lf_product_pack_x(const lf_piece *p, int64_t panel, int64_t panel_end, int64_t k0, int64_t k, float *packed)
+static int64_t depth_of(const lf_product_at *product, int64_t run)
 {
-    const lf_product_at *product = &p->group->product;
-    const int64_t mr = p->run->instance->kern->mr;
-    const float *base = lf_reach_base(p->run, &product->x, p->area);
-    for (; panel < panel_end; panel++) {
-        int64_t row = area_row_of(p, &product->x, p->row + panel * mr);
-        int64_t rows = lf_min64(mr, p->rows - panel * mr);
-        lf_pack_x(&product->x, base, row, rows, mr, k0, k, packed + panel * product->x_panel + k0 * mr);
-    }
+    return lf_min64(LF_KBLOCK, product->k - run * LF_KBLOCK);
 }
 
-/* w as it lies: [n][k], or [k][n]. */
-static const float *weight_as_is(const lf_piece *p)
-{
-    return lf_reach_base(p->run, &p->group->product.weight, p->area);
-}
-
-static const float *weight_prepared(const lf_piece *p)
-{
-    return p->group->product.weight_fixed ? p->run->weights->product[p->group_index] : NULL;
-}
-
-/* c: [rows][ldc = n] */
-static void dots(const lf_piece *p, float *c)
+void lf_product_pack_x(const lf_piece *p, int64_t run, float *packed)
 {
     const lf_product_at *product = &p->group->product;
     const lf_kern *kern = p->run->instance->kern;
-    const double *w = p->run->weights->narrow[p->group_index], *bias = w + product->n * product->k;
+    const int64_t k0 = run * LF_KBLOCK, k = depth_of(product, run), row = area_row_of(p, &product->x, p->row);
     const float *base = lf_reach_base(p->run, &product->x, p->area);
-    for (int64_t i = 0; i < p->rows; i++) {
-        const float *x = base + lf_side_offset(&product->x.row, area_row_of(p, &product->x, p->row + i));
-        if (product->x.col.form != LF_FORM_CONTIGUOUS) {
-            lf_side_gather(&product->x.col, x, 0, product->k, p->scratch + p->group->x_row);
-            x = p->scratch + p->group->x_row;
-        }
-        for (int64_t j = 0; j < product->n; j++)
-            c[i * product->ldc + j] = (float)(bias[j] + kern->dot(product->k, x, w + j * product->k));
+    float *to = packed + run * kern->x_floats(p->rows, LF_KBLOCK);
+    if (lf_product_x_in_rows(product)) {
+        const int64_t ld = product->x.row.rank == 0 ? 0 : product->x.row.stride[0];
+        kern->pack_x(p->rows, k, base + row * ld + k0, ld, to);
+        return;
     }
+    float *room = p->scratch + p->group->x_row; /* [rows][LF_KBLOCK] */
+    for (int64_t i = 0; i < p->rows; i++)
+        lf_side_gather(&product->x.col, base + lf_side_offset(&product->x.row, row + i), k0, k, room + i * LF_KBLOCK);
+    kern->pack_x(p->rows, k, room, LF_KBLOCK, to);
 }
 
-/* The panel of columns [col, col + nr) of w in the run of K that begins at k0: where it was packed before, or packed
- * now. */
-static const float *panel_of(const lf_piece *p, const float *prepared, int64_t col, int64_t k0, int64_t k)
+/* ---- many columns ---- */
+
+/* A run of a strip of w, packed before; NULL past the last strip. */
+static const float *packed_w(const lf_piece *p, int64_t strip, int64_t run)
 {
     const lf_product_at *product = &p->group->product;
-    const int64_t nr = p->run->instance->kern->nr;
-    if (prepared)
-        return prepared + col / nr * product->w_panel + k0 * nr;
-    const float *w = weight_as_is(p);
-    float *panel = p->scratch + p->group->panel;
-    int64_t n = lf_min64(nr, product->n - col);
+    const lf_kern *kern = p->run->instance->kern;
+    const int64_t n = lf_min64(LF_STRIP, product->n - strip * LF_STRIP);
+    if (n <= 0)
+        return NULL;
+    return p->run->weights->product[p->group_index] + strip * lf_runs_floats(kern->w_floats, LF_STRIP, product->k) +
+           run * kern->w_floats(n, LF_KBLOCK);
+}
+
+/* The same of a w that is known only now. */
+static const float *pack_w(const lf_piece *p, int64_t strip, int64_t run)
+{
+    const lf_product_at *product = &p->group->product;
+    const float *w = lf_reach_base(p->run, &product->weight, p->area);
+    const int64_t col = strip * LF_STRIP, n = lf_min64(LF_STRIP, product->n - col), k0 = run * LF_KBLOCK;
+    float *to = p->scratch + p->group->w_run;
     if (product->w_is_kn)
-        lf_pack_columns(w + k0 * product->n + col, product->n, n, nr, k, panel);
+        p->run->instance->kern->pack_w(n, depth_of(product, run), w + k0 * product->n + col, product->n, true, to);
     else
-        lf_pack_rows(w + col * product->k + k0, product->k, n, nr, k, panel);
-    return panel;
-}
-
-/* Asks for part `part` of `parts` of a packed panel, to be in the second-level cache when its turn comes: w is read
- * from far away, and once for a whole block of rows. */
-static void ask_for(const float *panel, int64_t floats, int64_t part, int64_t parts)
-{
-    enum { LINE = 16 };
-    const int64_t from = floats * part / parts / LINE * LINE, to = floats * (part + 1) / parts;
-    for (int64_t i = from; i < to; i += LINE)
-        __builtin_prefetch(panel + i, 0, 2);
-}
-
-/* The packed panel that is used after the one of columns [col, col + nr) and the run [k0, k0 + k); NULL after the
- * last. */
-static const float *panel_after(const lf_product_at *product, const float *prepared, int64_t nr, int64_t first,
-                                int64_t end, int64_t col, int64_t k0, int64_t k)
-{
-    if (col + nr < end)
-        return prepared + (col / nr + 1) * product->w_panel + k0 * nr;
-    if (k0 + k < product->k)
-        return prepared + first / nr * product->w_panel + (k0 + k) * nr;
-    return end < product->n ? prepared + end / nr * product->w_panel : NULL;
+        p->run->instance->kern->pack_w(n, depth_of(product, run), w + col * product->k + k0, product->k, false, to);
+    return to;
 }
 
 void lf_product_tile(const lf_piece *p, const float *packed, int64_t strip, float *tile)
@@ -96,26 +66,26 @@ void lf_product_tile(const lf_piece *p, const float *packed, int64_t strip, floa
     const lf_product_at *product = &p->group->product;
     const lf_kern *kern = p->run->instance->kern;
     if (product->narrow) {
-        dots(p, tile);
+        lf_product_narrow(p, tile);
         return;
     }
-    const int64_t mr = kern->mr, nr = kern->nr, ldc = product->ldc;
-    const int64_t panels = lf_ceil_div(p->rows, mr);
-    const int64_t first = strip * LF_STRIP, end = lf_min64(first + LF_STRIP, product->n);
-    const float *prepared = weight_prepared(p);
-    if (product->k == 0)
-        memset(tile, 0, (size_t)(panels * mr * ldc) * sizeof *tile);
-    for (int64_t k0 = 0; k0 < product->k; k0 += LF_KBLOCK) {
-        const int64_t k = lf_min64(LF_KBLOCK, product->k - k0);
-        for (int64_t col = first; col < end; col += nr) {
-            const float *w = panel_of(p, prepared, col, k0, k);
-            const float *next = prepared ? panel_after(product, prepared, nr, first, end, col, k0, k) : NULL;
-            for (int64_t i = 0; i < panels; i++) {
-                if (next)
-                    ask_for(next, k * nr, i, panels);
-                kern->gemm(k, packed + i * product->x_panel + k0 * mr, w, tile + i * mr * ldc + (col - first), ldc,
-                           k0 > 0);
-            }
-        }
+    const bool prepared = product->weight_fixed && p->run->weights->product[p->group_index];
+    const int64_t runs = lf_ceil_div(product->k, LF_KBLOCK), x_run = kern->x_floats(p->rows, LF_KBLOCK);
+    lf_multiply m = {.rows = p->rows,
+                     .n = lf_min64(LF_STRIP, product->n - strip * LF_STRIP),
+                     .c = tile,
+                     .ldc = product->ldc,
+                     .scratch = p->scratch + p->group->multiply};
+    if (runs == 0)
+        memset(tile, 0, (size_t)(p->rows * product->ldc) * sizeof *tile);
+    for (int64_t run = 0; run < runs; run++) {
+        const bool last = run + 1 == runs;
+        m.k = depth_of(product, run);
+        m.x = packed + run * x_run;
+        m.w = prepared ? packed_w(p, strip, run) : pack_w(p, strip, run);
+        m.add = run > 0;
+        m.next_w = !prepared ? NULL : last ? packed_w(p, strip + 1, 0) : packed_w(p, strip, run + 1);
+        m.next_x = runs == 1 || (last && !m.next_w) ? NULL : packed + (last ? 0 : run + 1) * x_run;
+        kern->multiply(&m);
     }
 }

@@ -15,7 +15,7 @@ typedef struct task {
     const lf_stat_at *stat;
     float *area;    /* whole grid: the grid's */
     int64_t ranges; /* whole grid: into how many runs of strips a block's columns are cut */
-    int64_t chunk;  /* statistics a call; panels or runs of K a call */
+    int64_t chunk;  /* statistics a call */
 } task;
 
 static float *scratch_of(const lf_run *run, int slot)
@@ -46,6 +46,17 @@ static lf_pool *pool_for(const lf_run *run, double work)
     return work < WORTH_WAKING ? NULL : run->pool;
 }
 
+static int64_t runs_of(const lf_group_at *g)
+{
+    return lf_ceil_div(g->product.k, LF_KBLOCK);
+}
+
+static void pack_block(const lf_piece *p, float *packed)
+{
+    for (int64_t run = 0; run < runs_of(p->group); run++)
+        lf_product_pack_x(p, run, packed);
+}
+
 /* ---- by blocks ---- */
 
 static void run_block(void *arg, int64_t block, int slot)
@@ -64,7 +75,7 @@ static void run_block(void *arg, int64_t block, int slot)
         const lf_phase_at *phase = p.phase = &g->phase[i];
         float *packed = has_packed_x(g, phase) ? p.scratch + g->packed_x : NULL;
         if (packed)
-            lf_product_pack_x(&p, 0, lf_ceil_div(p.rows, t->run.instance->kern->mr), 0, g->product.k, packed);
+            pack_block(&p, packed);
         p.strip_end = phase->strips;
         if (phase->steps > 0)
             lf_tail_run(&p, packed);
@@ -98,25 +109,18 @@ static lf_piece piece_of(const task *t, int64_t block, int slot)
     return p;
 }
 
-static int64_t panels_of_block(const task *t)
-{
-    return lf_ceil_div(t->group->block_rows, t->run.instance->kern->mr);
-}
-
 static float *shared_x(const task *t, int64_t block)
 {
-    return t->area + t->group->packed_x + block * panels_of_block(t) * t->group->product.x_panel;
+    return t->area + t->group->packed_x + block * t->group->packed_floats;
 }
 
-/* index: over blocks, panels of a block, runs of `chunk` of K. */
+/* index: over blocks, runs of K. */
 static void run_pack(void *arg, int64_t index, int slot)
 {
     const task *t = arg;
-    const int64_t runs = lf_ceil_div(t->group->product.k, t->chunk);
-    const int64_t panel = index / runs % panels_of_block(t), k0 = index % runs * t->chunk;
-    lf_piece p = piece_of(t, index / runs / panels_of_block(t), slot);
-    if (panel * t->run.instance->kern->mr < p.rows)
-        lf_product_pack_x(&p, panel, panel + 1, k0, lf_min64(t->chunk, t->group->product.k - k0), shared_x(t, p.block));
+    const int64_t runs = runs_of(t->group);
+    lf_piece p = piece_of(t, index / runs, slot);
+    lf_product_pack_x(&p, index % runs, shared_x(t, p.block));
 }
 
 /* index: over blocks, ranges of strips. */
@@ -132,7 +136,7 @@ static void run_piece(void *arg, int64_t index, int slot)
     if (has_packed_x(g, t->phase)) {
         packed = g->share_x ? shared_x(t, p.block) : p.scratch + g->packed_x;
         if (!g->share_x)
-            lf_product_pack_x(&p, 0, lf_ceil_div(p.rows, t->run.instance->kern->mr), 0, g->product.k, packed);
+            pack_block(&p, packed);
     }
     lf_tail_run(&p, packed);
 }
@@ -157,16 +161,13 @@ static void finish_grid(task *t, const lf_stat_at *s)
 
 static void phase_over_grid(task *t, int32_t index)
 {
-    enum { PACK_RUN = 8 * LF_KBLOCK };
     const lf_group_at *g = t->group;
     const lf_phase_at *phase = t->phase = &g->phase[index];
     lf_pool *pool = pool_for(&t->run, work_of(g, phase));
     const int64_t blocks = lf_blocks(g, phase->rows);
     if (phase->steps > 0 && phase->strips > 0 && blocks > 0) {
-        if (has_packed_x(g, phase) && g->share_x) {
-            t->chunk = PACK_RUN;
-            lf_pool_run(pool, blocks * panels_of_block(t) * lf_ceil_div(g->product.k, t->chunk), run_pack, t);
-        }
+        if (has_packed_x(g, phase) && g->share_x)
+            lf_pool_run(pool, blocks * runs_of(g), run_pack, t);
         /* A few pieces a thread even out what they take; a block's columns are cut only where blocks do not suffice. */
         t->ranges = lf_min64(phase->strips, lf_ceil_div(4 * (int64_t)t->run.instance->threads, blocks));
         if (has_packed_x(g, phase) && !g->share_x)

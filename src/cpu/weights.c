@@ -248,21 +248,37 @@ static lf_status find_finite(building *b, bool *finite)
 /* ---- packing ---- */
 
 typedef struct packing {
+    const lf_kern *kern;
     const float *from; /* [n][k], or [k][n] */
-    float *to;         /* panels [n / nr][k][nr] */
+    float *to;         /* [strips][runs of K] */
     bool is_kn;
-    int64_t n, k, nr, panel;
+    int64_t n, k;
 } packing;
 
-static void pack_panel(void *arg, int64_t index, int slot)
+/* index: over strips, runs of K. */
+static void pack_run(void *arg, int64_t index, int slot)
 {
     const packing *p = arg;
     (void)slot;
-    const int64_t col = index * p->nr, n = lf_min64(p->nr, p->n - col);
+    const int64_t runs = lf_ceil_div(p->k, LF_KBLOCK), col = index / runs * LF_STRIP, k0 = index % runs * LF_KBLOCK;
+    const int64_t n = lf_min64(LF_STRIP, p->n - col), k = lf_min64(LF_KBLOCK, p->k - k0);
+    float *to = p->to + index / runs * lf_runs_floats(p->kern->w_floats, LF_STRIP, p->k) +
+                index % runs * p->kern->w_floats(n, LF_KBLOCK);
     if (p->is_kn)
-        lf_pack_columns(p->from + col, p->n, n, p->nr, p->k, p->to + index * p->panel);
+        p->kern->pack_w(n, k, p->from + k0 * p->n + col, p->n, true, to);
     else
-        lf_pack_rows(p->from + col * p->k, p->k, n, p->nr, p->k, p->to + index * p->panel);
+        p->kern->pack_w(n, k, p->from + col * p->k + k0, p->k, false, to);
+}
+
+/* Floats of the packed form; fails (false) on overflow. */
+static bool packed_floats(const packing *p, int64_t *floats)
+{
+    const int64_t rest = p->n % LF_STRIP;
+    if (!lf_mul_i64(lf_round_up(p->n, LF_STRIP), p->k, floats) || *floats > INT64_MAX / 64)
+        return false;
+    *floats = p->n / LF_STRIP * lf_runs_floats(p->kern->w_floats, LF_STRIP, p->k) +
+              (rest > 0 ? lf_runs_floats(p->kern->w_floats, rest, p->k) : 0);
+    return true;
 }
 
 /* The form in which group's product reads its weight; shared with an earlier group that reads the same. */
@@ -280,17 +296,16 @@ static lf_status pack_product(building *b, int32_t index)
             return LF_OK;
         }
     }
-    packing p = {.from = b->w->tensor[plan->where[product->weight]], .is_kn = product->w_is_kn, .nr = b->kern->nr};
+    packing p = {.kern = b->kern, .from = b->w->tensor[plan->where[product->weight]], .is_kn = product->w_is_kn};
     p.n = lf_extent_at(product->n, b->dims);
     p.k = lf_extent_at(product->k, b->dims);
-    p.panel = lf_panel_floats(p.k, p.nr);
     int64_t floats;
-    if (!lf_mul_i64(lf_ceil_div(p.n, p.nr), p.panel, &floats))
+    if (!packed_floats(&p, &floats))
         return no_memory(b);
     b->w->packed[index] = p.to = own(b, floats);
     if (!p.to)
         return no_memory(b);
-    lf_pool_run(b->pool, lf_ceil_div(p.n, p.nr), pack_panel, &p);
+    lf_pool_run(b->pool, lf_ceil_div(p.n, LF_STRIP) * lf_ceil_div(p.k, LF_KBLOCK), pack_run, &p);
     b->w->product[index] = p.to;
     return LF_OK;
 }

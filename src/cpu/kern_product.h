@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The product by multiply-adds: tiles of up to KERN_MR rows and KERN_NR columns that stay in registers for a run of K.
+ * Included by kern_template.h. Contract: kern.h.
+ *   x: [panels of up to KERN_MR rows][k][rows of the panel]; the rows are shared out evenly, since a tile of few rows keeps
+ *      the machine less busy
+ *   w: [panels of KERN_NR columns][k][KERN_NR], columns past n are 0
+ * An element is summed in order of k from 0, then added to c: the same for every number of rows. */
+enum { LINE = 64 / sizeof(float) };
+
+static int64_t w_floats(int64_t n, int64_t k)
+{
+    return ((n + KERN_NR - 1) / KERN_NR * KERN_NR * k + LINE - 1) / LINE * LINE;
+}
+
+/* ---- packing ---- */
+
+/* to[i * width + row] = from[row * ld + i] for row < m, i < k. Four rows at once: a line of `to` is touched a quarter
+ * as often. */
+static void turn(int64_t m, int64_t k, const float *from, int64_t ld, int64_t width, float *to)
+{
+    int64_t row = 0;
+    for (; row + 4 <= m; row += 4) {
+        const float *a = from + row * ld, *b = a + ld, *c = b + ld, *d = c + ld;
+        for (int64_t i = 0; i < k; i++) {
+            const float four[4] = {a[i], b[i], c[i], d[i]};
+            memcpy(to + i * width + row, four, sizeof four);
+        }
+    }
+    for (; row < m; row++)
+        for (int64_t i = 0; i < k; i++)
+            to[i * width + row] = from[row * ld + i];
+}
+
+static void pack_w(int64_t n, int64_t k, const float *from, int64_t ld, bool is_kn, float *to)
+{
+    assert(k >= 1 && k <= LF_KBLOCK && n >= 1 && n <= LF_STRIP);
+    for (int64_t col = 0; col < n; col += KERN_NR, to += k * KERN_NR) {
+        const int64_t m = n - col < KERN_NR ? n - col : KERN_NR;
+        if (is_kn)
+            for (int64_t i = 0; i < k; i++)
+                memcpy(to + i * KERN_NR, from + i * ld + col, (size_t)m * sizeof *to);
+        else
+            turn(m, k, from + col * ld, ld, KERN_NR, to);
+        for (int64_t i = 0; m < KERN_NR && i < k; i++)
+            memset(to + i * KERN_NR + m, 0, (size_t)(KERN_NR - m) * sizeof *to);
+    }
+}
+
+/* ---- a tile ---- */
+
+/* Adds k products to the sums of m rows, and asks for a panel of w's size at `ahead` on the way, unless NULL: what is
+ * far away must be asked for long before, and a little at a time. m is a number once this is inlined. */
+static inline __attribute__((always_inline)) void run_of_tile(const int m, int64_t k, const float *a, const float *b,
+                                                              const float *ahead, vec (*sum)[KERN_NV])
+{
+    for (; k > 0; k--, a += m, b += KERN_NR) {
+        vec column[KERN_NV];
+        UNROLL
+        for (int v = 0; v < KERN_NV; v++)
+            column[v] = *(const vec *)(b + v * KERN_LANES);
+        if (ahead) {
+            UNROLL
+            for (int at = 0; at < KERN_NR; at += LINE)
+                __builtin_prefetch(ahead + at, 0, 2);
+            ahead += KERN_NR;
+        }
+        UNROLL
+        for (int i = 0; i < m; i++) {
+            UNROLL
+            for (int v = 0; v < KERN_NV; v++)
+                sum[i][v] += a[i] * column[v];
+        }
+    }
+}
+
+/* a: [k][m], b: [k][KERN_NR], c: [m][ldc]. */
+static inline __attribute__((always_inline)) void tile(const int m, int64_t k, const float *a, const float *b, float *c,
+                                                       int64_t ldc, bool add, const float *ahead)
+{
+    vec sum[KERN_MR][KERN_NV];
+    UNROLL
+    for (int i = 0; i < m; i++) {
+        UNROLL
+        for (int v = 0; v < KERN_NV; v++)
+            sum[i][v] = (vec){0};
+    }
+    if (ahead)
+        run_of_tile(m, k, a, b, ahead, sum);
+    else
+        run_of_tile(m, k, a, b, NULL, sum);
+    UNROLL
+    for (int i = 0; i < m; i++) {
+        UNROLL
+        for (int v = 0; v < KERN_NV; v++) {
+            vec_anywhere *to = (vec_anywhere *)(c + i * ldc + v * KERN_LANES);
+            if (add)
+                sum[i][v] += *to;
+            *to = sum[i][v];
+        }
+    }
+}
+
+static void tile_of(int64_t m, int64_t k, const float *a, const float *b, float *c, int64_t ldc, bool add,
+                    const float *ahead)
+{
+    switch (m) {
+#define TILE(rows)                                                                                                   \
+    case rows:                                                                                                       \
+        if (rows <= KERN_MR)                                                                                         \
+            tile(rows, k, a, b, c, ldc, add, ahead);                                                                 \
+        return;
+        TILE(1) TILE(2) TILE(3) TILE(4) TILE(5) TILE(6) TILE(7) TILE(8)
+        TILE(9) TILE(10) TILE(11) TILE(12) TILE(13) TILE(14) TILE(15) TILE(16)
+#undef TILE
+    }
+}
+_Static_assert(KERN_MR <= 16, "tile_of knows as many");
+
+/* ---- what AMX has its own of: kern_tiles.h ---- */
+#ifndef KERN_TILES
+
+static int64_t x_floats(int64_t rows, int64_t k)
+{
+    return (rows * k + LINE - 1) / LINE * LINE;
+}
+
+/* The first row of panel `panel`, of as few panels as can hold the rows. */
+static int64_t first_of(int64_t rows, int64_t panel)
+{
+    const int64_t panels = (rows + KERN_MR - 1) / KERN_MR;
+    return rows * panel / panels;
+}
+
+static void pack_x(int64_t rows, int64_t k, const float *from, int64_t ld, float *to)
+{
+    assert(k >= 1 && k <= LF_KBLOCK && rows >= 1);
+    for (int64_t panel = 0, row = 0, end; row < rows; panel++, row = end) {
+        end = first_of(rows, panel + 1);
+        turn(end - row, k, from + row * ld, ld, end - row, to + row * k);
+    }
+}
+
+/* While the first rows meet a panel of w, the next panel is asked for; then, bit by bit, the next run of x. */
+static void multiply(const lf_multiply *p)
+{
+    assert(p->k >= 1 && p->k <= LF_KBLOCK && p->n >= 1 && p->n <= LF_STRIP && p->rows >= 1);
+    const int64_t panel_floats = p->k * KERN_NR;
+    int64_t asked = 0;
+    for (int64_t col = 0; col < p->n; col += KERN_NR) {
+        const float *w = p->w + col * p->k;
+        const float *ahead = col + KERN_NR < p->n ? w + panel_floats : p->next_w;
+        for (int64_t panel = 0, row = 0, end; row < p->rows; panel++, row = end) {
+            end = first_of(p->rows, panel + 1);
+            tile_of(end - row, p->k, p->x + row * p->k, w, p->c + row * p->ldc + col, p->ldc, p->add, ahead);
+            ahead = p->next_x && asked < p->rows * p->k ? p->next_x + asked : NULL;
+            asked += panel_floats;
+        }
+    }
+}
+
+#endif
