@@ -37,6 +37,7 @@ typedef struct lf_kern {
     /* ---- the product, in runs of K ----
      * A row of c is the same bits whatever other rows are multiplied with it, and however many. */
     int mr, nr;                  /* rows and columns of a tile; nr divides LF_STRIP */
+    int grain;                   /* blocks of rows are best a multiple of this */
     /* Floats that a packed run takes, a multiple of 16: of `rows` rows of x, of n columns of w. */
     int64_t (*x_floats)(int64_t rows, int64_t k);
     int64_t (*w_floats)(int64_t n, int64_t k);

@@ -14,21 +14,38 @@ static int64_t w_floats(int64_t n, int64_t k)
 
 /* ---- packing ---- */
 
-/* to[i * width + row] = from[row * ld + i] for row < m, i < k. Four rows at once: a line of `to` is touched a quarter
- * as often. */
+typedef float quad __attribute__((vector_size(4 * sizeof(float)), aligned(sizeof(float)), may_alias));
+#define PICK(u, v, i, j, k, l) __builtin_shufflevector(u, v, i, j, k, l)
+
+/* Four rows of four -> four columns: to[i * width + row] = from[row * ld + i]. */
+static inline void turn_four(const float *from, int64_t ld, int64_t width, float *to)
+{
+    const quad a = *(const quad *)from, b = *(const quad *)(from + ld);
+    const quad c = *(const quad *)(from + 2 * ld), d = *(const quad *)(from + 3 * ld);
+    const quad ab = PICK(a, b, 0, 4, 1, 5), cd = PICK(c, d, 0, 4, 1, 5);
+    const quad ab2 = PICK(a, b, 2, 6, 3, 7), cd2 = PICK(c, d, 2, 6, 3, 7);
+    *(quad *)to = PICK(ab, cd, 0, 1, 4, 5);
+    *(quad *)(to + width) = PICK(ab, cd, 2, 3, 6, 7);
+    *(quad *)(to + 2 * width) = PICK(ab2, cd2, 0, 1, 4, 5);
+    *(quad *)(to + 3 * width) = PICK(ab2, cd2, 2, 3, 6, 7);
+}
+
+/* to[i * width + row] = from[row * ld + i] for row < m, i < k. The m rows after these are asked for: a run of a row is
+ * too short for the machine to guess that another follows. */
 static void turn(int64_t m, int64_t k, const float *from, int64_t ld, int64_t width, float *to)
 {
+    const int64_t whole = k / 4 * 4;
     int64_t row = 0;
-    for (; row + 4 <= m; row += 4) {
-        const float *a = from + row * ld, *b = a + ld, *c = b + ld, *d = c + ld;
-        for (int64_t i = 0; i < k; i++) {
-            const float four[4] = {a[i], b[i], c[i], d[i]};
-            memcpy(to + i * width + row, four, sizeof four);
+    for (; row + 4 <= m; row += 4)
+        for (int64_t i = 0; i < whole; i += 4) {
+            if (i % LINE == 0)
+                for (int64_t r = row + m; r < row + m + 4; r++)
+                    __builtin_prefetch(from + r * ld + i, 0, 3);
+            turn_four(from + row * ld + i, ld, width, to + i * width + row);
         }
-    }
-    for (; row < m; row++)
-        for (int64_t i = 0; i < k; i++)
-            to[i * width + row] = from[row * ld + i];
+    for (int64_t r = 0; r < m; r++)
+        for (int64_t i = r < row ? whole : 0; i < k; i++)
+            to[i * width + r] = from[r * ld + i];
 }
 
 static void pack_w(int64_t n, int64_t k, const float *from, int64_t ld, bool is_kn, float *to)

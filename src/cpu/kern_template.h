@@ -75,6 +75,7 @@ const lf_kern PASTE(lf_kern_, KERN_ISA) = {
     .nr = KERN_NR,
 #ifdef KERN_TILES
     .mr = GROUP,
+    .grain = GROUP,
     .x_floats = tiles_x_floats,
     .w_floats = tiles_w_floats,
     .scratch_floats = TILES_SCRATCH,
@@ -83,6 +84,7 @@ const lf_kern PASTE(lf_kern_, KERN_ISA) = {
     .multiply = tiles_multiply,
 #else
     .mr = KERN_MR,
+    .grain = 1,
     .x_floats = x_floats,
     .w_floats = w_floats,
     .pack_x = pack_x,

@@ -100,7 +100,7 @@ static int64_t gemm_rows(bool columns)
 void lf_group_schedule(lf_group_at *g, const lf_group *plan, const lf_kern *kern, const int64_t *dims, int threads)
 {
     const bool gemm = g->product.present && !g->product.narrow;
-    const int64_t unit = gemm ? kern->mr : 1;
+    const int64_t unit = gemm ? kern->grain : 1;
     const int64_t most = lf_max64(1, (gemm ? gemm_rows(has_columns(g)) : OTHER_ROWS) / unit) * unit;
     const int64_t rows_a_thread = gemm ? GEMM_ROWS_A_THREAD : OTHER_ROWS_A_THREAD;
     g->whole_grid = plan->schedule == LF_BY_PHASE || has_columns(g) || has_one_row(g, plan) ||

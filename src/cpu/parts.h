@@ -119,7 +119,7 @@ typedef struct lf_product_at {
 typedef struct lf_group_at {
     int64_t rows;
     bool whole_grid;
-    int64_t block_rows;      /* but for the last block; a multiple of mr for a product */
+    int64_t block_rows;      /* but for the last block */
     lf_product_at product;
     lf_phase_at *phase;
     lf_stat_at *stat;
