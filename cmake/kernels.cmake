@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # One file per instruction set, each compiled for its own; which one runs is chosen at run time.
 # Kernels may fuse multiply and add, the scalar one, which every other is compared with, may not.
-set(kernels_x86_64 kern_avx2.c kern_avx512.c kern_amx.c)
+set(kernels_x86_64 kern_avx2.c kern_avx512.c)
 set(kernels_aarch64 kern_neon.c)
 set(flags_kern_avx2.c -mavx2 -mfma -ffp-contract=fast)
 set(flags_kern_avx512.c -mavx512f -mavx512dq -mavx512vl -mfma -mprefer-vector-width=512 -ffp-contract=fast)
-set(flags_kern_amx.c ${flags_kern_avx512.c} -mavx512bf16 -mamx-tile -mamx-bf16)
 set(flags_kern_neon.c -ffp-contract=fast)
 
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")

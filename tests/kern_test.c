@@ -71,19 +71,17 @@ static void product_run(product_rig *g, bool add)
     const lf_kern *kern = g->kern;
     const int64_t x_floats = kern->x_floats(g->rows, g->k), w_floats = kern->w_floats(g->n, g->k);
     assert_true(x_floats % 16 == 0 && w_floats % 16 == 0);
-    float *x = floats(x_floats + GUARD), *w = floats(w_floats + GUARD), *scratch = floats(kern->scratch_floats + GUARD);
+    float *x = floats(x_floats + GUARD), *w = floats(w_floats + GUARD);
     kern->pack_x(g->rows, g->k, g->x, g->ldx, x);
     kern->pack_w(g->n, g->k, g->w, g->ldw, g->is_kn, w);
     lf_multiply m = {.rows = g->rows, .n = g->n, .k = g->k, .x = x, .w = w, .c = g->c + GUARD, .ldc = g->ldc,
-                     .add = add, .scratch = scratch, .next_x = add ? x : NULL, .next_w = add ? w : NULL};
+                     .add = add, .next_x = add ? x : NULL, .next_w = add ? w : NULL};
     kern->multiply(&m);
     for (int i = 0; i < GUARD; i++)
-        if (!rig_is_poison(x[x_floats + i]) || !rig_is_poison(w[w_floats + i]) ||
-            !rig_is_poison(scratch[kern->scratch_floats + i]))
+        if (!rig_is_poison(x[x_floats + i]) || !rig_is_poison(w[w_floats + i]))
             fail_msg("%s: %d x %d x %d wrote behind a packed run", kern->isa, (int)g->rows, (int)g->n, (int)g->k);
     lf_aligned_free(x);
     lf_aligned_free(w);
-    lf_aligned_free(scratch);
 }
 
 /* Exact for small integers. Otherwise as good as a sum in any order of products rounded each by itself. */

@@ -26,7 +26,6 @@ typedef struct lf_multiply {
     float *c;                     /* [rows][ldc], ldc >= n rounded up to nr; what lies there past column n is overwritten */
     int64_t ldc;
     bool add;                     /* whether what c holds is added to */
-    float *scratch;               /* the table's scratch_floats, 64-byte aligned */
     const float *next_x, *next_w; /* what the call after this one reads, to be asked for in advance; or NULL */
 } lf_multiply;
 
@@ -37,11 +36,9 @@ typedef struct lf_kern {
     /* ---- the product, in runs of K ----
      * A row of c is the same bits whatever other rows are multiplied with it, and however many. */
     int mr, nr;                  /* rows and columns of a tile; nr divides LF_STRIP */
-    int grain;                   /* blocks of rows are best a multiple of this */
     /* Floats that a packed run takes, a multiple of 16: of `rows` rows of x, of n columns of w. */
     int64_t (*x_floats)(int64_t rows, int64_t k);
     int64_t (*w_floats)(int64_t n, int64_t k);
-    int64_t scratch_floats;
     /* Packs a run of `rows` rows of x. from: [rows][ld], k of ld used. */
     void (*pack_x)(int64_t rows, int64_t k, const float *from, int64_t ld, float *to);
     /* Packs a run of n columns of w. from: [n][ld] with k elements a column, or [k][ld] where is_kn. */

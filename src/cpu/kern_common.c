@@ -83,7 +83,6 @@ void lf_monoid_finish(lf_monoid m, const double *s, double n, float *r)
 static const lf_kern *const tables[] = {
 #if defined(__x86_64__)
     &lf_kern_avx512,
-    &lf_kern_amx,
     &lf_kern_avx2,
 #elif defined(__aarch64__)
     &lf_kern_neon,

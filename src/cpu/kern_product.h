@@ -133,8 +133,7 @@ static void tile_of(int64_t m, int64_t k, const float *a, const float *b, float 
 }
 _Static_assert(KERN_MR <= 16, "tile_of knows as many");
 
-/* ---- what AMX has its own of: kern_tiles.h ---- */
-#ifndef KERN_TILES
+/* ---- all of a run ---- */
 
 static int64_t x_floats(int64_t rows, int64_t k)
 {
@@ -174,5 +173,3 @@ static void multiply(const lf_multiply *p)
         }
     }
 }
-
-#endif

@@ -26,9 +26,6 @@
 #endif
 
 #include "cpu/kern_product.h"
-#ifdef KERN_TILES
-#include "cpu/kern_tiles.h"
-#endif
 
 /* Half as many lanes, in double precision. */
 enum { KERN_WIDE = KERN_LANES / 2 };
@@ -73,24 +70,12 @@ const lf_kern PASTE(lf_kern_, KERN_ISA) = {
     .isa = TEXT(KERN_ISA),
     .usable = usable,
     .nr = KERN_NR,
-#ifdef KERN_TILES
-    .mr = GROUP,
-    .grain = GROUP,
-    .x_floats = tiles_x_floats,
-    .w_floats = tiles_w_floats,
-    .scratch_floats = TILES_SCRATCH,
-    .pack_x = tiles_pack_x,
-    .pack_w = tiles_pack_w,
-    .multiply = tiles_multiply,
-#else
     .mr = KERN_MR,
-    .grain = 1,
     .x_floats = x_floats,
     .w_floats = w_floats,
     .pack_x = pack_x,
     .pack_w = pack_w,
     .multiply = multiply,
-#endif
     .dot = dot,
     .map = {
 #define LF_OP(name, kind, ...) [LF_OP_##name] = MAP_OF_##kind(name),

@@ -65,20 +65,20 @@ static double floats_a_row(const lf_group_at *g, const lf_group *plan, bool gemm
 }
 
 /* When the last thread is done, in rows: threads take blocks in order, each block costs its rows and `fixed` more. */
-static int64_t time_of(int64_t rows, int64_t block, int64_t unit, int threads, int64_t fixed)
+static int64_t time_of(int64_t rows, int64_t block, int threads, int64_t fixed)
 {
     int64_t whole = rows / block, rest = rows % block;
     int64_t time = whole / threads * (block + fixed);
     if (whole % threads > 0)
         return time + block + fixed;
-    return rest > 0 ? time + lf_round_up(rest, unit) + fixed : time;
+    return rest > 0 ? time + rest + fixed : time;
 }
 
-static int64_t best_block(int64_t rows, int64_t most, int64_t unit, int threads, int64_t fixed)
+static int64_t best_block(int64_t rows, int64_t most, int threads, int64_t fixed)
 {
-    int64_t best = unit;
-    for (int64_t block = unit; block <= most; block += unit)
-        if (time_of(rows, block, unit, threads, fixed) <= time_of(rows, best, unit, threads, fixed))
+    int64_t best = 1;
+    for (int64_t block = 1; block <= most; block++)
+        if (time_of(rows, block, threads, fixed) <= time_of(rows, best, threads, fixed))
             best = block;
     return best;
 }
@@ -97,11 +97,10 @@ static int64_t gemm_rows(bool columns)
     return lf_min64(GEMM_ROWS, (cache > 0 ? cache : USUAL_CACHE) / 3 / ROW_BYTES);
 }
 
-void lf_group_schedule(lf_group_at *g, const lf_group *plan, const lf_kern *kern, const int64_t *dims, int threads)
+void lf_group_schedule(lf_group_at *g, const lf_group *plan, const int64_t *dims, int threads)
 {
     const bool gemm = g->product.present && !g->product.narrow;
-    const int64_t unit = gemm ? kern->grain : 1;
-    const int64_t most = lf_max64(1, (gemm ? gemm_rows(has_columns(g)) : OTHER_ROWS) / unit) * unit;
+    const int64_t most = gemm ? gemm_rows(has_columns(g)) : OTHER_ROWS;
     const int64_t rows_a_thread = gemm ? GEMM_ROWS_A_THREAD : OTHER_ROWS_A_THREAD;
     g->whole_grid = plan->schedule == LF_BY_PHASE || has_columns(g) || has_one_row(g, plan) ||
                     (threads > 1 && g->rows / threads < rows_a_thread);
@@ -110,15 +109,15 @@ void lf_group_schedule(lf_group_at *g, const lf_group *plan, const lf_kern *kern
         int64_t strips = 1;
         for (int32_t i = 0; i < g->phases; i++)
             strips = lf_max64(strips, g->phase[i].strips);
-        while (!has_columns(g) && g->block_rows > unit &&
+        while (!has_columns(g) && g->block_rows > 1 &&
                lf_ceil_div(g->rows, g->block_rows) * strips < 2 * (int64_t)threads)
-            g->block_rows = lf_round_up(g->block_rows / 2, unit);
+            g->block_rows = g->block_rows / 2;
         g->share_x = gemm && lf_blocks(g, g->rows) < 4 * (int64_t)threads;
         return;
     }
     const double fit = (gemm ? GEMM_BYTES : OTHER_BYTES) / (sizeof(float) * (floats_a_row(g, plan, gemm, dims) + 1.0));
-    int64_t limit = fit < (double)most ? lf_max64((int64_t)fit / unit * unit, unit) : most;
-    g->block_rows = best_block(g->rows, limit, unit, threads, gemm ? 8 : 1);
+    int64_t limit = fit < (double)most ? lf_max64((int64_t)fit, 1) : most;
+    g->block_rows = best_block(g->rows, limit, threads, gemm ? 8 : 1);
 }
 
 /* Floats a block of x takes when packed. */
@@ -179,7 +178,6 @@ static void layout_scratch(lf_group_at *g, const lf_kern *kern, lf_layout *scrat
     const int64_t n = lf_min64(p->n, LF_STRIP), k = lf_min64(p->k, LF_KBLOCK);
     g->x_row = lf_layout_take(scratch, lf_product_x_in_rows(p) ? 0 : g->block_rows, LF_KBLOCK, 1);
     g->w_run = lf_layout_take(scratch, kern->w_floats(n, k), 1, 1);
-    g->multiply = lf_layout_take(scratch, kern->scratch_floats, 1, 1);
     if (!g->share_x)
         g->packed_x = lf_layout_take(scratch, x_floats(g, kern, scratch), 1, 1);
 }

@@ -98,7 +98,6 @@ static void multiply_piece(void *arg, int64_t index, int slot)
     float *source = m->l1 + (size_t)index * m->l1_floats; /* each row, and each column, is the same [LF_KBLOCK] */
     float *x = source + LF_KBLOCK, *w = x + kern->x_floats(run.rows, run.k);
     run.c = w + kern->w_floats(run.n, run.k);
-    run.scratch = run.c + run.rows * run.ldc;
     run.x = x;
     run.w = w;
     (void)slot;
@@ -112,8 +111,7 @@ static void multiply_piece(void *arg, int64_t index, int slot)
 static size_t floats_of_run(const lf_kern *kern)
 {
     const lf_multiply run = whole_run(kern);
-    return (size_t)(LF_KBLOCK + kern->x_floats(run.rows, run.k) + kern->w_floats(run.n, run.k) + run.rows * run.ldc +
-                    kern->scratch_floats);
+    return (size_t)(LF_KBLOCK + kern->x_floats(run.rows, run.k) + kern->w_floats(run.n, run.k) + run.rows * run.ldc);
 }
 
 static void dot_piece(void *arg, int64_t index, int slot)

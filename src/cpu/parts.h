@@ -132,7 +132,6 @@ typedef struct lf_group_at {
     size_t tile;             /* [block_rows][ldc] */
     size_t w_run;            /* a run of a strip of w, where w was not packed before */
     size_t x_row;            /* of x that is not contiguous: narrow [k], else [block_rows][LF_KBLOCK] */
-    size_t multiply;         /* the table's scratch */
     size_t registers;        /* [registers][LF_STRIP] */
     size_t pointers;         /* value of every step, base of every step and store */
 } lf_group_at;
@@ -162,7 +161,7 @@ size_t lf_layout_take(lf_layout *l, int64_t a, int64_t b, int64_t c);
 /* Decides how the group runs, its blocks, and lays out its area and scratch; needs its phases, product and
  * statistics as numbers. area, scratch: what the group needs of either. in_area: one per kept value, its offset in
  * the area (those in outputs have none). */
-void lf_group_schedule(lf_group_at *g, const lf_group *plan, const lf_kern *kern, const int64_t *dims, int threads);
+void lf_group_schedule(lf_group_at *g, const lf_group *plan, const int64_t *dims, int threads);
 void lf_group_layout(lf_group_at *g, const lf_group *plan, const lf_kern *kern, const int64_t *dims, size_t *in_area,
                      lf_layout *area, lf_layout *scratch);
 

@@ -74,8 +74,7 @@ void lf_product_tile(const lf_piece *p, const float *packed, int64_t strip, floa
     lf_multiply m = {.rows = p->rows,
                      .n = lf_min64(LF_STRIP, product->n - strip * LF_STRIP),
                      .c = tile,
-                     .ldc = product->ldc,
-                     .scratch = p->scratch + p->group->multiply};
+                     .ldc = product->ldc};
     if (runs == 0)
         memset(tile, 0, (size_t)(p->rows * product->ldc) * sizeof *tile);
     for (int64_t run = 0; run < runs; run++) {
