@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 # One file per instruction set, each compiled for its own; which one runs is chosen at run time.
-# Kernels may fuse multiply and add, the scalar one, which every other is compared with, may not.
+# None lets the compiler fuse a multiplication and an addition where it sees fit: it may fuse them in one loop and not in
+# another, and a number's bits would depend on which of the two it came through. Kernels ask for it by name (kern_vec.h).
 set(kernels_x86_64 kern_avx2.c kern_avx512.c)
 set(kernels_aarch64 kern_neon.c)
-set(flags_kern_avx2.c -mavx2 -mfma -ffp-contract=fast)
-set(flags_kern_avx512.c -mavx512f -mavx512dq -mavx512vl -mfma -mprefer-vector-width=512 -ffp-contract=fast)
-set(flags_kern_neon.c -ffp-contract=fast)
+set(flags_kern_avx2.c -mavx2 -mfma)
+set(flags_kern_avx512.c -mavx512f -mavx512dq -mavx512vl -mfma -mprefer-vector-width=512)
+set(flags_kern_neon.c)
 
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
     set(kernels ${kernels_x86_64})
@@ -24,4 +25,4 @@ foreach(kernel ${kernels_x86_64} ${kernels_aarch64})
     endif()
 endforeach()
 set_source_files_properties(${PROJECT_SOURCE_DIR}/src/cpu/kern_scalar.c PROPERTIES
-    COMPILE_OPTIONS "$<$<CONFIG:Release,RelWithDebInfo>:-O3>;-ffp-contract=off")
+    COMPILE_OPTIONS "$<$<CONFIG:Release,RelWithDebInfo>:-O3>")

@@ -164,7 +164,7 @@ static void models_match(void **state)
     for (int i = 0; i < MODELS; i += rig_step())
         for (int s = rig_slow() ? i % 3 : 0; s < SIZES; s += rig_slow() ? 3 : 1)
             if (fits(&models[i], sizes[s]))
-                both_ways(&models[i], sizes[s], batches, BATCHES, lf_kern_at(0), i + s);
+                both_ways(&models[i], sizes[s], batches, BATCHES, lf_kern_pick(), i + s);
 }
 
 static void models_match_on_every_table(void **state)
@@ -192,7 +192,7 @@ static void ops_match(void **state)
                  row->name, row->arg_count == 2 ? ", y" : "", attributes, row->name, row->arg_count == 2 ? ", 1.5" : "", attributes);
         const model m = {row->name, text, 1, false, 3e-4};
         const int64_t batch = 19;
-        both_ways(&m, (extents){40, 300}, &batch, 1, lf_kern_at(0), 1);
+        both_ways(&m, (extents){40, 300}, &batch, 1, lf_kern_pick(), 1);
     }
 }
 
@@ -253,7 +253,7 @@ static void bits_are_a_rows_own(void **state)
             const model *m = &models[i];
             char *text = text_of(m, large);
             rig r;
-            rig_open(&r, text, fuse, lf_kern_at(0));
+            rig_open(&r, text, fuse, lf_kern_pick());
             const int64_t dims[LF_MAX_SYMBOLS] = {most};
             rig_ports in = rig_inputs(&r, dims, RIG_UNIFORM), all = rig_run(&r, dims, &in, pools[1], NULL, most);
             for (int threads = 2; threads <= 4; threads++)
@@ -276,7 +276,7 @@ static void bits_are_the_same_twenty_times(void **state)
         const model *m = &models[i];
         char *text = text_of(m, (extents){520, 300});
         rig r;
-        rig_open(&r, text, true, lf_kern_at(0));
+        rig_open(&r, text, true, lf_kern_pick());
         const int64_t dims[LF_MAX_SYMBOLS] = {129};
         rig_ports in = rig_inputs(&r, dims, RIG_UNIFORM), all = rig_run(&r, dims, &in, pools[3], NULL, 129);
         for (int again = 0; again < 20; again++)
@@ -296,8 +296,8 @@ static void packing_changes_no_bits(void **state)
         for (int s = 3; s < SIZES; s += 2) {
             char *text = text_of(&models[i], sizes[s]);
             rig packed, plain;
-            rig_open_drawn(&packed, text, true, true, lf_kern_at(0), pools[2], RIG_UNIFORM);
-            rig_open_drawn(&plain, text, true, false, lf_kern_at(0), NULL, RIG_UNIFORM);
+            rig_open_drawn(&packed, text, true, true, lf_kern_pick(), pools[2], RIG_UNIFORM);
+            rig_open_drawn(&plain, text, true, false, lf_kern_pick(), NULL, RIG_UNIFORM);
             assert_true(lf_cpu_weights_bytes(packed.weights) > 0 && lf_cpu_weights_bytes(plain.weights) > 0);
             const int64_t dims[LF_MAX_SYMBOLS] = {29};
             rig_ports in = rig_inputs(&packed, dims, RIG_UNIFORM), all = rig_run(&packed, dims, &in, pools[1], NULL, 29);
@@ -334,7 +334,7 @@ static void one_instance_serves_many(void **state)
     for (int i = 0; i < MODELS; i += 5) {
         char *text = text_of(&models[i], (extents){520, 300});
         rig r;
-        rig_open(&r, text, true, lf_kern_at(0));
+        rig_open(&r, text, true, lf_kern_pick());
         const int64_t dims[LF_MAX_SYMBOLS] = {129};
         rig_ports in = rig_inputs(&r, dims, RIG_UNIFORM), all = rig_run(&r, dims, &in, pools[1], NULL, 129);
         lf_cpu_instance *instance;
@@ -367,7 +367,7 @@ static void nothing_comes_of_no_rows(void **state)
 {
     (void)state;
     rig r;
-    rig_open(&r, "input x f32[B, 300]\na = sum(x, dim=0)\nb = mean(x, dim=0)\nc = max(x, dim=0)\nd = sum(x)\nreturn a, b, c, d\n", true, lf_kern_at(0));
+    rig_open(&r, "input x f32[B, 300]\na = sum(x, dim=0)\nb = mean(x, dim=0)\nc = max(x, dim=0)\nd = sum(x)\nreturn a, b, c, d\n", true, lf_kern_pick());
     const int64_t dims[LF_MAX_SYMBOLS] = {0};
     rig_ports in = rig_inputs(&r, dims, RIG_UNIFORM), out = rig_run(&r, dims, &in, pools[2], NULL, 0);
     for (int i = 0; i < 300; i++, cases++)
@@ -390,14 +390,14 @@ static void long_programs_run(void **state)
     sprintf(to, "return v%d, v%d\n", LINKS - 1, LINKS / 2);
     const model m = {"long", text, 1, false, 1e-3};
     const int64_t batch = 17;
-    both_ways(&m, (extents){300, 300}, &batch, 1, lf_kern_at(0), 1);
+    both_ways(&m, (extents){300, 300}, &batch, 1, lf_kern_pick(), 1);
 }
 
 static void too_large_is_said(void **state)
 {
     (void)state;
     rig r;
-    rig_open(&r, "input x f32[B, S, 300]\nparam w f32[300, 300]\na = linear(x, w)\nb = softmax(a, dim=1)\nreturn b\n", true, lf_kern_at(0));
+    rig_open(&r, "input x f32[B, S, 300]\nparam w f32[300, 300]\na = linear(x, w)\nb = softmax(a, dim=1)\nreturn b\n", true, lf_kern_pick());
     const int64_t large[][2] = {{INT64_C(1) << 40, INT64_C(1) << 40}, {INT64_MAX, 1}, {INT64_C(1) << 45, 3}};
     for (size_t i = 0; i < sizeof large / sizeof large[0]; i++, cases++) {
         const int64_t dims[LF_MAX_SYMBOLS] = {large[i][0], large[i][1]};
@@ -413,7 +413,7 @@ static void weights_say_whether_they_are_finite(void **state)
 {
     (void)state;
     rig r;
-    rig_open(&r, "input x f32[B, 30]\nparam w f32[20, 30]\nparam s f32[20, 1]\nf = mul(w, s)\na = linear(x, f)\nreturn a\n", true, lf_kern_at(0));
+    rig_open(&r, "input x f32[B, 30]\nparam w f32[20, 30]\nparam s f32[20, 1]\nf = mul(w, s)\na = linear(x, f)\nreturn a\n", true, lf_kern_pick());
     assert_true(r.finite);
     lf_node s = lf_graph_find(&r.graph, "s", 1);
     const float odd[] = {NAN, INFINITY, 3e38f}; /* the last becomes Inf in the product */
@@ -454,7 +454,7 @@ static void witnesses_flag_their_rows(void **state)
             assert_non_null(r.param);
             for (int32_t p = 0; p < r.graph.params; p++)
                 r.param[r.graph.param[p]] = calloc(70 * 300, sizeof(float));
-            r.kern = lf_kern_at(0);
+            r.kern = lf_kern_pick();
             rig_ok(&r, lf_cpu_weights_new(r.plan, r.kern, (const float *const *)r.param, true, NULL, NULL, &r.weights, &r.diag));
             const int64_t dims[LF_MAX_SYMBOLS] = {BATCH};
             rig_ports in = rig_inputs(&r, dims, RIG_UNIFORM);

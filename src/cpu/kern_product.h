@@ -85,7 +85,7 @@ static inline __attribute__((always_inline)) void run_of_tile(const int m, int64
         for (int i = 0; i < m; i++) {
             UNROLL
             for (int v = 0; v < KERN_NV; v++)
-                sum[i][v] += a[i] * column[v];
+                sum[i][v] = mul_add(wide(a[i]), column[v], sum[i][v]);
         }
     }
 }
