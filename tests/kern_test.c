@@ -139,26 +139,38 @@ static void gemm_rows_are_alike(void **state)
     }
 }
 
+/* Rows at any alignment and distance, each as if it were alone; no more of them written than asked for. */
 static void dot_case(const lf_kern *kern, int64_t k, bool exact)
 {
     enum { SHIFTS = 4 };
-    float *x = malloc(sizeof(float) * (size_t)(k + SHIFTS));
-    double *w = malloc(sizeof(double) * (size_t)(k + SHIFTS)), first = 0;
+    const int64_t ldx = k + 3;
+    float *x = malloc(sizeof(float) * (size_t)(LF_DOTS * ldx + SHIFTS));
+    double *w = malloc(sizeof(double) * (size_t)(k + SHIFTS)), first[LF_DOTS], y[LF_DOTS + 1];
     assert_true(x && w);
-    for (int shift = 0; shift < SHIFTS; shift++, cases++) {
-        lf_rng r = lf_rng_seed(3, "dot");
-        double sum = 0, size = 0;
-        for (int64_t i = 0; i < k; i++) {
-            x[shift + i] = exact ? (float)((int)(lf_rng_u64(&r) % 9) - 4) : lf_rng_uniform(&r, -1, 1);
-            w[SHIFTS - 1 - shift + i] = exact ? (double)((int)(lf_rng_u64(&r) % 9) - 4) : 2 * lf_rng_unit(&r) - 1;
-            sum += (double)x[shift + i] * w[SHIFTS - 1 - shift + i];
-            size += fabs((double)x[shift + i] * w[SHIFTS - 1 - shift + i]);
+    for (int shift = 0; shift < SHIFTS; shift++)
+        for (int rows = LF_DOTS; rows >= 0; rows--, cases++) {
+            lf_rng r = lf_rng_seed(3, "dot");
+            for (int64_t i = 0; i < LF_DOTS * ldx; i++)
+                x[shift + i] = exact ? (float)((int)(lf_rng_u64(&r) % 9) - 4) : lf_rng_uniform(&r, -1, 1);
+            for (int64_t i = 0; i < k; i++)
+                w[SHIFTS - 1 - shift + i] = exact ? (double)((int)(lf_rng_u64(&r) % 9) - 4) : 2 * lf_rng_unit(&r) - 1;
+            y[rows] = -77;
+            kern->dots(rows, k, x + shift, ldx, w + SHIFTS - 1 - shift, y);
+            assert_true(y[rows] == -77);
+            for (int row = 0; row < rows; row++) {
+                double sum = 0, size = 0;
+                for (int64_t i = 0; i < k; i++) {
+                    double product = (double)x[shift + row * ldx + i] * w[SHIFTS - 1 - shift + i];
+                    sum += product;
+                    size += fabs(product);
+                }
+                first[row] = shift == 0 && rows == LF_DOTS ? y[row] : first[row];
+                if (memcmp(&y[row], &first[row], sizeof y[row]) != 0 ||
+                    !(fabs(y[row] - sum) <= (exact ? 0 : (double)k * DBL_EPSILON * size)))
+                    fail_msg("%s: dot K=%d, row %d of %d, is %.17g, not %.17g", kern->isa, (int)k, row, rows, y[row],
+                             sum);
+            }
         }
-        double y = kern->dot(k, x + shift, w + SHIFTS - 1 - shift);
-        first = shift == 0 ? y : first;
-        if (memcmp(&y, &first, sizeof y) != 0 || !(fabs(y - sum) <= (exact ? 0 : (double)k * DBL_EPSILON * size)))
-            fail_msg("%s: dot K=%d is %.17g, not %.17g", kern->isa, (int)k, y, sum);
-    }
     free(x);
     free(w);
 }

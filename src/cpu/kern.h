@@ -18,6 +18,7 @@ enum {
     LF_STRIP = 256,  /* the longest strip of elements a tail works on: three of them and a result stay in L1 */
     LF_KBLOCK = 256  /* K is summed in runs of this length, each added to the total: bounds both error growth and panel size */
 };
+enum { LF_DOTS = 4 }; /* rows of x that may share a load of w */
 
 typedef struct lf_kern {
     const char *isa;             /* "scalar", "avx2", ... as LINFUSE_ISA names it */
@@ -30,8 +31,9 @@ typedef struct lf_kern {
      * add: whether what c holds is added to. 1 <= k <= LF_KBLOCK. Always whole tiles: edges are padded by the caller. */
     void (*gemm)(int64_t k, const float *a, const float *b, float *c, int64_t ldc, bool add);
 
-    /* sum over k of x[k] * w[k] in double precision; lanes fixed by k alone. Any alignment. k >= 0. */
-    double (*dot)(int64_t k, const float *x, const double *w);
+    /* y[i] = sum over k of x[i * ldx + k] * w[k] in double precision, for i < rows <= LF_DOTS; lanes fixed by k alone. Any
+     * alignment. k >= 0. */
+    void (*dots)(int64_t rows, int64_t k, const float *x, int64_t ldx, const double *w, double *y);
 
     /* out[i] = op's expression of x[i], y[i], z[i] and attr[0..2], 0 <= n <= LF_STRIP; out may be x, y or z itself.
      * Unused arguments may be NULL. By lf_op: NULL for ops without an expression of elements. */

@@ -226,7 +226,7 @@ typedef struct lf_piece {
     int64_t strip, strip_end;
 } lf_piece;
 
-/* Where an access begins; row r of the grid is row r - (home is the block's area ? area_row : 0) of it. */
+/* Where an access begins. */
 static inline float *lf_reach_base(const lf_run *run, const lf_reach *r, float *area)
 {
     switch (r->home) {
@@ -244,12 +244,20 @@ static inline float *lf_reach_base(const lf_run *run, const lf_reach *r, float *
     return NULL;
 }
 
+/* The row of an access that row `row` of the grid is. */
+static inline int64_t lf_row_in(const lf_piece *p, const lf_reach *r, int64_t row)
+{
+    return r->home == LF_HOME_BLOCK ? row - p->area_row : row;
+}
+
 /* product.c: packs panels [panel, panel_end) of the block's x, columns [k0, k0 + k), into the block's packed x. */
 void lf_product_pack_x(const lf_piece *p, int64_t panel, int64_t panel_end, int64_t k0, int64_t k, float *packed);
 /* Gets w ready for a piece where it must be done at the call. */
 /* The product of the piece's rows with one strip of columns -> tile [rows rounded up to mr][ldc]. packed: the
  * block's x. */
 void lf_product_tile(const lf_piece *p, const float *packed, int64_t strip, float *tile);
+/* narrow.c: all of a narrow product's piece -> c [rows][ldc]. */
+void lf_product_narrow(const lf_piece *p, float *c);
 
 /* tail.c: the phase's program over the piece, product tiles included. packed: the block's x, NULL without a product. */
 void lf_tail_run(const lf_piece *p, const float *packed);

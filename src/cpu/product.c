@@ -1,14 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The product of a block of rows with a strip of columns. Many columns: packed panels through gemm, a run of LF_KBLOCK
- * at a time, every row of the block before the next panel of w. Few columns: a dot product for each element. */
+ * at a time, every row of the block before the next panel of w. (Few columns: narrow.c.) */
 #include <string.h>
 
 #include "cpu/parts.h"
-
-static int64_t area_row_of(const lf_piece *p, const lf_reach *r, int64_t row)
-{
-    return r->home == LF_HOME_BLOCK ? row - p->area_row : row;
-}
 
 void lf_product_pack_x(const lf_piece *p, int64_t panel, int64_t panel_end, int64_t k0, int64_t k, float *packed)
 {
@@ -16,7 +11,7 @@ void lf_product_pack_x(const lf_piece *p, int64_t panel, int64_t panel_end, int6
     const int64_t mr = p->run->instance->kern->mr;
     const float *base = lf_reach_base(p->run, &product->x, p->area);
     for (; panel < panel_end; panel++) {
-        int64_t row = area_row_of(p, &product->x, p->row + panel * mr);
+        int64_t row = lf_row_in(p, &product->x, p->row + panel * mr);
         int64_t rows = lf_min64(mr, p->rows - panel * mr);
         lf_pack_x(&product->x, base, row, rows, mr, k0, k, packed + panel * product->x_panel + k0 * mr);
     }
@@ -31,24 +26,6 @@ static const float *weight_as_is(const lf_piece *p)
 static const float *weight_prepared(const lf_piece *p)
 {
     return p->group->product.weight_fixed ? p->run->weights->product[p->group_index] : NULL;
-}
-
-/* c: [rows][ldc = n] */
-static void dots(const lf_piece *p, float *c)
-{
-    const lf_product_at *product = &p->group->product;
-    const lf_kern *kern = p->run->instance->kern;
-    const double *w = p->run->weights->narrow[p->group_index], *bias = w + product->n * product->k;
-    const float *base = lf_reach_base(p->run, &product->x, p->area);
-    for (int64_t i = 0; i < p->rows; i++) {
-        const float *x = base + lf_side_offset(&product->x.row, area_row_of(p, &product->x, p->row + i));
-        if (product->x.col.form != LF_FORM_CONTIGUOUS) {
-            lf_side_gather(&product->x.col, x, 0, product->k, p->scratch + p->group->x_row);
-            x = p->scratch + p->group->x_row;
-        }
-        for (int64_t j = 0; j < product->n; j++)
-            c[i * product->ldc + j] = (float)(bias[j] + kern->dot(product->k, x, w + j * product->k));
-    }
 }
 
 /* The panel of columns [col, col + nr) of w in the run of K that begins at k0: where it was packed before, or packed
@@ -96,7 +73,7 @@ void lf_product_tile(const lf_piece *p, const float *packed, int64_t strip, floa
     const lf_product_at *product = &p->group->product;
     const lf_kern *kern = p->run->instance->kern;
     if (product->narrow) {
-        dots(p, tile);
+        lf_product_narrow(p, tile);
         return;
     }
     const int64_t mr = kern->mr, nr = kern->nr, ldc = product->ldc;

@@ -21,15 +21,10 @@ static float *register_of(const tail *t, const lf_step_at *s)
     return t->registers + (int64_t)s->reg * LF_STRIP;
 }
 
-static int64_t row_in(const tail *t, const lf_reach *r, int64_t row)
-{
-    return r->home == LF_HOME_BLOCK ? row - t->p->area_row : row;
-}
-
 /* n elements of an access: of `row` from column col on, or of the rows from `row` on where strips run along rows. */
 static const float *load(const tail *t, const lf_step_at *s, const float *base, int64_t row, int64_t col, int64_t n)
 {
-    int64_t start = row_in(t, &s->from, row);
+    int64_t start = lf_row_in(t->p, &s->from, row);
     const lf_side *side = &s->from.row;
     if (!t->phase->along_rows) {
         base += lf_side_offset(&s->from.row, start);
@@ -123,7 +118,7 @@ static void watch(const tail *t, const float *x, int64_t row, int64_t n)
 
 static void store(const tail *t, const lf_store_at *s, float *to, int64_t row, int64_t col, int64_t n)
 {
-    int64_t start = row_in(t, &s->to, row);
+    int64_t start = lf_row_in(t->p, &s->to, row);
     if (t->phase->along_rows)
         lf_side_scatter(&s->to.row, to, start, n, t->value[s->step]);
     else
