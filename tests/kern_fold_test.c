@@ -38,7 +38,7 @@ static void fold_case(const lf_kern *kern, lf_monoid m, const float *x, int64_t 
     float s[LF_MAX_STATE + 1];
     double ref[LF_MAX_STATE], size = 0, squares = 0;
     rig_fill(s, LF_MAX_STATE + 1);
-    kern->fold[m](n, x, s);
+    kern->fold[m](1, n, x, 0, s);
     sequence[m](n, x, ref);
     for (int64_t i = 0; i < n; i++) {
         size += fabs((double)x[i]);
@@ -75,7 +75,7 @@ static void fold_specials(const lf_kern *kern, lf_monoid m)
                 if (second != first)
                     x[second] = odd[kind % 3];
                 float s[LF_MAX_STATE], t[LF_MAX_STATE];
-                kern->fold[m](n, x, s);
+                kern->fold[m](1, n, x, 0, s);
                 lf_monoid_identity(m, t);
                 for (int i = 0; i < n; i++)
                     kern->put[m](1, x + i, t, 1);
@@ -87,7 +87,7 @@ static void fold_specials(const lf_kern *kern, lf_monoid m)
     for (int i = 0; i < 67; i++)
         x[i] = -INFINITY;
     float s[LF_MAX_STATE], t[LF_MAX_STATE];
-    kern->fold[m](67, x, s);
+    kern->fold[m](1, 67, x, 0, s);
     lf_monoid_identity(m, t);
     for (int i = 0; i < 67; i++)
         kern->put[m](1, x + i, t, 1);
@@ -126,7 +126,7 @@ static void moments_are_centred(void **state)
     sequence[LF_MONOID_moments](LF_STRIP, x, ref);
     for (size_t t = 0; lf_kern_at(t); t++, cases++) {
         float s[LF_MAX_STATE];
-        lf_kern_at(t)->fold[LF_MONOID_moments](LF_STRIP, x, s);
+        lf_kern_at(t)->fold[LF_MONOID_moments](1, LF_STRIP, x, 0, s);
         assert_true(fabs((double)s[1] - ref[1]) <= 2 * UNIT * ref[1]);
         assert_true(fabs((double)s[2] - ref[2]) <= 1e-5 * ref[2]);
     }
@@ -185,9 +185,9 @@ static void parts_combine(void **state)
             float t[LF_MAX_STATE], result[LF_MAX_RESULTS];
             double ref[LF_MAX_STATE], s[LF_MAX_STATE];
             lf_monoid_begin((lf_monoid)m, s);
-            lf_kern_at(0)->fold[m](cut, x, t);
+            lf_kern_at(0)->fold[m](1, cut, x, 0, t);
             lf_monoid_combine((lf_monoid)m, s, t);
-            lf_kern_at(0)->fold[m](LF_STRIP - cut, x + cut, t);
+            lf_kern_at(0)->fold[m](1, LF_STRIP - cut, x + cut, 0, t);
             lf_monoid_combine((lf_monoid)m, s, t);
             sequence[m](LF_STRIP, x, ref);
             for (int i = 0; i < lf_monoid_row((lf_monoid)m)->states; i++, cases++)

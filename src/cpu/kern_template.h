@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gemm and dots in plain C with vectors, and the table around them and the maps and folds of kern_maps.h and kern_folds.h.
+/* gemm and dots in plain C with vectors, and the table around them and what kern_maps.h, kern_folds.h, kern_windows.h
+ * and kern_moves.h hold.
  * A file kern_ISA.c says what its machine has and includes this:
  *   KERN_ISA     its name, unquoted
  *   KERN_LANES   floats in a vector register
@@ -115,6 +116,8 @@ static void dots(int64_t rows, int64_t k, const float *x, int64_t ldx, const dou
 
 #include "cpu/kern_maps.h"
 #include "cpu/kern_folds.h"
+#include "cpu/kern_moves.h"
+#include "cpu/kern_windows.h"
 
 static bool usable(void)
 {
@@ -133,8 +136,21 @@ const lf_kern PASTE(lf_kern_, KERN_ISA) = {
 #include "ir/ops.def"
 #undef LF_OP
     },
+    .map_one = {
+#define LF_OP(name, kind, ...) [LF_OP_##name] = MAP_ONE_OF_##kind(name),
+#include "ir/ops.def"
+#undef LF_OP
+    },
+    .spread = spread,
+    .stream = stream_strip,
+    .stream_end = stream_end,
+    .window = {
+#define LF_MONOID(name, states, ...) [LF_MONOID_##name] = WINDOW_OF_##states(name),
+#include "ir/monoids.def"
+#undef LF_MONOID
+    },
     .fold = {
-#define LF_MONOID(name, ...) [LF_MONOID_##name] = fold_strip_##name,
+#define LF_MONOID(name, ...) [LF_MONOID_##name] = fold_rows_##name,
 #include "ir/monoids.def"
 #undef LF_MONOID
     },

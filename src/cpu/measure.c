@@ -196,8 +196,8 @@ static void read_piece(void *arg, int64_t index, int slot)
     const float *x = m->buffer + index * PIECE, *y = x + m->floats / 2;
     for (int64_t i = 0; i < PIECE; i += LF_STRIP) {
         float sum[2][LF_MAX_STATE];
-        m->kern->fold[LF_MONOID_sum](LF_STRIP, x + i, sum[0]);
-        m->kern->fold[LF_MONOID_sum](LF_STRIP, y + i, sum[1]);
+        m->kern->fold[LF_MONOID_sum](1, LF_STRIP, x + i, 0, sum[0]);
+        m->kern->fold[LF_MONOID_sum](1, LF_STRIP, y + i, 0, sum[1]);
         m->sink[slot] += sum[0][0] + sum[1][0];
     }
 }
