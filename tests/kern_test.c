@@ -354,6 +354,35 @@ static void maps_are_the_ops(void **state)
         }
 }
 
+/* One number for y and one for z are the same bits as that number in every place. */
+static void one_number_is_many(void **state)
+{
+    (void)state;
+    static float x[ELEMENTS], y[ELEMENTS], z[ELEMENTS];
+    draw_arguments(x, y, z);
+    for (size_t t = 0; lf_kern_at(t); t++)
+        for (int op = 0; op < LF_OP_COUNT; op++)
+            for (int i = 0; lf_kern_at(t)->map_one[op] && i < ELEMENTS; i += 5) {
+                const float attr[3] = {i % 2 ? 1.0f : 0.3f, 1.0f, 2.0f};
+                const int n = i % LONGEST, from = (7 * i) % (ELEMENTS - LONGEST);
+                float ys[LONGEST], zs[LONGEST], out[LONGEST + GUARD], one[LONGEST + GUARD];
+                for (int k = 0; k < n; k++) {
+                    ys[k] = y[i];
+                    zs[k] = z[i];
+                }
+                rig_fill(one, LONGEST + GUARD);
+                lf_kern_at(t)->map[op](n, x + from, ys, zs, attr, out);
+                lf_kern_at(t)->map_one[op](n, x + from, y + i, z + i, attr, one);
+                for (int k = 0; k < n; k++, cases++)
+                    if (rig_bits(out[k]) != rig_bits(one[k]) && !(isnan(out[k]) && isnan(one[k])))
+                        fail_msg("%s: %s(%.9g, %.9g, %.9g) is %.9g, or with one number %.9g", lf_kern_at(t)->isa,
+                                 lf_op_row((lf_op)op)->name, (double)x[from + k], (double)y[i], (double)z[i],
+                                 (double)out[k], (double)one[k]);
+                for (int k = n; k < LONGEST + GUARD; k++)
+                    assert_true(rig_is_poison(one[k]));
+            }
+}
+
 /* The other expressions, of elements and statistics, against themselves in double precision. */
 #define sel(p, u, v) ((p) ? (u) : (v))
 #define LF_OP(name, kind, monoid, laws, flops, tolerance, signature, ...)                                              \
@@ -402,7 +431,7 @@ int main(void)
 #define TEST(f) cmocka_unit_test_setup_teardown(f, begin, some_ran)
     const struct CMUnitTest tests[] = {
         TEST(tables_are_whole), TEST(gemm_is_a_product), TEST(gemm_rows_are_alike),
-        TEST(dot_is_a_product), TEST(maps_are_the_ops),  TEST(maps_are_their_expressions),
+        TEST(dot_is_a_product), TEST(maps_are_the_ops),  TEST(maps_are_their_expressions), TEST(one_number_is_many),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -39,8 +39,8 @@ typedef struct lf_kern {
      * Unused arguments may be NULL. By lf_op: NULL for ops without an expression of elements. */
     void (*map[LF_OP_COUNT])(int64_t n, const float *x, const float *y, const float *z, const float *attr, float *out);
 
-    /* The same where y and z are one number each, y[0] and z[0], which out may not hold: their share of the work is done once.
-     * NULL for ops that are never of several values. */
+    /* The same bits where y and z are one number each, y[0] and z[0], which out may not hold: their share of the work is done
+     * once. NULL for ops that are never of several values. */
     void (*map_one[LF_OP_COUNT])(int64_t n, const float *x, const float *y, const float *z, const float *attr, float *out);
 
     /* For i < rows: state[i][..] = the monoid's fold of x[i * ldx + 0..n), 0 <= n <= LF_STRIP, in an order fixed by n alone. state:

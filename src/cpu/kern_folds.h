@@ -10,8 +10,8 @@ enum { SUMS = 32, SUM_VECS = SUMS / KERN_LANES }; /* so that some additions are 
 
 #define number vec
 #define LF_MONOID(name, states, results, flops, identity, PUT, ...)                                                  \
-    /* n: a multiple of KERN_LANES */                                                                                \
-    static void put_whole_##name(int64_t n, const float *xs, float *state, int64_t lds)                                \
+    /* n: a multiple of KERN_LANES. Not inlined for the same reason as maps. */                                      \
+    static NEVER_INLINE void put_whole_##name(int64_t n, const float *xs, float *state, int64_t lds)                 \
     {                                                                                                                \
         for (int64_t j = 0; j < n; j += KERN_LANES) {                                                                \
             const vec x = load(xs + j);                                                                              \

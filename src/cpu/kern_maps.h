@@ -5,23 +5,27 @@
  * What is left over goes through the same vector code, so that an element's bits do not depend on where it stands. */
 #include "cpu/kern_math.h"
 
-/* Ops with a form of their own, where the expression cannot be as exact. */
+/* Ops with a form of their own, where the expression cannot be as exact or as fast. */
 #define OWN_gelu ~, sel(a == 0.0f, gelu_erf(x), gelu_tanh(x))
 #define OWN_silu ~, silu_of(x)
 #define OWN_mish ~, mish_of(x)
-/* The same for where y and z are one number each. (Not for softmax: a division hides behind exp.) */
-#define ONE_layer_norm ~, quotient(x - y, sqrt(z + a))
-#define ONE_group_norm ONE_layer_norm
-#define ONE_instance_norm ONE_layer_norm
-#define ONE_batch_norm ONE_layer_norm
-#define ONE_rms_norm ~, quotient(x, sqrt(y + a))
+#define OWN_layer_norm ~, quotient(x - y, sqrt(z + a))
+#define OWN_group_norm OWN_layer_norm
+#define OWN_instance_norm OWN_layer_norm
+#define OWN_batch_norm OWN_layer_norm
+#define OWN_rms_norm ~, quotient(x, sqrt(y + a))
+/* Fused by name: a compiler that finds a * y the same for all of a strip would not. */
+#define OWN_add ~, sel(a == 1.0f, x + y, mul_add(wide(a), y, x))
+#define OWN_sub ~, sel(a == 1.0f, x - y, mul_add(wide(-a), y, x))
 #define SECOND(first, second, ...) second
 #define SECOND_OF(...) SECOND(__VA_ARGS__)
 #define OWN_OR(own, other) SECOND_OF(own, other, ~)
 
-/* BEFORE, INSIDE: where y and z are loaded. n: a multiple of KERN_LANES */
+/* BEFORE, INSIDE: where y and z are loaded. n: a multiple of KERN_LANES. Never inlined: of two copies a compiler may fuse a
+ * multiplication and an addition in one and not in the other. */
 #define DEFINE_LOOP(name, BEFORE, INSIDE, EXPRESSION)                                                                \
-    static void name(int64_t n, const float *xs, const float *ys, const float *zs, const float *attr, float *out)    \
+    static NEVER_INLINE void name(int64_t n, const float *xs, const float *ys, const float *zs, const float *attr,   \
+                                  float *out)                                                                        \
     {                                                                                                                \
         const float a = attr[0], b = attr[1], c = attr[2];                                                           \
         (void)a, (void)b, (void)c;                                                                                   \
@@ -46,7 +50,7 @@
 /* Ops that may be of several values: also where all but the first are one number each. */
 #define DEFINE_MAPS(name, ...)                                                                                       \
     DEFINE_MAP(name, __VA_ARGS__)                                                                                    \
-    DEFINE_LOOP(map_one_whole_##name, ONE_Y_Z, NOTHING, OWN_OR(ONE_##name, OWN_OR(OWN_##name, (__VA_ARGS__))))       \
+    DEFINE_LOOP(map_one_whole_##name, ONE_Y_Z, NOTHING, OWN_OR(OWN_##name, (__VA_ARGS__)))                           \
     static void map_one_##name(int64_t n, const float *xs, const float *ys, const float *zs, const float *attr,      \
                                float *out)                                                                           \
     {                                                                                                                \

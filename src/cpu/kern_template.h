@@ -26,6 +26,8 @@
 #define UNROLL _Pragma("GCC unroll 32")
 #endif
 
+#define NEVER_INLINE __attribute__((noinline))
+
 /* Contract: kern.h. a: [k][KERN_MR], b: [k][KERN_NR], both 64-byte aligned; c: [KERN_MR][ldc]. */
 static void gemm(int64_t k, const float *a, const float *b, float *c, int64_t ldc, bool add)
 {
