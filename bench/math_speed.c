@@ -78,10 +78,10 @@ int main(void)
             const float *attr = maps[i] == LF_OP_gelu ? (i == 3 ? erf_kind : tanh_kind) : plain;
             BEST(k->map[maps[i]](LF_STRIP, x, NULL, NULL, attr, out));
         }
-        BEST(k->fold[LF_MONOID_max](LF_STRIP, x, state));
-        BEST(k->fold[LF_MONOID_sum](LF_STRIP, x, state));
-        BEST(k->fold[LF_MONOID_maxsumexp](LF_STRIP, x, state));
-        BEST(k->fold[LF_MONOID_moments](LF_STRIP, x, state));
+        BEST(k->fold[LF_MONOID_max](1, LF_STRIP, x, 0, state));
+        BEST(k->fold[LF_MONOID_sum](1, LF_STRIP, x, 0, state));
+        BEST(k->fold[LF_MONOID_maxsumexp](1, LF_STRIP, x, 0, state));
+        BEST(k->fold[LF_MONOID_moments](1, LF_STRIP, x, 0, state));
         printf("\n");
     }
     printf("%-24s", "SLEEF u10 avx512f");

@@ -38,7 +38,7 @@ static void fold_case(const lf_kern *kern, lf_monoid m, const float *x, int64_t 
     float s[LF_MAX_STATE + 1];
     double ref[LF_MAX_STATE], size = 0, squares = 0;
     rig_fill(s, LF_MAX_STATE + 1);
-    kern->fold[m](n, x, s);
+    kern->fold[m](1, n, x, 0, s);
     sequence[m](n, x, ref);
     for (int64_t i = 0; i < n; i++) {
         size += fabs((double)x[i]);
@@ -75,7 +75,7 @@ static void fold_specials(const lf_kern *kern, lf_monoid m)
                 if (second != first)
                     x[second] = odd[kind % 3];
                 float s[LF_MAX_STATE], t[LF_MAX_STATE];
-                kern->fold[m](n, x, s);
+                kern->fold[m](1, n, x, 0, s);
                 lf_monoid_identity(m, t);
                 for (int i = 0; i < n; i++)
                     kern->put[m](1, x + i, t, 1);
@@ -87,7 +87,7 @@ static void fold_specials(const lf_kern *kern, lf_monoid m)
     for (int i = 0; i < 67; i++)
         x[i] = -INFINITY;
     float s[LF_MAX_STATE], t[LF_MAX_STATE];
-    kern->fold[m](67, x, s);
+    kern->fold[m](1, 67, x, 0, s);
     lf_monoid_identity(m, t);
     for (int i = 0; i < 67; i++)
         kern->put[m](1, x + i, t, 1);
@@ -114,6 +114,33 @@ static void folds_are_sequences(void **state)
         }
 }
 
+/* Rows at any distance, each as if it were alone. */
+static void rows_fold_alone(void **state)
+{
+    (void)state;
+    enum { ROWS = 5 };
+    float x[ROWS * (LONGEST + 7)];
+    lf_rng r = lf_rng_seed(10, "rows");
+    for (size_t i = 0; i < sizeof x / sizeof x[0]; i++)
+        x[i] = lf_rng_u64(&r) % 64 ? lf_rng_uniform(&r, -4, 4) : odd[lf_rng_u64(&r) % 3];
+    for (size_t t = 0; lf_kern_at(t); t++)
+        for (int m = 0; m < LF_MONOID_COUNT; m++)
+            for (int64_t n = 0; n <= LONGEST; n++)
+                for (int64_t ldx = 0; ldx <= n + 7; ldx += n + 7) {
+                    const int states = lf_monoid_row((lf_monoid)m)->states;
+                    float all[ROWS * LF_MAX_STATE + 1], alone[LF_MAX_STATE];
+                    rig_fill(all, ROWS * LF_MAX_STATE + 1);
+                    lf_kern_at(t)->fold[m](ROWS, n, x, ldx, all);
+                    assert_true(rig_is_poison(all[ROWS * states]));
+                    for (int row = 0; row < ROWS; row++, cases++) {
+                        lf_kern_at(t)->fold[m](1, n, x + row * ldx, 0, alone);
+                        for (int s = 0; s < states; s++)
+                            assert_true(rig_bits(all[row * states + s]) == rig_bits(alone[s]) ||
+                                        (isnan(all[row * states + s]) && isnan(alone[s])));
+                    }
+                }
+}
+
 /* The variance of numbers around 1000 keeps its digits. */
 static void moments_are_centred(void **state)
 {
@@ -126,7 +153,7 @@ static void moments_are_centred(void **state)
     sequence[LF_MONOID_moments](LF_STRIP, x, ref);
     for (size_t t = 0; lf_kern_at(t); t++, cases++) {
         float s[LF_MAX_STATE];
-        lf_kern_at(t)->fold[LF_MONOID_moments](LF_STRIP, x, s);
+        lf_kern_at(t)->fold[LF_MONOID_moments](1, LF_STRIP, x, 0, s);
         assert_true(fabs((double)s[1] - ref[1]) <= 2 * UNIT * ref[1]);
         assert_true(fabs((double)s[2] - ref[2]) <= 1e-5 * ref[2]);
     }
@@ -172,6 +199,26 @@ static void puts_go_by_columns(void **state)
             }
 }
 
+/* Two parts of x, settled, as they lie in rows and as they lie in columns of three statistics. */
+static void settled_alike(lf_monoid m, int64_t cut, const float *x, const float *result)
+{
+    enum { COUNT = 3 };
+    const int states = lf_monoid_row(m)->states;
+    float t[2 * LF_MAX_STATE], rows[COUNT * 2 * LF_MAX_STATE], columns[COUNT * 2 * LF_MAX_STATE], r[LF_MAX_RESULTS][COUNT];
+    float *const to[LF_MAX_RESULTS] = {r[0], r[1]};
+    lf_kern_at(0)->fold[m](1, cut, x, 0, t);
+    lf_kern_at(0)->fold[m](1, LF_STRIP - cut, x + cut, 0, t + states);
+    for (int i = 0; i < COUNT; i++)
+        for (int k = 0; k < 2 * states; k++)
+            rows[i * 2 * states + k] = columns[k * COUNT + i] = t[k];
+    const lf_partials ways[] = {{rows, 2 * states, states, 1, 2}, {columns, 1, COUNT * states, COUNT, 2}};
+    for (int way = 0; way < 2; way++) {
+        lf_monoid_settle(m, COUNT, &ways[way], LF_STRIP, to);
+        for (int i = 0; i < COUNT * lf_monoid_row(m)->results; i++, cases++)
+            assert_true(rig_bits(r[i / COUNT][i % COUNT]) == rig_bits(result[i / COUNT]));
+    }
+}
+
 /* Parts combined in order are the whole; an empty part changes nothing. */
 static void parts_combine(void **state)
 {
@@ -185,9 +232,9 @@ static void parts_combine(void **state)
             float t[LF_MAX_STATE], result[LF_MAX_RESULTS];
             double ref[LF_MAX_STATE], s[LF_MAX_STATE];
             lf_monoid_begin((lf_monoid)m, s);
-            lf_kern_at(0)->fold[m](cut, x, t);
+            lf_kern_at(0)->fold[m](1, cut, x, 0, t);
             lf_monoid_combine((lf_monoid)m, s, t);
-            lf_kern_at(0)->fold[m](LF_STRIP - cut, x + cut, t);
+            lf_kern_at(0)->fold[m](1, LF_STRIP - cut, x + cut, 0, t);
             lf_monoid_combine((lf_monoid)m, s, t);
             sequence[m](LF_STRIP, x, ref);
             for (int i = 0; i < lf_monoid_row((lf_monoid)m)->states; i++, cases++)
@@ -195,6 +242,7 @@ static void parts_combine(void **state)
             lf_monoid_finish((lf_monoid)m, s, LF_STRIP, result);
             for (int i = 0; i < lf_monoid_row((lf_monoid)m)->results; i++)
                 assert_true(isfinite(result[i]));
+            settled_alike((lf_monoid)m, cut, x, result);
         }
 }
 
@@ -203,6 +251,7 @@ int main(void)
 #define TEST(f) cmocka_unit_test_setup_teardown(f, begin, some_ran)
     const struct CMUnitTest tests[] = {
         TEST(folds_are_sequences),
+        TEST(rows_fold_alone),
         TEST(moments_are_centred),
         TEST(puts_go_by_columns),
         TEST(parts_combine),

@@ -195,26 +195,38 @@ static void multiply_keeps_rows_apart(void **state)
     }
 }
 
+/* Rows at any alignment and distance, each as if it were alone; no more of them written than asked for. */
 static void dot_case(const lf_kern *kern, int64_t k, bool exact)
 {
     enum { SHIFTS = 4 };
-    float *x = malloc(sizeof(float) * (size_t)(k + SHIFTS));
-    double *w = malloc(sizeof(double) * (size_t)(k + SHIFTS)), first = 0;
+    const int64_t ldx = k + 3;
+    float *x = malloc(sizeof(float) * (size_t)(LF_DOTS * ldx + SHIFTS));
+    double *w = malloc(sizeof(double) * (size_t)(k + SHIFTS)), first[LF_DOTS], y[LF_DOTS + 1];
     assert_true(x && w);
-    for (int shift = 0; shift < SHIFTS; shift++, cases++) {
-        lf_rng r = lf_rng_seed(3, "dot");
-        double sum = 0, size = 0;
-        for (int64_t i = 0; i < k; i++) {
-            x[shift + i] = exact ? (float)((int)(lf_rng_u64(&r) % 9) - 4) : lf_rng_uniform(&r, -1, 1);
-            w[SHIFTS - 1 - shift + i] = exact ? (double)((int)(lf_rng_u64(&r) % 9) - 4) : 2 * lf_rng_unit(&r) - 1;
-            sum += (double)x[shift + i] * w[SHIFTS - 1 - shift + i];
-            size += fabs((double)x[shift + i] * w[SHIFTS - 1 - shift + i]);
+    for (int shift = 0; shift < SHIFTS; shift++)
+        for (int rows = LF_DOTS; rows >= 0; rows--, cases++) {
+            lf_rng r = lf_rng_seed(3, "dot");
+            for (int64_t i = 0; i < LF_DOTS * ldx; i++)
+                x[shift + i] = exact ? (float)((int)(lf_rng_u64(&r) % 9) - 4) : lf_rng_uniform(&r, -1, 1);
+            for (int64_t i = 0; i < k; i++)
+                w[SHIFTS - 1 - shift + i] = exact ? (double)((int)(lf_rng_u64(&r) % 9) - 4) : 2 * lf_rng_unit(&r) - 1;
+            y[rows] = -77;
+            kern->dots(rows, k, x + shift, ldx, w + SHIFTS - 1 - shift, y);
+            assert_true(y[rows] == -77);
+            for (int row = 0; row < rows; row++) {
+                double sum = 0, size = 0;
+                for (int64_t i = 0; i < k; i++) {
+                    double product = (double)x[shift + row * ldx + i] * w[SHIFTS - 1 - shift + i];
+                    sum += product;
+                    size += fabs(product);
+                }
+                first[row] = shift == 0 && rows == LF_DOTS ? y[row] : first[row];
+                if (memcmp(&y[row], &first[row], sizeof y[row]) != 0 ||
+                    !(fabs(y[row] - sum) <= (exact ? 0 : (double)k * DBL_EPSILON * size)))
+                    fail_msg("%s: dot K=%d, row %d of %d, is %.17g, not %.17g", kern->isa, (int)k, row, rows, y[row],
+                             sum);
+            }
         }
-        double y = kern->dot(k, x + shift, w + SHIFTS - 1 - shift);
-        first = shift == 0 ? y : first;
-        if (memcmp(&y, &first, sizeof y) != 0 || !(fabs(y - sum) <= (exact ? 0 : (double)k * DBL_EPSILON * size)))
-            fail_msg("%s: dot K=%d is %.17g, not %.17g", kern->isa, (int)k, y, sum);
-    }
     free(x);
     free(w);
 }
@@ -398,6 +410,35 @@ static void maps_are_the_ops(void **state)
         }
 }
 
+/* One number for y and one for z are the same bits as that number in every place. */
+static void one_number_is_many(void **state)
+{
+    (void)state;
+    static float x[ELEMENTS], y[ELEMENTS], z[ELEMENTS];
+    draw_arguments(x, y, z);
+    for (size_t t = 0; lf_kern_at(t); t++)
+        for (int op = 0; op < LF_OP_COUNT; op++)
+            for (int i = 0; lf_kern_at(t)->map_one[op] && i < ELEMENTS; i += 5) {
+                const float attr[3] = {i % 2 ? 1.0f : 0.3f, 1.0f, 2.0f};
+                const int n = i % LONGEST, from = (7 * i) % (ELEMENTS - LONGEST);
+                float ys[LONGEST], zs[LONGEST], out[LONGEST + GUARD], one[LONGEST + GUARD];
+                for (int k = 0; k < n; k++) {
+                    ys[k] = y[i];
+                    zs[k] = z[i];
+                }
+                rig_fill(one, LONGEST + GUARD);
+                lf_kern_at(t)->map[op](n, x + from, ys, zs, attr, out);
+                lf_kern_at(t)->map_one[op](n, x + from, y + i, z + i, attr, one);
+                for (int k = 0; k < n; k++, cases++)
+                    if (rig_bits(out[k]) != rig_bits(one[k]) && !(isnan(out[k]) && isnan(one[k])))
+                        fail_msg("%s: %s(%.9g, %.9g, %.9g) is %.9g, or with one number %.9g", lf_kern_at(t)->isa,
+                                 lf_op_row((lf_op)op)->name, (double)x[from + k], (double)y[i], (double)z[i],
+                                 (double)out[k], (double)one[k]);
+                for (int k = n; k < LONGEST + GUARD; k++)
+                    assert_true(rig_is_poison(one[k]));
+            }
+}
+
 /* The other expressions, of elements and statistics, against themselves in double precision. */
 #define sel(p, u, v) ((p) ? (u) : (v))
 #define LF_OP(name, kind, monoid, laws, flops, tolerance, signature, ...)                                              \
@@ -446,7 +487,7 @@ int main(void)
 #define TEST(f) cmocka_unit_test_setup_teardown(f, begin, some_ran)
     const struct CMUnitTest tests[] = {
         TEST(tables_are_whole), TEST(multiply_is_a_product), TEST(multiply_keeps_rows_apart),
-        TEST(dot_is_a_product), TEST(maps_are_the_ops),  TEST(maps_are_their_expressions),
+        TEST(dot_is_a_product), TEST(maps_are_the_ops),  TEST(maps_are_their_expressions), TEST(one_number_is_many),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

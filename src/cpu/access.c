@@ -5,7 +5,7 @@
 #include "base/mem.h"
 #include "cpu/parts.h"
 
-bool lf_side_init(lf_side *side, const lf_access *a, int from, int to, const int64_t *dims)
+static bool side_init(lf_side *side, const lf_access *a, int from, int to, const int64_t *dims)
 {
     *side = (lf_side){.form = LF_FORM_REPEATED};
     for (int i = from; i < to; i++) {
@@ -35,9 +35,16 @@ bool lf_side_init(lf_side *side, const lf_access *a, int from, int to, const int
         side->rank = 0;
     else if (side->rank == 1)
         side->form = side->stride[0] == 1 ? LF_FORM_CONTIGUOUS : LF_FORM_STRIDED;
+    else if (side->rank == 2 && side->stride[0] == 1 && side->stride[1] == 0)
+        side->form = LF_FORM_SPREAD;
     else
         side->form = LF_FORM_WALKED;
     return true;
+}
+
+bool lf_reach_sides(lf_reach *r, const lf_access *a, const int64_t *dims)
+{
+    return side_init(&r->row, a, 0, a->row_axes, dims) && side_init(&r->col, a, a->row_axes, a->rank, dims);
 }
 
 /* Takes index apart over the axes; the first takes what is left. */
@@ -112,6 +119,7 @@ void lf_side_gather(const lf_side *side, const float *base, int64_t start, int64
             out[i] = base[(start + i) * stride];
         return;
     }
+    case LF_FORM_SPREAD:
     case LF_FORM_WALKED: break;
     }
     const int64_t stride = side->stride[side->rank - 1];
@@ -138,6 +146,7 @@ void lf_side_scatter(const lf_side *side, float *base, int64_t start, int64_t n,
             base[(start + i) * stride] = from[i];
         return;
     }
+    case LF_FORM_SPREAD:
     case LF_FORM_WALKED: break;
     }
     const int64_t stride = side->stride[side->rank - 1];

@@ -93,9 +93,7 @@ static lf_status place_buffers(building *b, lf_layout *total)
 
 static void reach_sides(building *b, const lf_access *a, lf_reach *r)
 {
-    bool fits =
-        lf_side_init(&r->row, a, 0, a->row_axes, b->dims) && lf_side_init(&r->col, a, a->row_axes, a->rank, b->dims);
-    b->overflow = b->overflow || !fits;
+    b->overflow = !lf_reach_sides(r, a, b->dims) || b->overflow;
 }
 
 static void home_of_node(const building *b, lf_node node, lf_reach *r)
@@ -136,145 +134,6 @@ static void reach_home(const building *b, const lf_group_at *g, const lf_group *
     }
 }
 
-/* ---- phases ---- */
-
-static lf_level level_of(const lf_phase_at *p, const lf_step_at *s)
-{
-    switch (s->kind) {
-    case LF_STEP_LOAD:
-        if (s->from.row.form != LF_FORM_REPEATED)
-            return LF_PER_ROW;
-        return s->from.col.form != LF_FORM_REPEATED && !p->along_rows ? LF_PER_STRIP : LF_ONCE;
-    case LF_STEP_PRODUCT: return LF_PER_ROW;
-    case LF_STEP_NUMBER: return LF_ONCE;
-    case LF_STEP_OP: break;
-    }
-    lf_level level = LF_ONCE;
-    for (int i = 0; i < 3; i++)
-        if (s->arg[i] >= 0 && p->step[s->arg[i]].level > level)
-            level = p->step[s->arg[i]].level;
-    return level;
-}
-
-static bool is_stored(const lf_phase *plan, int32_t step)
-{
-    for (int32_t i = 0; i < plan->stores; i++)
-        if (plan->store[i].step == step)
-            return true;
-    return false;
-}
-
-/* May the step's elements be used where they lie? Not where stores of the same strip could come before its own. */
-static bool in_place(const lf_group *group, const lf_phase *plan, const lf_phase_at *p, int32_t index)
-{
-    const lf_step_at *s = &p->step[index];
-    if (s->kind == LF_STEP_PRODUCT)
-        return true;
-    if (s->kind != LF_STEP_LOAD || (p->along_rows ? s->from.row.form : s->from.col.form) != LF_FORM_CONTIGUOUS)
-        return false;
-    const lf_access *from = &plan->step[index].from;
-    return from->place != LF_KEPT || group->kept[from->index].in_output < 0 || !is_stored(plan, index);
-}
-
-/* last[i]: the last step that reads step i; all of them where a store, a statistic or a witness does. */
-static void find_last_uses(const lf_group *group, const lf_phase *plan, int32_t phase, int32_t *last)
-{
-    for (int32_t i = 0; i < plan->steps; i++) {
-        last[i] = i;
-        for (int k = 0; k < 3; k++)
-            if (plan->step[i].kind == LF_STEP_OP && plan->step[i].arg[k] >= 0)
-                last[plan->step[i].arg[k]] = i;
-    }
-    for (int32_t i = 0; i < plan->stores; i++)
-        last[plan->store[i].step] = plan->steps;
-    for (int32_t i = 0; i < plan->watches; i++)
-        last[plan->watch[i]] = plan->steps;
-    for (int32_t i = 0; i < group->stats; i++)
-        if (group->stat[i].phase == phase && group->stat[i].step >= 0)
-            last[group->stat[i].step] = plan->steps;
-}
-
-/* Registers: one for good for each value that outlives a row's strip; the others are handed on when their value was
- * last read. An op may write where its argument lies. last, idle: one per step, scratch. */
-static void give_registers(const lf_group *group, const lf_phase *plan, lf_phase_at *p, const int32_t *last,
-                           int32_t *idle)
-{
-    int32_t idles = 0;
-    p->registers = 0;
-    for (int32_t i = 0; i < p->steps; i++) {
-        lf_step_at *s = &p->step[i];
-        s->reg = in_place(group, plan, p, i) ? -1 : 0;
-        if (s->reg == 0 && s->level != LF_PER_ROW)
-            s->reg = p->registers++;
-        p->strip_by_strip = p->strip_by_strip || (s->level == LF_PER_STRIP && s->reg >= 0);
-    }
-    for (int32_t i = 0; i < p->steps; i++) {
-        lf_step_at *s = &p->step[i];
-        for (int k = 0; k < 3 && s->kind == LF_STEP_OP; k++) {
-            bool again = (k > 0 && s->arg[k] == s->arg[0]) || (k > 1 && s->arg[k] == s->arg[1]);
-            if (s->arg[k] < 0 || again || last[s->arg[k]] != i || p->step[s->arg[k]].level != LF_PER_ROW ||
-                p->step[s->arg[k]].reg < 0)
-                continue;
-            idle[idles++] = p->step[s->arg[k]].reg;
-        }
-        if (s->reg < 0 || s->level != LF_PER_ROW)
-            continue;
-        s->reg = idles > 0 ? idle[--idles] : p->registers++;
-        if (last[i] == i) /* read by nobody */
-            idle[idles++] = s->reg;
-    }
-}
-
-static lf_status phase_numbers(building *b, const lf_group *group, int32_t index, lf_group_at *g)
-{
-    const lf_phase *plan = &group->phase[index];
-    lf_phase_at *p = &g->phase[index];
-    p->one_row = plan->one_row;
-    p->rows = plan->one_row ? 1 : g->rows;
-    p->width = extent(b, plan->width);
-    p->strips = lf_ceil_div(p->width, LF_STRIP);
-    /* a tile of one column has gaps between its rows, so there rows are taken one by one */
-    p->along_rows = p->width == 1 && !(g->product.present && g->product.phase == index && !g->product.narrow);
-    p->strip_by_strip = g->product.present && g->product.phase == index;
-    p->watch = plan->watch;
-    p->steps = plan->steps;
-    p->stores = plan->stores;
-    p->watches = plan->watches;
-    p->step = array(b, p->steps, sizeof *p->step);
-    p->store = array(b, p->stores, sizeof *p->store);
-    int32_t *last = malloc(((size_t)p->steps + 1) * sizeof *last),
-            *idle = malloc(((size_t)p->steps + 1) * sizeof *idle);
-    if (!p->step || !p->store || !last || !idle) {
-        free(last);
-        free(idle);
-        return lf_fail_nomem(b->diag, "the program at this size");
-    }
-    for (int32_t i = 0; i < p->steps; i++) {
-        const lf_step *from = &plan->step[i];
-        lf_step_at *s = &p->step[i];
-        *s = (lf_step_at){
-            .kind = from->kind, .number = (float)from->number, .arg = {from->arg[0], from->arg[1], from->arg[2]}};
-        for (int k = 0; k < 3; k++)
-            s->attr[k] = (float)from->attr[k];
-        if (s->kind == LF_STEP_LOAD)
-            reach_sides(b, &from->from, &s->from);
-        if (s->kind == LF_STEP_OP) {
-            s->map = b->instance->kern->map[from->op];
-            assert(s->map);
-        }
-        s->level = level_of(p, s);
-    }
-    for (int32_t i = 0; i < p->stores; i++) {
-        p->store[i].step = plan->store[i].step;
-        reach_sides(b, &plan->store[i].to, &p->store[i].to);
-    }
-    find_last_uses(group, plan, index, last);
-    give_registers(group, plan, p, last, idle);
-    free(last);
-    free(idle);
-    return LF_OK;
-}
-
 /* ---- statistics, product ---- */
 
 static void stat_numbers(building *b, const lf_stat *plan, const lf_group_at *g, lf_stat_at *s)
@@ -286,7 +145,7 @@ static void stat_numbers(building *b, const lf_stat *plan, const lf_group_at *g,
                       .states = row->states,
                       .results = row->results,
                       .phase = plan->phase,
-                      .step = plan->step,
+                      .value = lf_use_whole(&g->phase[plan->phase], plan->step),
                       .rows = phase->rows,
                       .own = 1,
                       .window = plan->window};
@@ -307,7 +166,7 @@ static void stat_numbers(building *b, const lf_stat *plan, const lf_group_at *g,
         s->own = s->count;
         if (plan->span == LF_SPAN_WINDOW && !lf_mul_i64(s->count, extent(b, plan->groups), &s->own))
             b->overflow = true;
-        s->step = -1;
+        assert(plan->span == LF_SPAN_SEGMENT || b->instance->kern->window[s->monoid]);
         reach_sides(b, &plan->from, &s->from);
         break;
     }
@@ -345,9 +204,9 @@ static lf_status group_numbers(building *b, int32_t index)
         return lf_fail_nomem(b->diag, "the program at this size");
     product_numbers(b, &plan->product, kern, &g->product);
     for (int32_t i = 0; i < g->phases; i++) {
-        lf_status status = phase_numbers(b, plan, i, g);
-        if (status != LF_OK)
-            return status;
+        g->phase[i].width = extent(b, plan->phase[i].width);
+        if (!lf_phase_init(g, plan, i, b->instance, b->plan, b->dims, &b->overflow))
+            return lf_fail_nomem(b->diag, "the program at this size");
     }
     for (int32_t i = 0; i < g->stats; i++)
         stat_numbers(b, &plan->stat[i], g, &g->stat[i]);
@@ -369,7 +228,7 @@ static lf_status group_numbers(building *b, int32_t index)
             reach_home(b, g, plan, in_area, &plan->phase[i].store[k].to, &g->phase[i].store[k].to);
     }
     for (int32_t i = 0; i < g->stats; i++)
-        if (g->stat[i].step < 0)
+        if (plan->stat[i].step < 0)
             reach_home(b, g, plan, in_area, &plan->stat[i].from, &g->stat[i].from);
     if (g->product.present) {
         reach_home(b, g, plan, in_area, &plan->product.x, &g->product.x);

@@ -18,6 +18,7 @@ enum {
     LF_STRIP = 256,  /* the longest strip of elements a tail works on: three of them and a result stay in L1 */
     LF_KBLOCK = 256  /* K is summed in runs of this length, each added to the total: bounds both error growth and panel size */
 };
+enum { LF_DOTS = 4 }; /* rows of x that may share a load of w */
 
 /* One run of K of a product: c (+)= x w^T. */
 typedef struct lf_multiply {
@@ -45,15 +46,34 @@ typedef struct lf_kern {
     void (*pack_w)(int64_t n, int64_t k, const float *from, int64_t ld, bool is_kn, float *to);
     void (*multiply)(const lf_multiply *m);
 
-    /* sum over k of x[k] * w[k] in double precision; lanes fixed by k alone. Any alignment. k >= 0. */
-    double (*dot)(int64_t k, const float *x, const double *w);
+    /* y[i] = sum over k of x[i * ldx + k] * w[k] in double precision, for i < rows <= LF_DOTS; lanes fixed by k alone. Any
+     * alignment. k >= 0. */
+    void (*dots)(int64_t rows, int64_t k, const float *x, int64_t ldx, const double *w, double *y);
 
     /* out[i] = op's expression of x[i], y[i], z[i] and attr[0..2], 0 <= n <= LF_STRIP; out may be x, y or z itself.
      * Unused arguments may be NULL. By lf_op: NULL for ops without an expression of elements. */
     void (*map[LF_OP_COUNT])(int64_t n, const float *x, const float *y, const float *z, const float *attr, float *out);
 
-    /* state = the monoid's fold of x[0..n), 0 <= n <= LF_STRIP, in an order fixed by n alone. state: lf_monoid_row(m)->states. */
-    void (*fold[LF_MONOID_COUNT])(int64_t n, const float *x, float *state);
+    /* The same bits where y and z are one number each, y[0] and z[0], which out may not hold: their share of the work is done
+     * once. NULL for ops that are never of several values. */
+    void (*map_one[LF_OP_COUNT])(int64_t n, const float *x, const float *y, const float *z, const float *attr, float *out);
+
+    /* For i < rows: state[i][..] = the monoid's fold of x[i * ldx + 0..n), 0 <= n <= LF_STRIP, in an order fixed by n alone. state:
+     * [rows][lf_monoid_row(m)->states]. */
+    void (*fold[LF_MONOID_COUNT])(int64_t rows, int64_t n, const float *x, int64_t ldx, float *state);
+
+    /* For i < windows: r[i] = the monoid's only result for x[i * stride + t * dilation], t < taps, in double precision and in order
+     * of t, finished with n as their number. NULL for monoids of several states. */
+    void (*window[LF_MONOID_COUNT])(int64_t windows, int64_t taps, const float *x, int64_t stride, int64_t dilation, double n,
+                                    float *r);
+
+    /* out[i] = from[(skip + i) / each] for i < n. 0 <= skip < each. */
+    void (*spread)(int64_t n, int64_t skip, int64_t each, const float *from, float *out);
+
+    /* to[0..n) = from[0..n), past the caches where the machine can: for what is larger than they are and not read again soon. Before
+     * another thread reads `to`, this one calls stream_end. */
+    void (*stream)(int64_t n, const float *from, float *to);
+    void (*stream_end)(void);
 
     /* Column form: for j < n: put x[j] into states, state number s of column j at state[s * lds + j]. */
     void (*put[LF_MONOID_COUNT])(int64_t n, const float *x, float *state, int64_t lds);
@@ -65,6 +85,15 @@ void lf_monoid_identity(lf_monoid m, float *s);
 void lf_monoid_begin(lf_monoid m, double *s);
 void lf_monoid_combine(lf_monoid m, double *s, const float *t);
 void lf_monoid_finish(lf_monoid m, const double *s, double n, float *r);
+
+/* The states of many statistics: number s of part p of statistic i lies at t[i * item + p * part + s * state]. */
+typedef struct lf_partials {
+    const float *t;
+    int64_t item, part, state;
+    int64_t parts;
+} lf_partials;
+/* All of that for each of `count` statistics, of n elements each: result k of statistic i -> r[k][i]. */
+void lf_monoid_settle(lf_monoid m, int64_t count, const lf_partials *from, double n, float *const *r);
 
 /* The tables this machine can run, best first; NULL past the end. */
 const lf_kern *lf_kern_at(size_t index);

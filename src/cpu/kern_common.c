@@ -12,6 +12,7 @@ typedef struct monoid_fn {
     void (*identity)(double *s);
     void (*combine)(double *s, const double *t);
     void (*finish)(const double *s, double n, double *r);
+    void (*settle)(int64_t count, const lf_partials *from, double n, float *const *results);
 } monoid_fn;
 
 #define s0 (s[0])
@@ -30,6 +31,21 @@ typedef struct monoid_fn {
     {                                                                                                                \
         (void)n;                                                                                                     \
         finish                                                                                                       \
+    }                                                                                                                \
+    static void settle_##name(int64_t count, const lf_partials *from, double n, float *const *to)                    \
+    {                                                                                                                \
+        for (int64_t i = 0; i < count; i++) {                                                                        \
+            double s[states], t[states], r[results];                                                                 \
+            identity_##name(s);                                                                                      \
+            for (int64_t part = 0; part < from->parts; part++) {                                                     \
+                for (int k = 0; k < states; k++)                                                                     \
+                    t[k] = from->t[i * from->item + part * from->part + k * from->state];                            \
+                combine_##name(s, t);                                                                                \
+            }                                                                                                        \
+            finish_##name(s, n, r);                                                                                  \
+            for (int k = 0; k < results; k++)                                                                        \
+                to[k][i] = (float)r[k];                                                                              \
+        }                                                                                                            \
     }
 #include "ir/monoids.def"
 #undef LF_MONOID
@@ -45,7 +61,7 @@ typedef struct monoid_fn {
 
 static const monoid_fn monoid[LF_MONOID_COUNT] = {
 #define LF_MONOID(name, states, results, ...)                                                       \
-    [LF_MONOID_##name] = {states, results, identity_##name, combine_##name, finish_##name},
+    [LF_MONOID_##name] = {states, results, identity_##name, combine_##name, finish_##name, settle_##name},
 #include "ir/monoids.def"
 #undef LF_MONOID
 };
@@ -77,6 +93,11 @@ void lf_monoid_finish(lf_monoid m, const double *s, double n, float *r)
     monoid[m].finish(s, n, result);
     for (int i = 0; i < monoid[m].results; i++)
         r[i] = (float)result[i];
+}
+
+void lf_monoid_settle(lf_monoid m, int64_t count, const lf_partials *from, double n, float *const *r)
+{
+    monoid[m].settle(count, from, n, r);
 }
 
 /* Best first. */

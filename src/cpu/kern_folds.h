@@ -10,8 +10,8 @@ enum { SUMS = 32, SUM_VECS = SUMS / KERN_LANES }; /* so that some additions are 
 
 #define number vec
 #define LF_MONOID(name, states, results, flops, identity, PUT, ...)                                                  \
-    /* n: a multiple of KERN_LANES */                                                                                \
-    static void put_whole_##name(int64_t n, const float *xs, float *state, int64_t lds)                                \
+    /* n: a multiple of KERN_LANES. Not inlined for the same reason as maps. */                                      \
+    static NEVER_INLINE void put_whole_##name(int64_t n, const float *xs, float *state, int64_t lds)                 \
     {                                                                                                                \
         for (int64_t j = 0; j < n; j += KERN_LANES) {                                                                \
             const vec x = load(xs + j);                                                                              \
@@ -58,7 +58,8 @@ static inline void put_strip(put_fn *whole_vectors, int states, int64_t n, const
 
 /* ---- in lanes ---- */
 
-/* DO, once for each vector x of xs[0..n) with sum number v; `rest` in lanes past the end, DO then changes nothing. */
+/* DO, once for each vector x of xs[0..n) with sum number v; `rest` in lanes past the end, DO then changes nothing. in: lanes that are
+ * not past it. */
 #define FOR_VECTORS(REST, DO)                                                                                        \
     do {                                                                                                             \
         int64_t i_ = 0;                                                                                              \
@@ -66,6 +67,8 @@ static inline void put_strip(put_fn *whole_vectors, int states, int64_t n, const
             UNROLL                                                                                                   \
             for (int v = 0; v < SUM_VECS; v++) {                                                                     \
                 const vec x = load(xs + i_ + v * KERN_LANES);                                                        \
+                const int64_t in = KERN_LANES;                                                                       \
+                (void)in;                                                                                            \
                 DO                                                                                                   \
             }                                                                                                        \
         }                                                                                                            \
@@ -73,6 +76,8 @@ static inline void put_strip(put_fn *whole_vectors, int states, int64_t n, const
         for (int v = 0; v < SUM_VECS; v++, i_ += KERN_LANES)                                                         \
             if (i_ < n) {                                                                                            \
                 const vec x = n - i_ < KERN_LANES ? load_some(n - i_, xs + i_, (REST)) : load(xs + i_);              \
+                const int64_t in = n - i_ < KERN_LANES ? n - i_ : KERN_LANES;                                        \
+                (void)in;                                                                                            \
                 DO                                                                                                   \
             }                                                                                                        \
     } while (0)
@@ -80,49 +85,37 @@ static inline void put_strip(put_fn *whole_vectors, int states, int64_t n, const
 /* ((0 + 16) + (8 + 24)) + ...: a tree, so that no lane waits for all others. */
 static inline float sum_of_lanes(vec *sum)
 {
-    union { vec v; float f[KERN_LANES]; } all;
     UNROLL
-    for (int half = SUM_VECS / 2; half > 0; half /= 2)
+    for (int half = SUM_VECS / 2; half > 0; half /= 2) {
+        UNROLL
         for (int v = 0; v < half; v++)
             sum[v] += sum[v + half];
-    all.v = sum[0];
-    for (int half = KERN_LANES / 2; half > 0; half /= 2)
-        for (int i = 0; i < half; i++)
-            all.f[i] += all.f[i + half];
-    return all.f[0];
+    }
+    return sum_across(sum[0]);
 }
 
-static void fold_sum(int64_t n, const float *xs, float *state)
+static inline void fold_sum(int64_t n, const float *xs, float *state)
 {
     vec sum[SUM_VECS] = {{0}};
     FOR_VECTORS(0.0f, { sum[v] += x; });
     state[0] = sum_of_lanes(sum);
 }
 
-static void fold_mean(int64_t n, const float *xs, float *state)
+static inline void fold_mean(int64_t n, const float *xs, float *state)
 {
     fold_sum(n, xs, state);
 }
 
-static void fold_meansquare(int64_t n, const float *xs, float *state)
+static inline void fold_meansquare(int64_t n, const float *xs, float *state)
 {
     vec sum[SUM_VECS] = {{0}};
     FOR_VECTORS(0.0f, { sum[v] = mul_add(x, x, sum[v]); });
     state[0] = sum_of_lanes(sum);
 }
 
-static bool any(ivec mask)
-{
-    union { ivec v; int32_t i[KERN_LANES]; } all = {.v = mask};
-    int32_t some = 0;
-    for (int i = 0; i < KERN_LANES; i++)
-        some |= all.i[i];
-    return some != 0;
-}
-
 /* A NaN may get lost among the lanes, but not that there was one. */
-#define FOLD_EXTREME(name, START, BETTER, BEATS)                                                                     \
-    static void fold_##name(int64_t n, const float *xs, float *state)                                                \
+#define FOLD_EXTREME(name, START, BETTER)                                                                            \
+    static inline void fold_##name(int64_t n, const float *xs, float *state)                                         \
     {                                                                                                                \
         vec best[SUM_VECS];                                                                                          \
         ivec nan[SUM_VECS];                                                                                          \
@@ -140,31 +133,27 @@ static bool any(ivec mask)
             best[0] = BETTER(best[0], best[v]);                                                                      \
             nan[0] |= nan[v];                                                                                        \
         }                                                                                                            \
-        union { vec v; float f[KERN_LANES]; } all = {.v = best[0]};                                                  \
-        float of_all = all.f[0];                                                                                     \
-        for (int i = 1; i < KERN_LANES; i++)                                                                         \
-            of_all = of_all BEATS all.f[i] ? of_all : all.f[i];                                                      \
-        state[0] = any(nan[0]) ? NAN : of_all;                                                                       \
+        state[0] = any(nan[0]) ? NAN : name##_across(best[0]);                                                       \
     }
-FOLD_EXTREME(max, -INFINITY, greatest, >)
-FOLD_EXTREME(min, INFINITY, least, <)
+FOLD_EXTREME(max, -INFINITY, greatest)
+FOLD_EXTREME(min, INFINITY, least)
 
 /* Two passes: the largest, then the sum. All -Inf (or nothing at all) has sum 0, a NaN or +Inf among them makes it
- * NaN. */
-static void fold_maxsumexp(int64_t n, const float *xs, float *state)
+ * NaN. Lanes past the end are taken out after exp, where 0 is free: an exp that is denormal or less is slow. */
+static inline void fold_maxsumexp(int64_t n, const float *xs, float *state)
 {
     fold_max(n, xs, state);
     const vec largest = wide(state[0]);
     vec sum[SUM_VECS] = {{0}};
     if (state[0] != -INFINITY)
-        FOR_VECTORS(-INFINITY, { sum[v] += exp(x - largest); });
+        FOR_VECTORS(state[0], { sum[v] += first_lanes(in, exp(x - largest)); });
     state[1] = sum_of_lanes(sum);
 }
 
 /* Two passes: the mean, then the squared distances from it, corrected for the mean's own rounding (Chan, Golub,
  * LeVeque, 1983, the corrected two-pass algorithm). Where that is not finite the elements are put in one by one,
  * which overflows later and has NaN and Inf where the monoid puts them. */
-static void fold_moments(int64_t n, const float *xs, float *state)
+static inline void fold_moments(int64_t n, const float *xs, float *state)
 {
     state[0] = state[1] = state[2] = 0.0f;
     if (n == 0)
@@ -199,17 +188,18 @@ static void fold_moments(int64_t n, const float *xs, float *state)
 #define OWN_FOLD_maxsumexp ~, fold_maxsumexp
 #define OWN_FOLD_moments ~, fold_moments
 
-#define LF_MONOID(name, ...)                                                                                         \
+#define LF_MONOID(name, states, ...)                                                                                 \
     static inline void one_by_one_##name(int64_t n, const float *xs, float *state)                                   \
     {                                                                                                                \
         lf_monoid_identity(LF_MONOID_##name, state);                                                                 \
         for (int64_t i = 0; i < n; i++)                                                                              \
             put_##name(1, xs + i, state, 1);                                                                         \
     }                                                                                                                \
-    static void fold_strip_##name(int64_t n, const float *xs, float *state)                                          \
+    static void fold_rows_##name(int64_t rows, int64_t n, const float *xs, int64_t ldx, float *state)                \
     {                                                                                                                \
         assert(n >= 0 && n <= LF_STRIP);                                                                             \
-        OWN_OR(OWN_FOLD_##name, one_by_one_##name)(n, xs, state);                                                    \
+        for (int64_t i = 0; i < rows; i++)                                                                           \
+            OWN_OR(OWN_FOLD_##name, one_by_one_##name)(n, xs + i * ldx, state + i * (states));                       \
     }
 #include "ir/monoids.def"
 #undef LF_MONOID

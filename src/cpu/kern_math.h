@@ -60,15 +60,33 @@ static inline vec lost_in_product(vec u, vec v, vec p)
 #endif
 }
 
+/* u / v where v is the same for many u and 2^-100 < |v| < 2^100, 0 or not finite: 1 / v is calculated once. The product with it,
+ * corrected by what it leaves over, is the quotient rounded (Markstein, 1990), but for u so small that what is left over is
+ * denormal. Where that is no number, the product itself is the quotient: 0, Inf or NaN. */
+static inline vec quotient(vec u, vec v)
+{
+#if HAS_FMA
+    const vec inverse = 1.0f / v, near = u * inverse, q = mul_add(mul_add(-near, v, u), inverse, near);
+    return blend(q == q, q, near);
+#else
+    return u / v;
+#endif
+}
+
 /* ---- exp and what is near it ---- */
 
-/* exp(x + low) - 1 = 2^n * (1 + result) - 1, |result| < 0.42. low: what x lacks, |low| < 2^-10. |x| <= 170. */
-static inline vec exp_reduced(vec x, vec low, vec *n)
+/* x - n log 2, n whole. |x| <= 170. */
+static inline vec less_powers_of_two(vec x, vec *n)
 {
     const float round = 0x1.8p23f; /* added, it leaves no bits below 1 */
     *n = mul_add(x, wide(LOG2_E), wide(round)) - round;
-    const vec r = mul_add(*n, wide(-LN2_LOW), mul_add(*n, wide(-LN2_HIGH), x)) + low;
-    /* (exp r - 1 - r) / r^2 on |r| <= log 2 / 2, to 3.2e-9 of exp r */
+    return mul_add(*n, wide(-LN2_LOW), mul_add(*n, wide(-LN2_HIGH), x));
+}
+
+/* exp r - 1 on |r| <= log 2 / 2 and a little more. */
+static inline vec expm1_near_0(vec r)
+{
+    /* (exp r - 1 - r) / r^2, to 3.2e-9 of exp r */
     vec q = mul_add(r, wide(0x1.6a5a54p-10f), wide(0x1.123aecp-7f));
     q = mul_add(r, q, wide(0x1.5558a6p-5f));
     q = mul_add(r, q, wide(0x1.55549p-3f));
@@ -76,19 +94,33 @@ static inline vec exp_reduced(vec x, vec low, vec *n)
     return mul_add(r * r, q, r);
 }
 
+/* exp(x) = 2^n * (1 + result), |result| < 0.42. |x| <= 170. */
+static inline vec exp_reduced(vec x, vec *n)
+{
+    return expm1_near_0(less_powers_of_two(x, n));
+}
+
+/* The same of x + low. low: what x lacks, |low| < 2^-10. */
+static inline vec exp_reduced_of_two(vec x, vec low, vec *n)
+{
+    return expm1_near_0(less_powers_of_two(x, n) + low);
+}
+
+/* Past 89 it is Inf; before -103.98 it is 0, and kept from being calculated as such: a machine takes twenty times as long where
+ * an exponent gets too small, and softmax meets that wherever something was masked out. */
 static inline vec exp_of(vec x)
 {
     vec n;
-    x = least(wide(89.0f), greatest(wide(-104.0f), x)); /* already past the ends: Inf and 0 */
-    const vec p = exp_reduced(x, wide(0.0f), &n);
-    return scale(p + 1.0f, n);
+    const ivec some = ~(x < -103.98f); /* NaN too */
+    const vec p = exp_reduced((vec)((ivec)least(wide(89.0f), x) & some), &n);
+    return (vec)((ivec)scale(p + 1.0f, n) & some);
 }
 
 static inline vec expm1_of(vec x)
 {
     vec n;
     const vec within = least(wide(89.0f), greatest(wide(-30.0f), x));
-    const vec p = exp_reduced(within, wide(0.0f), &n);
+    const vec p = exp_reduced(within, &n);
     /* 2^128 is no float: the half of the result, then. */
     const ivec last = n > 127.0f;
     const vec s = power_of_two(least(n, wide(127.0f)));
@@ -102,7 +134,7 @@ static inline vec tanh_of(vec x)
 {
     vec n;
     const vec a = least(wide(10.0f), magnitude(x)), square = a * a;
-    const vec p = exp_reduced(2.0f * a, wide(0.0f), &n);
+    const vec p = exp_reduced(2.0f * a, &n);
     const vec s = power_of_two(n);
     const vec t = mul_add(p, s, s - 1.0f);
     vec near = mul_add(square, wide(-0x1.b05946p-8f), wide(0x1.5cf902p-6f));
@@ -192,7 +224,7 @@ static inline vec erf_of(vec x)
     p = mul_add(square, p, wide(0x1.ce2deep-4f));
     p = mul_add(square, p, wide(-0x1.812742p-2f));
     p = mul_add(square, p, wide(0x1.06eba8p-3f));
-    const vec e = exp_reduced(-square, -lost_in_product(a, a, square), &n);
+    const vec e = exp_reduced_of_two(-square, -lost_in_product(a, a, square), &n);
     const vec root2_a = a * 0x1.6a09e6p+0f;
     const vec tail = tail_of_normal(root2_a, &off) * scale(e + 1.0f, n);
     return with_sign(blend(square < 0.86f, mul_add(a, p, a), 1.0f - 2.0f * tail / root2_a), x);
@@ -208,7 +240,7 @@ static inline vec silu_of(vec x)
 {
     vec n;
     const ivec negative = x < 0.0f;
-    const vec a = least(wide(128.0f), magnitude(x)), p = exp_reduced(-a, wide(0.0f), &n);
+    const vec a = least(wide(128.0f), magnitude(x)), p = exp_reduced(-a, &n);
     const vec part = blend(negative, mul_add(a, p, a) * -1.0f + 0.0f * x, x) / (1.0f + scale(1.0f + p, n));
     return scale(part, blend(negative, n, wide(0.0f)));
 }
@@ -219,7 +251,7 @@ static inline vec mish_of(vec x)
     vec n;
     const ivec negative = x < 0.0f;
     const vec within = least(wide(21.0f), greatest(wide(-128.0f), x));
-    const vec p = exp_reduced(within, wide(0.0f), &n), e = scale(1.0f + p, n), top = mul_add(within, p, within);
+    const vec p = exp_reduced(within, &n), e = scale(1.0f + p, n), top = mul_add(within, p, within);
     const vec part = blend(negative, mul_add(top, 0.5f * e, top), within) / (1.0f + mul_add(0.5f * e, e, e));
     return blend(negative, scale(part, n) + 0.0f * x, x - part);
 }
@@ -235,7 +267,7 @@ static inline vec gelu_erf(vec x)
 {
     vec n, off;
     const vec a = least(wide(16.0f), magnitude(x)), square = a * a;
-    const vec e = exp_reduced(-0.5f * square, -0.5f * lost_in_product(a, a, square), &n);
+    const vec e = exp_reduced_of_two(-0.5f * square, -0.5f * lost_in_product(a, a, square), &n);
     const vec tail = tail_of_normal(a, &off), far = relu_less(x, mul_add(tail, e + off, tail), n);
     vec p = mul_add(square, wide(0x1.c7a62ep-14f), wide(-0x1.375a8p-10f));
     p = mul_add(square, p, wide(0x1.46da5cp-7f));
@@ -256,7 +288,7 @@ static inline vec gelu_tanh(vec x)
     const vec w_low = ((b - (w - part)) + (cubic - part)) + (b_low + cubic_low);
     const vec y = a * w, y_low = lost_in_product(a, w, y) + a * w_low;
     vec n;
-    const vec p = exp_reduced(-y, -y_low, &n);
+    const vec p = exp_reduced_of_two(-y, -y_low, &n);
     return relu_less(x, mul_add(a, p, a) / (1.0f + scale(1.0f + p, n)), n);
 }
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The table of an instruction set, around the product, maps and folds of kern_product.h, kern_maps.h and kern_folds.h.
+/* The table of an instruction set: dots, and around them what kern_product.h, kern_maps.h, kern_folds.h, kern_windows.h
+ * and kern_moves.h hold.
  * A file kern_ISA.c says what its machine has and includes this:
  *   KERN_ISA     its name, unquoted
  *   KERN_LANES   floats in a vector register
@@ -25,6 +26,8 @@
 #define UNROLL _Pragma("GCC unroll 32")
 #endif
 
+#define NEVER_INLINE __attribute__((noinline))
+
 #include "cpu/kern_product.h"
 
 /* Half as many lanes, in double precision. */
@@ -33,33 +36,58 @@ typedef double dvec __attribute__((vector_size(KERN_WIDE * sizeof(double)), may_
 typedef double dvec_anywhere __attribute__((vector_size(KERN_WIDE * sizeof(double)), aligned(sizeof(double)), may_alias));
 typedef float half_anywhere __attribute__((vector_size(KERN_WIDE * sizeof(float)), aligned(sizeof(float)), may_alias));
 
-/* Contract: kern.h. x, w: [k]. Element k goes to lane k % KERN_WIDE of one of four sums, so that four additions are under way at once. */
-static double dot(int64_t k, const float *x, const double *w)
+/* ROWS rows against one w. Element k goes to lane k % KERN_WIDE of one of four sums, so that four additions are under way at
+ * once. */
+static inline __attribute__((always_inline)) void dots_of(const int ROWS, int64_t k, const float *x, int64_t ldx,
+                                                          const double *w, double *y)
 {
     enum { SUMS = 4, STEP = SUMS * KERN_WIDE };
-    assert(k >= 0);
-    dvec sum[SUMS];
+    dvec sum[LF_DOTS][SUMS];
     UNROLL
-    for (int v = 0; v < SUMS; v++)
-        sum[v] = (dvec){0};
+    for (int r = 0; r < ROWS; r++) {
+        UNROLL
+        for (int v = 0; v < SUMS; v++)
+            sum[r][v] = (dvec){0};
+    }
     int64_t i = 0;
     for (; i + STEP <= k; i += STEP) {
         UNROLL
-        for (int v = 0; v < SUMS; v++)
-            sum[v] += __builtin_convertvector(*(const half_anywhere *)(x + i + v * KERN_WIDE), dvec) *
-                      *(const dvec_anywhere *)(w + i + v * KERN_WIDE);
+        for (int v = 0; v < SUMS; v++) {
+            const dvec weight = *(const dvec_anywhere *)(w + i + v * KERN_WIDE);
+            UNROLL
+            for (int r = 0; r < ROWS; r++)
+                sum[r][v] = mul_add_wide(
+                    __builtin_convertvector(*(const half_anywhere *)(x + r * ldx + i + v * KERN_WIDE), dvec), weight,
+                    sum[r][v]);
+        }
     }
-    union { dvec v; double d[KERN_WIDE]; } total = {.v = (sum[0] + sum[1]) + (sum[2] + sum[3])};
-    for (; i < k; i++)
-        total.d[i % KERN_WIDE] += (double)x[i] * w[i];
-    for (int half = KERN_WIDE / 2; half > 0; half /= 2)
-        for (int lane = 0; lane < half; lane++)
-            total.d[lane] += total.d[lane + half];
-    return total.d[0];
+    for (int r = 0; r < ROWS; r++) {
+        union { dvec v; double d[KERN_WIDE]; } total = {.v = (sum[r][0] + sum[r][1]) + (sum[r][2] + sum[r][3])};
+        for (int64_t rest = i; rest < k; rest++)
+            total.d[rest % KERN_WIDE] += (double)x[r * ldx + rest] * w[rest];
+        for (int half = KERN_WIDE / 2; half > 0; half /= 2)
+            for (int lane = 0; lane < half; lane++)
+                total.d[lane] += total.d[lane + half];
+        y[r] = total.d[0];
+    }
+}
+
+/* Contract: kern.h. x: [rows][ldx], w: [k], y: [rows]. */
+static void dots(int64_t rows, int64_t k, const float *x, int64_t ldx, const double *w, double *y)
+{
+    enum { TOGETHER = KERN_LANES == 16 ? LF_DOTS : 2 }; /* times four sums: 16 of 32 registers, or 8 of 16 */
+    assert(rows >= 0 && rows <= LF_DOTS && k >= 0);
+    int64_t r = 0;
+    for (; r + TOGETHER <= rows; r += TOGETHER)
+        dots_of(TOGETHER, k, x + r * ldx, ldx, w, y + r);
+    for (; r < rows; r++)
+        dots_of(1, k, x + r * ldx, ldx, w, y + r);
 }
 
 #include "cpu/kern_maps.h"
 #include "cpu/kern_folds.h"
+#include "cpu/kern_moves.h"
+#include "cpu/kern_windows.h"
 
 static bool usable(void)
 {
@@ -76,14 +104,27 @@ const lf_kern PASTE(lf_kern_, KERN_ISA) = {
     .pack_x = pack_x,
     .pack_w = pack_w,
     .multiply = multiply,
-    .dot = dot,
+    .dots = dots,
     .map = {
 #define LF_OP(name, kind, ...) [LF_OP_##name] = MAP_OF_##kind(name),
 #include "ir/ops.def"
 #undef LF_OP
     },
+    .map_one = {
+#define LF_OP(name, kind, ...) [LF_OP_##name] = MAP_ONE_OF_##kind(name),
+#include "ir/ops.def"
+#undef LF_OP
+    },
+    .spread = spread,
+    .stream = stream_strip,
+    .stream_end = stream_end,
+    .window = {
+#define LF_MONOID(name, states, ...) [LF_MONOID_##name] = WINDOW_OF_##states(name),
+#include "ir/monoids.def"
+#undef LF_MONOID
+    },
     .fold = {
-#define LF_MONOID(name, ...) [LF_MONOID_##name] = fold_strip_##name,
+#define LF_MONOID(name, ...) [LF_MONOID_##name] = fold_rows_##name,
 #include "ir/monoids.def"
 #undef LF_MONOID
     },

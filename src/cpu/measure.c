@@ -119,11 +119,11 @@ static void dot_piece(void *arg, int64_t index, int slot)
     measuring *m = arg;
     const float *x = m->l1 + (size_t)index * m->l1_floats;
     const double *w = (const double *)(const void *)(x + DOT_FLOATS); /* any bits will do: they are small floats in pairs */
-    double sum = 0;
+    double sum[LF_DOTS] = {0};
     (void)slot;
     for (int64_t i = 0; i < m->reps; i++)
-        sum += m->kern->dot(DOT_FLOATS, x, w);
-    m->sink[index] += (float)sum;
+        m->kern->dots(LF_DOTS, DOT_FLOATS, x, 0, w, sum); /* one row, as often as there may be rows */
+    m->sink[index] += (float)sum[0];
 }
 
 /* out = op(x, y), strips x and y beside each other. */
@@ -154,7 +154,7 @@ static void measure_arithmetic(measuring *m, lf_cpu_rates *out)
         m->l1[i] = 0.25f + 0.001f * (float)(i % 97);
     out->elements = LF_STRIP * rate_in_l1(m, add_piece);
     out->functions = LF_STRIP * rate_in_l1(m, exp_piece);
-    out->dot_flops = 2.0 * DOT_FLOATS * rate_in_l1(m, dot_piece);
+    out->dot_flops = 2.0 * LF_DOTS * DOT_FLOATS * rate_in_l1(m, dot_piece);
     const lf_multiply run = whole_run(m->kern);
     out->flops = 2.0 * (double)(run.rows * run.n * run.k) * rate_in_l1(m, multiply_piece);
 }
@@ -206,8 +206,8 @@ static void read_piece(void *arg, int64_t index, int slot)
     const float *x = m->buffer + index * PIECE, *y = x + m->floats / 2;
     for (int64_t i = 0; i < PIECE; i += LF_STRIP) {
         float sum[2][LF_MAX_STATE];
-        m->kern->fold[LF_MONOID_sum](LF_STRIP, x + i, sum[0]);
-        m->kern->fold[LF_MONOID_sum](LF_STRIP, y + i, sum[1]);
+        m->kern->fold[LF_MONOID_sum](1, LF_STRIP, x + i, 0, sum[0]);
+        m->kern->fold[LF_MONOID_sum](1, LF_STRIP, y + i, 0, sum[1]);
         m->sink[slot] += sum[0][0] + sum[1][0];
     }
 }

@@ -10,7 +10,7 @@
 /* Per second, all of the pool's threads together. */
 typedef struct lf_cpu_rates {
     double flops;       /* multiply-add, two each: the table's multiply on a run that lies in L2 */
-    double dot_flops;   /* the table's dot on vectors that lie in L1 */
+    double dot_flops;   /* the table's dots on vectors that lie in L1 */
     double elements;    /* sums of two strips */
     double functions;   /* exp of a strip, in elements */
     double read_bytes;  /* from memory */

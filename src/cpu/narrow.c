@@ -1,22 +1,34 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A product of few columns: a dot product for each element, in double precision with weights that were not rounded. */
+/* The product with a few columns: a dot product in double precision for each element, several rows at a time, so that w
+ * is loaded once for all of them and more of x is on its way from memory. */
 #include "cpu/parts.h"
 
-/* c: [rows][ldc = n] */
-void lf_product_narrow(const lf_piece *p, float *c)
+/* Rows [i, i + rows) of the piece, which lie ldx apart from x on, times every column. */
+static void rows_by_columns(const lf_piece *p, int64_t i, int64_t rows, const float *x, int64_t ldx, float *c)
 {
     const lf_product_at *product = &p->group->product;
-    const lf_kern *kern = p->run->instance->kern;
     const double *w = p->run->weights->narrow[p->group_index], *bias = w + product->n * product->k;
-    const float *base = lf_reach_base(p->run, &product->x, p->area);
-    for (int64_t i = 0; i < p->rows; i++) {
-        const int64_t row = product->x.home == LF_HOME_BLOCK ? p->row + i - p->area_row : p->row + i;
-        const float *x = base + lf_side_offset(&product->x.row, row);
-        if (product->x.col.form != LF_FORM_CONTIGUOUS) {
-            lf_side_gather(&product->x.col, x, 0, product->k, p->scratch + p->group->x_row);
-            x = p->scratch + p->group->x_row;
+    double sum[LF_DOTS];
+    for (int64_t j = 0; j < product->n; j++) {
+        p->run->instance->kern->dots(rows, product->k, x, ldx, w + j * product->k, sum);
+        for (int64_t r = 0; r < rows; r++)
+            c[(i + r) * product->ldc + j] = (float)(bias[j] + sum[r]);
+    }
+}
+
+void lf_product_narrow(const lf_piece *p, float *c)
+{
+    const lf_reach *x = &p->group->product.x;
+    const float *base = lf_reach_base(p->run, x, p->area);
+    const bool in_place = x->col.form == LF_FORM_CONTIGUOUS || p->group->product.k <= 1;
+    const bool evenly = in_place && x->row.rank == 1;
+    const int64_t step = evenly ? LF_DOTS : 1;
+    for (int64_t i = 0; i < p->rows; i += step) {
+        const float *row = base + lf_side_offset(&x->row, lf_row_in(p, x, p->row + i));
+        if (!in_place) {
+            lf_side_gather(&x->col, row, 0, p->group->product.k, p->scratch + p->group->x_row);
+            row = p->scratch + p->group->x_row;
         }
-        for (int64_t j = 0; j < product->n; j++)
-            c[i * product->ldc + j] = (float)(bias[j] + kern->dot(product->k, x, w + j * product->k));
+        rows_by_columns(p, i, lf_min64(step, p->rows - i), row, evenly ? x->row.stride[0] : 0, c);
     }
 }

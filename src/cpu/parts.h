@@ -19,7 +19,8 @@ typedef enum lf_form {
     LF_FORM_REPEATED,   /* the same element for every index */
     LF_FORM_CONTIGUOUS, /* neighbours lie side by side */
     LF_FORM_STRIDED,    /* one axis */
-    LF_FORM_WALKED      /* several */
+    LF_FORM_SPREAD,     /* neighbours that lie side by side, each several times in a row */
+    LF_FORM_WALKED      /* several axes */
 } lf_form;
 
 /* The rows of an access, or its columns. Index i, taken apart row-major over the extents, lies at the sum of index *
@@ -45,8 +46,8 @@ typedef struct lf_reach {
     lf_side row, col;
 } lf_reach;
 
-/* Fails (false): an extent or a stride overflows. */
-bool lf_side_init(lf_side *side, const lf_access *a, int from, int to, const int64_t *dims);
+/* The sides of an access; its home is left alone. Fails (false): an extent or a stride overflows. */
+bool lf_reach_sides(lf_reach *r, const lf_access *a, const int64_t *dims);
 int64_t lf_side_offset(const lf_side *side, int64_t index);
 /* out[i] = element start + i of the side, which lies from base on; and back. 0 <= n. */
 void lf_side_gather(const lf_side *side, const float *base, int64_t start, int64_t n, float *out);
@@ -56,37 +57,52 @@ bool lf_all_finite(const float *x, int64_t n);
 
 /* ---- a plan at known extents ---- */
 
-typedef enum lf_level { /* what a step's value depends on: how often it is computed */
-    LF_ONCE,      /* nothing: once a piece */
-    LF_PER_STRIP, /* the column: once a strip */
-    LF_PER_ROW    /* row and column */
+typedef enum lf_level { /* what a step's value depends on: how often it is computed. Two values together: | */
+    LF_ONCE = 0,       /* nothing: once a piece, one element */
+    LF_PER_STRIP = 1,  /* the column: once a strip */
+    LF_PER_ROW = 2,    /* the row: an element a row, for up to LF_STRIP rows at a time. Where columns are one: PER_ELEMENT */
+    LF_PER_ELEMENT = 3
 } lf_level;
+
+/* A step's value as others use it: its elements as they are, or where there is one element for many each as often as
+ * the strip at hand needs it. */
+typedef struct lf_use {
+    int32_t step; /* -1: none */
+    bool spread;
+} lf_use;
 
 typedef struct lf_step_at {
     lf_step_kind kind;
     lf_level level;
-    int32_t reg;   /* the register (LF_STRIP floats) it is computed into; -1: the value is used where it lies */
+    int32_t reg;        /* the register (LF_STRIP floats) it is computed into; -1: the value is used where it lies, or see to */
+    int32_t spread_reg; /* the register it is spread into; -1: nobody asks for that */
+    int32_t to;         /* the store in whose memory it is computed; -1: none */
+    bool packed;        /* LOAD: rows lie side by side, as in a strip of several of them */
     lf_reach from;
     float number;
     void (*map)(int64_t n, const float *x, const float *y, const float *z, const float *attr, float *out);
-    int32_t arg[3];
+    lf_use arg[3];
     float attr[3];
 } lf_step_at;
 
 typedef struct lf_store_at {
-    int32_t step;
+    lf_use value;
     lf_reach to;
+    bool packed; /* as in lf_step_at */
+    bool direct; /* computed where it goes: nothing is left to do */
+    bool stream; /* past the caches: it is large, and nobody reads it soon */
 } lf_store_at;
 
 typedef struct lf_phase_at {
     bool one_row;
     int64_t rows, width; /* of the whole grid */
     int64_t strips;
-    bool along_rows;     /* one column: a strip is up to LF_STRIP rows of it */
+    int64_t together;    /* rows in a strip: several where they are short, then there is one strip a row */
+    int64_t pitch;       /* from one of them to the next, in floats: the width, or with gaps as in the product's tile */
     bool strip_by_strip; /* rows are the inner loop: there is a product tile, or work that rows share */
     lf_step_at *step;
     lf_store_at *store;
-    const int32_t *watch;
+    lf_use *watch;
     int32_t steps, stores, watches, registers;
 } lf_phase_at;
 
@@ -94,7 +110,8 @@ typedef struct lf_stat_at {
     lf_monoid monoid;
     lf_span span;
     int states, results;
-    int32_t phase, step;
+    int32_t phase;
+    lf_use value;                     /* ROW, COLUMN: what is put in */
     int64_t rows;                     /* of statistics: 1 where there is one row of them */
     int64_t own;                      /* statistics a row */
     int64_t length, count;            /* as in lf_stat; ROW: length is the width, COLUMN: the rows */
@@ -147,7 +164,15 @@ struct lf_cpu_instance {
     size_t shared, thread, thread_size, total;
 };
 
-/* ---- instance.c, layout.c ---- */
+/* ---- phases.c, instance.c, layout.c ---- */
+
+/* A phase as numbers: levels of its steps, registers, how its values are had. Needs g's rows and product, and the phase's width.
+ * Leaves open where accesses begin.
+ * Fails: (false) when memory runs out. An extent that overflows is noted in *overflow. */
+bool lf_phase_init(lf_group_at *g, const lf_group *group, int32_t index, lf_cpu_instance *instance, const lf_plan *plan,
+                   const int64_t *dims, bool *overflow);
+/* A step's value with an element for every element of a strip; none where step is -1. */
+lf_use lf_use_whole(const lf_phase_at *p, int32_t step);
 
 /* Memory to be laid out, in floats; every part begins on a cache line. */
 typedef struct lf_layout {
@@ -227,7 +252,7 @@ typedef struct lf_piece {
     int64_t strip, strip_end;
 } lf_piece;
 
-/* Where an access begins; row r of the grid is row r - (home is the block's area ? area_row : 0) of it. */
+/* Where an access begins. */
 static inline float *lf_reach_base(const lf_run *run, const lf_reach *r, float *area)
 {
     switch (r->home) {
@@ -245,12 +270,18 @@ static inline float *lf_reach_base(const lf_run *run, const lf_reach *r, float *
     return NULL;
 }
 
+/* The row of an access that row `row` of the grid is. */
+static inline int64_t lf_row_in(const lf_piece *p, const lf_reach *r, int64_t row)
+{
+    return r->home == LF_HOME_BLOCK ? row - p->area_row : row;
+}
+
 /* product.c: packs the block's x, run `run` of K, into the block's packed x. */
 void lf_product_pack_x(const lf_piece *p, int64_t run, float *packed);
 /* The product of the piece's rows with one strip of columns -> tile [rows][ldc]. packed: the block's x. */
 void lf_product_tile(const lf_piece *p, const float *packed, int64_t strip, float *tile);
-/* narrow.c: the same, where columns are few. */
-void lf_product_narrow(const lf_piece *p, float *tile);
+/* narrow.c: all of a narrow product's piece -> c [rows][ldc]. */
+void lf_product_narrow(const lf_piece *p, float *c);
 
 /* tail.c: the phase's program over the piece, product tiles included. packed: the block's x, NULL without a product. */
 void lf_tail_run(const lf_piece *p, const float *packed);

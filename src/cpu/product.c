@@ -1,14 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The product of a block of rows with a strip of columns. Many columns: packed runs of x and w through the table's
- * multiply, LF_KBLOCK of K at a time. Few columns: a dot product for each element. */
+ * multiply, LF_KBLOCK of K at a time. (Few columns: narrow.c.) */
 #include <string.h>
 
 #include "cpu/parts.h"
-
-static int64_t area_row_of(const lf_piece *p, const lf_reach *r, int64_t row)
-{
-    return r->home == LF_HOME_BLOCK ? row - p->area_row : row;
-}
 
 static int64_t depth_of(const lf_product_at *product, int64_t run)
 {
@@ -19,7 +14,7 @@ void lf_product_pack_x(const lf_piece *p, int64_t run, float *packed)
 {
     const lf_product_at *product = &p->group->product;
     const lf_kern *kern = p->run->instance->kern;
-    const int64_t k0 = run * LF_KBLOCK, k = depth_of(product, run), row = area_row_of(p, &product->x, p->row);
+    const int64_t k0 = run * LF_KBLOCK, k = depth_of(product, run), row = lf_row_in(p, &product->x, p->row);
     const float *base = lf_reach_base(p->run, &product->x, p->area);
     float *to = packed + run * kern->x_floats(p->rows, LF_KBLOCK);
     if (lf_product_x_in_rows(product)) {

@@ -1,82 +1,183 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Finishing statistics: partials combined in order of column or of row block, segments and windows taken from the
- * finished row. One statistic at a time, by one thread, in an order its extents fix: so bits depend on nothing else. */
+ * finished row. Each by one thread, in an order its extents fix: so bits depend on nothing else. */
+#include <assert.h>
+
 #include "cpu/parts.h"
 
-/* Folds n elements of a row, from column col on, into s, which holds what came before. */
-static void fold_more(const lf_run *run, const lf_stat_at *stat, const float *row, int64_t col, int64_t n, double *s)
+/* Where results [i, ...) of the area's statistics go. */
+static void results_at(const lf_stat_at *stat, float *area, int64_t i, float **r)
 {
-    const lf_kern *kern = run->instance->kern;
-    float room[LF_STRIP], t[LF_MAX_STATE];
-    for (int64_t at = 0; at < n; at += LF_STRIP) {
-        const int64_t length = lf_min64(LF_STRIP, n - at);
-        const float *x = row + col + at;
-        if (stat->from.col.form != LF_FORM_CONTIGUOUS) {
-            lf_side_gather(&stat->from.col, row, col + at, length, room);
-            x = room;
-        }
-        kern->fold[stat->monoid](length, x, t);
-        lf_monoid_combine(stat->monoid, s, t);
+    for (int k = 0; k < stat->results; k++)
+        r[k] = area + stat->result[k] + i;
+}
+
+/* ---- from partials ---- */
+
+static void finish_rows(const lf_stat_at *stat, float *area, int64_t from, int64_t to)
+{
+    const int64_t each = stat->strips * stat->states;
+    const lf_partials all = {.t = area + stat->partial + from * each,
+                             .item = each,
+                             .part = stat->states,
+                             .state = 1,
+                             .parts = stat->strips};
+    float *r[LF_MAX_RESULTS];
+    results_at(stat, area, from, r);
+    lf_monoid_settle(stat->monoid, to - from, &all, (double)stat->length, r);
+}
+
+static void finish_columns(const lf_stat_at *stat, float *area, int64_t from, int64_t to)
+{
+    const lf_partials all = {.t = area + stat->partial + from,
+                             .item = 1,
+                             .part = stat->states * stat->width,
+                             .state = stat->width,
+                             .parts = stat->strips};
+    float *r[LF_MAX_RESULTS];
+    results_at(stat, area, from, r);
+    lf_monoid_settle(stat->monoid, to - from, &all, (double)stat->length, r);
+}
+
+/* ---- from the finished row ---- */
+
+/* Some statistics of one row of elements x: the first is number `index` of the row's, and result k goes to r[k]. */
+typedef struct row_part {
+    const lf_kern *kern;
+    const lf_stat_at *stat;
+    const float *x;
+    int64_t index, count;
+    float *r[LF_MAX_RESULTS];
+} row_part;
+
+/* Runs of `length` neighbours, `step` apart, the first at x; results from number `at` of the part's on. Those of up to a
+ * strip: many at once. */
+static void short_spans(const row_part *p, const float *x, int64_t step, int64_t length, int64_t at, int64_t count)
+{
+    enum { AT_ONCE = 64 };
+    const lf_stat_at *stat = p->stat;
+    float t[AT_ONCE * LF_MAX_STATE], *r[LF_MAX_RESULTS];
+    const lf_partials all = {.t = t, .item = stat->states, .state = 1, .parts = 1};
+    for (int64_t i = 0; i < count; i += AT_ONCE) {
+        const int64_t some = lf_min64(AT_ONCE, count - i);
+        p->kern->fold[stat->monoid](some, length, x + i * step, step, t);
+        for (int k = 0; k < stat->results; k++)
+            r[k] = p->r[k] + at + i;
+        lf_monoid_settle(stat->monoid, some, &all, (double)length, r);
     }
 }
 
-static void window(const lf_run *run, const lf_stat_at *stat, const float *row, int64_t index, double *s, double *n)
+static void spans(const row_part *p, const float *x, int64_t step, int64_t length, int64_t at, int64_t count)
 {
+    const lf_stat_at *stat = p->stat;
+    if (length <= LF_STRIP) {
+        short_spans(p, x, step, length, at, count);
+        return;
+    }
+    for (int64_t i = 0; i < count; i++, x += step) {
+        double s[LF_MAX_STATE];
+        float t[LF_MAX_STATE], r[LF_MAX_RESULTS];
+        lf_monoid_begin(stat->monoid, s);
+        for (int64_t part = 0; part < length; part += LF_STRIP) {
+            p->kern->fold[stat->monoid](1, lf_min64(LF_STRIP, length - part), x + part, 0, t);
+            lf_monoid_combine(stat->monoid, s, t);
+        }
+        lf_monoid_finish(stat->monoid, s, (double)length, r);
+        for (int k = 0; k < stat->results; k++)
+            p->r[k][at + i] = r[k];
+    }
+}
+
+/* ---- windows ---- */
+
+/* Windows that have all their taps, the first of them at x: side by side, or where they are long and far apart one after the
+ * other, each in order of memory. */
+static void whole_windows(const row_part *p, const float *x, int64_t at, int64_t count)
+{
+    enum { LONG = 256, LONG_APART = 24 }; /* taps from which that is faster; apart: further than neighbours are loaded together */
+    const lf_window *w = &p->stat->window;
+    if (w->dilation == 1 && w->kernel >= (w->stride > 2 ? LONG_APART : LONG))
+        spans(p, x, w->stride, w->kernel, at, count);
+    else
+        p->kern->window[p->stat->monoid](count, w->kernel, x, w->stride, w->dilation, (double)w->kernel, p->r[0] + at);
+}
+
+/* One window, of which some taps may lie outside its run; start: its first tap, in the run. */
+static void edge_window(const row_part *p, const float *run, int64_t start, float *r)
+{
+    const lf_stat_at *stat = p->stat;
     const lf_window *w = &stat->window;
-    const int64_t run_of = index / stat->count * stat->length;
-    const int64_t start = index % stat->count * w->stride - w->padding;
     int64_t from = 0, to = w->kernel; /* taps inside the run */
     if (start < 0)
         from = lf_ceil_div(-start, w->dilation);
     if (start + (w->kernel - 1) * w->dilation >= stat->length)
         to = lf_max64(from, lf_ceil_div(stat->length - start, w->dilation));
-    if (w->dilation == 1)
-        fold_more(run, stat, row, run_of + start + from, to - from, s);
-    else
-        for (int64_t tap = from; tap < to; tap++)
-            fold_more(run, stat, row, run_of + start + tap * w->dilation, 1, s);
     /* PyTorch's divisor: padding counts where asked to, but not what ceil_mode lets hang over it. */
-    int64_t count = w->include_pad ? lf_min64(start + w->kernel, stat->length + w->padding) - start : to - from;
-    *n = (double)lf_max64(count, 1);
+    int64_t n = w->include_pad ? lf_min64(start + w->kernel, stat->length + w->padding) - start : to - from;
+    const float *x = to > from ? run + start + from * w->dilation : run;
+    p->kern->window[stat->monoid](1, to - from, x, w->stride, w->dilation, (double)lf_max64(n, 1), r);
 }
 
-/* [strips][states] of one row. */
-static void combine_row(const lf_stat_at *stat, const float *partial, double *s)
+/* Windows [first, end) of one run, results from number `at` of the part's on. Those in the middle have all their taps. */
+static void windows_of_run(const row_part *p, const float *run, int64_t first, int64_t end, int64_t at)
 {
-    for (int64_t strip = 0; strip < stat->strips; strip++)
-        lf_monoid_combine(stat->monoid, s, partial + strip * stat->states);
+    const lf_window *w = &p->stat->window;
+    const int64_t last = p->stat->length - 1 - (w->kernel - 1) * w->dilation + w->padding; /* start of the last such */
+    const int64_t middle = lf_min64(lf_max64(lf_ceil_div(w->padding, w->stride), first), end);
+    const int64_t after = last < 0 ? middle : lf_max64(lf_min64(last / w->stride + 1, end), middle);
+    for (int64_t i = first; i < middle; i++)
+        edge_window(p, run, i * w->stride - w->padding, p->r[0] + at + (i - first));
+    if (after > middle)
+        whole_windows(p, run + middle * w->stride - w->padding, at + (middle - first), after - middle);
+    for (int64_t i = after; i < end; i++)
+        edge_window(p, run, i * w->stride - w->padding, p->r[0] + at + (i - first));
 }
 
-/* [blocks][states][width], one column of it. */
-static void combine_column(const lf_stat_at *stat, const float *partial, int64_t col, double *s)
+static void windows(const row_part *p)
 {
-    for (int64_t block = 0; block < stat->strips; block++) {
-        float t[LF_MAX_STATE];
-        for (int i = 0; i < stat->states; i++)
-            t[i] = partial[(block * stat->states + i) * stat->width + col];
-        lf_monoid_combine(stat->monoid, s, t);
+    const lf_stat_at *stat = p->stat;
+    const lf_window *w = &stat->window;
+    assert(stat->results == 1);
+    if (w->padding == 0 && stat->length == stat->count * w->stride && (w->kernel - 1) * w->dilation < w->stride) {
+        /* windows fill each run without a gap, so the row is as good as one run */
+        whole_windows(p, p->x + p->index * w->stride, 0, p->count);
+        return;
+    }
+    for (int64_t i = 0; i < p->count;) {
+        const int64_t run = (p->index + i) / stat->count, first = (p->index + i) % stat->count;
+        const int64_t end = lf_min64(stat->count, first + p->count - i);
+        windows_of_run(p, p->x + run * stat->length, first, end, i);
+        i += end - first;
+    }
+}
+
+/* Row after row: statistics [from, to), counted over rows and then `own`. */
+static void finish_within_rows(const lf_run *run, const lf_stat_at *stat, float *area, int64_t area_row, int64_t from,
+                               int64_t to)
+{
+    const float *base = lf_reach_base(run, &stat->from, area);
+    row_part p = {.kern = run->instance->kern, .stat = stat};
+    for (int64_t i = from; i < to; i += p.count) {
+        const int64_t row = i / stat->own;
+        p.x = base + lf_side_offset(&stat->from.row, stat->from.home == LF_HOME_BLOCK ? row : row + area_row);
+        p.index = i % stat->own;
+        p.count = lf_min64(stat->own - p.index, to - i);
+        results_at(stat, area, i, p.r);
+        if (stat->span == LF_SPAN_WINDOW)
+            windows(&p);
+        else
+            spans(&p, p.x + p.index * stat->length, stat->length, stat->length, 0, p.count);
     }
 }
 
 void lf_stat_finish(const lf_run *run, const lf_stat_at *stat, float *area, int64_t area_row, int64_t from, int64_t to)
 {
-    const float *base = stat->step < 0 ? lf_reach_base(run, &stat->from, area) : NULL;
-    for (int64_t i = from; i < to; i++) {
-        const int64_t row = i / stat->own, index = i % stat->own;
-        double s[LF_MAX_STATE], n = (double)stat->length;
-        float r[LF_MAX_RESULTS] = {0};
-        const float *x = base;
-        if (x)
-            x += lf_side_offset(&stat->from.row, stat->from.home == LF_HOME_BLOCK ? row : row + area_row);
-        lf_monoid_begin(stat->monoid, s);
-        switch (stat->span) {
-        case LF_SPAN_ROW: combine_row(stat, area + stat->partial + row * stat->strips * stat->states, s); break;
-        case LF_SPAN_COLUMN: combine_column(stat, area + stat->partial, index, s); break;
-        case LF_SPAN_SEGMENT: fold_more(run, stat, x, index * stat->length, stat->length, s); break;
-        case LF_SPAN_WINDOW: window(run, stat, x, index, s, &n); break;
-        }
-        lf_monoid_finish(stat->monoid, s, n, r);
-        for (int k = 0; k < stat->results; k++)
-            area[stat->result[k] + (size_t)i] = r[k];
+    if (from >= to)
+        return;
+    switch (stat->span) {
+    case LF_SPAN_ROW: finish_rows(stat, area, from, to); break;
+    case LF_SPAN_COLUMN: finish_columns(stat, area, from, to); break;
+    case LF_SPAN_SEGMENT:
+    case LF_SPAN_WINDOW: finish_within_rows(run, stat, area, area_row, from, to); break;
     }
 }

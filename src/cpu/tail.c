@@ -1,100 +1,180 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A phase's program over a piece of its grid: strip after strip through every step, each a call of a kernel on up to
- * LF_STRIP elements; then what the strip feeds: partials of statistics, witnesses, stores. Sinks come last, so that
- * a value that waits in the memory of the output about to be written is read before. */
+ * LF_STRIP elements: columns of one row, or several rows where they are short. Then what the strip feeds: partials of
+ * statistics, witnesses, stores. Sinks come last, so that a value that waits in the memory of the output about to be
+ * written is read before. */
+#include <string.h>
+
 #include "cpu/parts.h"
 
 /* A piece with its pointers found. */
 typedef struct tail {
     const lf_piece *p;
     const lf_phase_at *phase;
+    const lf_kern *kern;
     float *registers;    /* [registers][LF_STRIP] */
-    const float **value; /* one per step: its elements of the strip at hand */
+    const float **value; /* one per step: its elements of the strip at hand, or of the rows from `first` on */
     const float **base;  /* one per step: where its access begins */
     float **to;          /* one per store: the same */
     const float *tile;   /* the product's strip, [rows][ldc] */
     const float *packed;
+    int64_t first;       /* values per row: the row whose element comes first */
 } tail;
 
-static float *register_of(const tail *t, const lf_step_at *s)
+/* The strip at hand. */
+typedef struct strip {
+    int64_t row, rows;   /* of the grid; one, or up to phase->together */
+    int64_t index;       /* which of a row's strips */
+    int64_t col, width;  /* columns of each row */
+    int64_t n;           /* elements, gaps between rows included */
+} strip;
+
+static float *reg(const tail *t, int32_t index)
 {
-    return t->registers + (int64_t)s->reg * LF_STRIP;
+    return t->registers + (int64_t)index * LF_STRIP;
 }
 
-static int64_t row_in(const tail *t, const lf_reach *r, int64_t row)
+/* ---- steps ---- */
+
+static const float *used(const tail *t, lf_use u)
 {
-    return r->home == LF_HOME_BLOCK ? row - t->p->area_row : row;
+    return u.spread ? reg(t, t->phase->step[u.step].spread_reg) : t->value[u.step];
 }
 
-/* n elements of an access: of `row` from column col on, or of the rows from `row` on where strips run along rows. */
-static const float *load(const tail *t, const lf_step_at *s, const float *base, int64_t row, int64_t col, int64_t n)
+static void apply(const tail *t, const lf_step_at *s, int64_t n, int64_t row, float *out)
 {
-    int64_t start = row_in(t, &s->from, row);
-    const lf_side *side = &s->from.row;
-    if (!t->phase->along_rows) {
-        base += lf_side_offset(&s->from.row, start);
-        start = col;
-        side = &s->from.col;
+    const float *arg[3];
+    for (int k = 0; k < 3; k++) {
+        const lf_use u = s->arg[k];
+        arg[k] = u.step < 0 ? NULL : used(t, u);
+        if (u.step >= 0 && !u.spread && s->level == LF_PER_ELEMENT && t->phase->step[u.step].level == LF_PER_ROW)
+            arg[k] += row - t->first;
     }
-    if (s->reg < 0)
-        return base + start;
-    lf_side_gather(side, base, start, n, register_of(t, s));
-    return register_of(t, s);
+    s->map(n, arg[0], arg[1], arg[2], s->attr, out);
 }
 
-static void step(const tail *t, int32_t index, int64_t row, int64_t col, int64_t n)
+static void steps_once(const tail *t)
 {
-    const lf_step_at *s = &t->phase->step[index];
+    for (int32_t i = 0; i < t->phase->steps; i++) {
+        const lf_step_at *s = &t->phase->step[i];
+        if (s->level != LF_ONCE)
+            continue;
+        t->value[i] = s->reg < 0 ? t->base[i] : reg(t, s->reg);
+        if (s->kind == LF_STEP_NUMBER)
+            reg(t, s->reg)[0] = s->number;
+        else if (s->kind == LF_STEP_OP)
+            apply(t, s, 1, 0, reg(t, s->reg));
+        else if (s->reg >= 0)
+            reg(t, s->reg)[0] = t->base[i][0];
+        if (s->spread_reg >= 0)
+            t->kern->spread(LF_STRIP, 0, LF_STRIP, t->value[i], reg(t, s->spread_reg));
+    }
+}
+
+/* An element for each of up to LF_STRIP rows. */
+static void steps_of_rows(tail *t, int64_t row, int64_t rows)
+{
+    t->first = row;
+    for (int32_t i = 0; i < t->phase->steps; i++) {
+        const lf_step_at *s = &t->phase->step[i];
+        if (s->level != LF_PER_ROW)
+            continue;
+        const int64_t start = lf_row_in(t->p, &s->from, row);
+        t->value[i] = s->reg < 0 ? t->base[i] + start : reg(t, s->reg);
+        if (s->kind == LF_STEP_OP)
+            apply(t, s, rows, row, reg(t, s->reg));
+        else if (s->reg >= 0)
+            lf_side_gather(&s->from.row, t->base[i], start, rows, reg(t, s->reg));
+    }
+}
+
+/* What rows have in common: once for the columns of a strip, as often as the strip has rows. */
+static void steps_of_columns(const tail *t, const strip *at)
+{
+    for (int32_t i = 0; i < t->phase->steps; i++) {
+        const lf_step_at *s = &t->phase->step[i];
+        if (s->level != LF_PER_STRIP)
+            continue;
+        t->value[i] = s->reg < 0 ? t->base[i] + at->col : reg(t, s->reg);
+        if (s->kind == LF_STEP_OP)
+            apply(t, s, at->n, at->row, reg(t, s->reg));
+        else if (s->reg >= 0)
+            for (int64_t r = 0; r < at->rows; r++)
+                lf_side_gather(&s->from.col, t->base[i], at->col, at->width, reg(t, s->reg) + r * t->phase->pitch);
+    }
+}
+
+/* Loads into a register: columns of a row, or rows one after the other. */
+static void gather(const tail *t, const lf_step_at *s, const float *base, const strip *at, float *out)
+{
+    const int64_t start = lf_row_in(t->p, &s->from, at->row);
+    if (t->phase->width == 1 && t->phase->pitch == 1) {
+        lf_side_gather(&s->from.row, base, start, at->rows, out);
+        return;
+    }
+    for (int64_t r = 0; r < at->rows; r++, out += t->phase->pitch) {
+        const float *row = base + lf_side_offset(&s->from.row, start + r);
+        if (s->from.col.form == LF_FORM_SPREAD) {
+            const int64_t each = s->from.col.extent[1];
+            t->kern->spread(at->width, at->col % each, each, row + at->col / each, out);
+        } else {
+            lf_side_gather(&s->from.col, row, at->col, at->width, out);
+        }
+    }
+}
+
+/* Where the elements of a store's strip lie, of one that is packed. */
+static float *place_of(const tail *t, int32_t store, const strip *at)
+{
+    const lf_reach *to = &t->phase->store[store].to;
+    return t->to[store] + lf_side_offset(&to->row, lf_row_in(t->p, to, at->row)) + at->col;
+}
+
+static void step_of_elements(const tail *t, int32_t i, const strip *at)
+{
+    const lf_step_at *s = &t->phase->step[i];
+    float *out = s->to >= 0 ? place_of(t, s->to, at) : s->reg >= 0 ? reg(t, s->reg) : NULL;
     switch (s->kind) {
-    case LF_STEP_LOAD: t->value[index] = load(t, s, t->base[index], row, col, n); break;
-    case LF_STEP_PRODUCT: t->value[index] = t->tile + (row - t->p->row) * t->p->group->product.ldc; break;
-    case LF_STEP_NUMBER:
-        for (int64_t i = 0; i < n; i++)
-            register_of(t, s)[i] = s->number;
-        t->value[index] = register_of(t, s);
+    case LF_STEP_LOAD:
+        if (!out) {
+            const int64_t start = lf_row_in(t->p, &s->from, at->row);
+            t->value[i] = t->base[i] + lf_side_offset(&s->from.row, start) + at->col;
+            return;
+        }
+        gather(t, s, t->base[i], at, out);
         break;
-    case LF_STEP_OP: {
-        const float *arg[3];
-        for (int i = 0; i < 3; i++)
-            arg[i] = s->arg[i] < 0 ? NULL : t->value[s->arg[i]];
-        s->map(n, arg[0], arg[1], arg[2], s->attr, register_of(t, s));
-        t->value[index] = register_of(t, s);
-        break;
+    case LF_STEP_PRODUCT: t->value[i] = t->tile + (at->row - t->p->row) * t->p->group->product.ldc; return;
+    case LF_STEP_OP: apply(t, s, at->n, at->row, out); break;
+    case LF_STEP_NUMBER: return;
     }
-    }
+    t->value[i] = out;
 }
 
-static void steps_of_level(const tail *t, lf_level level, int64_t row, int64_t col, int64_t n)
+static void steps_of_elements(const tail *t, const strip *at)
 {
-    for (int32_t i = 0; i < t->phase->steps; i++)
-        if (t->phase->step[i].level == level)
-            step(t, i, row, col, n);
+    for (int32_t i = 0; i < t->phase->steps; i++) {
+        const lf_step_at *s = &t->phase->step[i];
+        if (s->level == LF_PER_ELEMENT)
+            step_of_elements(t, i, at);
+        else if (s->level == LF_PER_ROW && s->spread_reg >= 0)
+            t->kern->spread(at->n, 0, at->rows > 1 ? t->phase->pitch : LF_STRIP, t->value[i] + (at->row - t->first),
+                            reg(t, s->spread_reg));
+    }
 }
 
 /* ---- sinks ---- */
 
-static void feed_row(const tail *t, const lf_stat_at *s, int64_t row, int64_t strip, int64_t n)
+static void feed(const tail *t, const lf_stat_at *s, const strip *at)
 {
-    const lf_kern *kern = t->p->run->instance->kern;
-    const float *x = t->value[s->step];
-    float *partial = t->p->area + s->partial + ((row - t->p->area_row) * s->strips + strip) * s->states;
-    if (!t->phase->along_rows)
-        kern->fold[s->monoid](n, x, partial);
-    else
-        for (int64_t i = 0; i < n; i++)
-            kern->fold[s->monoid](1, x + i, partial + i * s->states);
-}
-
-static void feed_column(const tail *t, const lf_stat_at *s, int64_t col, int64_t n)
-{
-    const lf_kern *kern = t->p->run->instance->kern;
-    const float *x = t->value[s->step];
-    float *partial = t->p->area + s->partial + t->p->block * s->states * s->width + col;
-    if (!t->phase->along_rows)
-        kern->put[s->monoid](n, x, partial, s->width);
-    else
-        for (int64_t i = 0; i < n; i++)
-            kern->put[s->monoid](1, x + i, partial, s->width);
+    const float *x = used(t, s->value);
+    if (s->span == LF_SPAN_ROW) {
+        float *partial = t->p->area + s->partial + ((at->row - t->p->area_row) * s->strips + at->index) * s->states;
+        t->kern->fold[s->monoid](at->rows, at->width, x, t->phase->pitch, partial);
+        return;
+    }
+    float *partial = t->p->area + s->partial + t->p->block * s->states * s->width + at->col;
+    for (int64_t r = 0; r < at->rows; r++)
+        t->kern->put[s->monoid](at->width, x + r * t->phase->pitch, partial, s->width);
 }
 
 /* Which rows of the batch row r of the grid belongs to: one, or all of them where it belongs to none. Any number of
@@ -110,90 +190,98 @@ static void flag(const tail *t, int64_t row)
         __atomic_store_n(&run->flagged[i], 1, __ATOMIC_RELAXED);
 }
 
-static void watch(const tail *t, const float *x, int64_t row, int64_t n)
+static void watch(const tail *t, const float *x, const strip *at)
 {
-    if (lf_all_finite(x, n))
-        return;
-    if (!t->phase->along_rows)
-        flag(t, row);
-    for (int64_t i = 0; t->phase->along_rows && i < n; i++)
-        if (!lf_all_finite(x + i, 1))
-            flag(t, row + i);
+    for (int64_t r = 0; r < at->rows; r++)
+        if (!lf_all_finite(x + r * t->phase->pitch, at->width))
+            flag(t, at->row + r);
 }
 
-static void store(const tail *t, const lf_store_at *s, float *to, int64_t row, int64_t col, int64_t n)
+static void store(const tail *t, int32_t index, const strip *at)
 {
-    int64_t start = row_in(t, &s->to, row);
-    if (t->phase->along_rows)
-        lf_side_scatter(&s->to.row, to, start, n, t->value[s->step]);
+    const lf_store_at *s = &t->phase->store[index];
+    const float *x = used(t, s->value);
+    if (s->direct)
+        return;
+    if (s->stream) {
+        t->kern->stream(at->n, x, place_of(t, index, at));
+        return;
+    }
+    if (s->packed) {
+        memcpy(place_of(t, index, at), x, (size_t)at->n * sizeof *x);
+        return;
+    }
+    const int64_t start = lf_row_in(t->p, &s->to, at->row);
+    if (t->phase->width == 1 && t->phase->pitch == 1)
+        lf_side_scatter(&s->to.row, t->to[index], start, at->rows, x);
     else
-        lf_side_scatter(&s->to.col, to + lf_side_offset(&s->to.row, start), col, n, t->value[s->step]);
+        for (int64_t r = 0; r < at->rows; r++)
+            lf_side_scatter(&s->to.col, t->to[index] + lf_side_offset(&s->to.row, start + r), at->col, at->width,
+                            x + r * t->phase->pitch);
 }
 
 /* One strip, from loads to stores. */
-static void run_strip(const tail *t, int64_t row, int64_t strip, int64_t col, int64_t n)
+static void run_strip(const tail *t, const strip *at)
 {
     const lf_group_at *g = t->p->group;
-    steps_of_level(t, LF_PER_ROW, row, col, n);
-    for (int32_t i = 0; i < g->stats; i++) {
-        const lf_stat_at *s = &g->stat[i];
-        if (&g->phase[s->phase] != t->phase || s->step < 0)
-            continue;
-        if (s->span == LF_SPAN_ROW)
-            feed_row(t, s, row, strip, n);
-        else
-            feed_column(t, s, col, n);
-    }
+    steps_of_elements(t, at);
+    for (int32_t i = 0; i < g->stats; i++)
+        if (&g->phase[g->stat[i].phase] == t->phase && g->stat[i].value.step >= 0)
+            feed(t, &g->stat[i], at);
     for (int32_t i = 0; i < t->phase->watches; i++)
-        watch(t, t->value[t->phase->watch[i]], row, n);
+        watch(t, used(t, t->phase->watch[i]), at);
     for (int32_t i = 0; i < t->phase->stores; i++)
-        store(t, &t->phase->store[i], t->to[i], row, col, n);
+        store(t, i, at);
 }
 
 /* ---- loops ---- */
 
-static int64_t strip_length(const lf_phase_at *phase, int64_t strip)
+static strip strip_at(const tail *t, int64_t index, int64_t row, int64_t rows)
 {
-    return lf_min64(LF_STRIP, phase->width - strip * LF_STRIP);
+    const lf_phase_at *phase = t->phase;
+    strip at = {.row = row, .rows = rows, .index = index, .col = index * LF_STRIP};
+    at.width = lf_min64(LF_STRIP, phase->width - at.col);
+    at.n = (rows - 1) * phase->pitch + at.width;
+    return at;
 }
 
 /* A product's tile, then its rows; or the same without a product where rows share work. */
 static void by_strips(tail *t)
 {
     const lf_piece *p = t->p;
+    const int64_t end = p->row + p->rows, together = t->phase->together;
     const bool product = p->group->product.present && t->phase == &p->group->phase[p->group->product.phase];
     float *tile = p->scratch + p->group->tile;
     t->tile = tile;
-    for (int64_t strip = p->strip; strip < p->strip_end; strip++) {
-        const int64_t n = strip_length(t->phase, strip);
+    for (int64_t index = p->strip; index < p->strip_end; index++) {
         if (product)
-            lf_product_tile(p, t->packed, strip, tile);
-        steps_of_level(t, LF_PER_STRIP, p->row, strip * LF_STRIP, n);
-        for (int64_t row = p->row; row < p->row + p->rows; row++)
-            run_strip(t, row, strip, strip * LF_STRIP, n);
+            lf_product_tile(p, t->packed, index, tile);
+        strip at = strip_at(t, index, p->row, lf_min64(together, p->rows));
+        steps_of_columns(t, &at);
+        for (int64_t row = p->row; row < end; row += LF_STRIP) {
+            const int64_t rows_end = lf_min64(row + LF_STRIP, end);
+            if (index == p->strip || p->rows > LF_STRIP)
+                steps_of_rows(t, row, rows_end - row);
+            for (int64_t r = row; r < rows_end; r += together) {
+                at = strip_at(t, index, r, lf_min64(together, rows_end - r));
+                run_strip(t, &at);
+            }
+        }
     }
 }
 
 static void by_rows(tail *t)
 {
     const lf_piece *p = t->p;
-    for (int64_t row = p->row; row < p->row + p->rows; row++)
-        for (int64_t strip = p->strip; strip < p->strip_end; strip++) {
-            const int64_t n = strip_length(t->phase, strip);
-            steps_of_level(t, LF_PER_STRIP, row, strip * LF_STRIP, n); /* pointers only, see lf_phase_at */
-            run_strip(t, row, strip, strip * LF_STRIP, n);
+    for (int64_t row = p->row; row < p->row + p->rows; row++) {
+        if ((row - p->row) % LF_STRIP == 0)
+            steps_of_rows(t, row, lf_min64(LF_STRIP, p->row + p->rows - row));
+        for (int64_t index = p->strip; index < p->strip_end; index++) {
+            const strip at = strip_at(t, index, row, 1);
+            steps_of_columns(t, &at); /* pointers only, see lf_phase_at */
+            run_strip(t, &at);
         }
-}
-
-static void along_rows(tail *t)
-{
-    const lf_piece *p = t->p;
-    float *tile = p->scratch + p->group->tile;
-    t->tile = tile;
-    if (p->group->product.present && t->phase == &p->group->phase[p->group->product.phase])
-        lf_product_tile(p, t->packed, 0, tile);
-    for (int64_t row = 0; row < p->rows; row += LF_STRIP)
-        run_strip(t, p->row + row, 0, 0, lf_min64(LF_STRIP, p->rows - row));
+    }
 }
 
 /* The piece's column statistics begin empty. */
@@ -217,22 +305,25 @@ static void begin_columns(const tail *t)
 void lf_tail_run(const lf_piece *p, const float *packed)
 {
     const lf_phase_at *phase = p->phase;
-    tail t = {.p = p, .phase = phase, .packed = packed};
+    tail t = {.p = p, .phase = phase, .kern = p->run->instance->kern, .packed = packed};
     t.registers = p->scratch + p->group->registers;
     t.value = (const float **)(void *)(p->scratch + p->group->pointers);
     t.base = t.value + phase->steps;
     t.to = (float **)(t.base + phase->steps);
+    bool streams = false;
     for (int32_t i = 0; i < phase->steps; i++)
         if (phase->step[i].kind == LF_STEP_LOAD)
             t.base[i] = lf_reach_base(p->run, &phase->step[i].from, p->area);
-    for (int32_t i = 0; i < phase->stores; i++)
+    for (int32_t i = 0; i < phase->stores; i++) {
         t.to[i] = lf_reach_base(p->run, &phase->store[i].to, p->area);
+        streams = streams || phase->store[i].stream;
+    }
     begin_columns(&t);
-    steps_of_level(&t, LF_ONCE, p->row, 0, LF_STRIP);
-    if (phase->along_rows)
-        along_rows(&t);
-    else if (phase->strip_by_strip)
+    steps_once(&t);
+    if (phase->strip_by_strip)
         by_strips(&t);
     else
         by_rows(&t);
+    if (streams)
+        t.kern->stream_end();
 }

@@ -1,0 +1,344 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A phase as numbers: what each step depends on and so how often it is computed, in which register, how its value is
+ * had by those that use it, and how stores reach memory. */
+#include <assert.h>
+#include <stdlib.h>
+
+#include "cpu/parts.h"
+
+typedef struct phasing {
+    const lf_group *group;
+    const lf_phase *plan;
+    int32_t index;
+    const lf_group_at *g;
+    lf_phase_at *p;
+    const lf_cpu_instance *instance;
+    const lf_plan *all;
+} phasing;
+
+/* ---- levels ---- */
+
+static lf_level level_of(const lf_phase_at *p, const lf_step *plan, const lf_step_at *s)
+{
+    unsigned level = LF_ONCE;
+    switch (s->kind) {
+    case LF_STEP_LOAD:
+        level = (s->from.row.form != LF_FORM_REPEATED ? LF_PER_ROW : LF_ONCE) |
+                (s->from.col.form != LF_FORM_REPEATED ? LF_PER_STRIP : LF_ONCE);
+        break;
+    case LF_STEP_PRODUCT: level = LF_PER_ELEMENT; break;
+    case LF_STEP_NUMBER: break;
+    case LF_STEP_OP:
+        for (int i = 0; i < 3; i++)
+            if (plan->arg[i] >= 0)
+                level |= p->step[plan->arg[i]].level;
+        break;
+    }
+    return level == LF_PER_ROW && p->width == 1 ? LF_PER_ELEMENT : (lf_level)level;
+}
+
+/* ---- uses ---- */
+
+static lf_use spread(lf_phase_at *p, int32_t step)
+{
+    lf_step_at *s = &p->step[step];
+    if (s->spread_reg < 0)
+        s->spread_reg = p->registers++;
+    return (lf_use){step, true};
+}
+
+/* A value that has less than an element for each of a strip, for who wants them all. */
+static lf_use whole(lf_phase_at *p, int32_t step)
+{
+    const lf_level level = p->step[step].level;
+    return level == LF_ONCE || level == LF_PER_ROW ? spread(p, step) : (lf_use){step, false};
+}
+
+lf_use lf_use_whole(const lf_phase_at *p, int32_t step)
+{
+    return (lf_use){step, step >= 0 && p->step[step].spread_reg >= 0};
+}
+
+/* Is the argument one number where the op works on many? */
+static bool is_one(const lf_step_at *arg, const lf_step_at *op)
+{
+    return op->level != LF_ONCE && (arg->level == LF_ONCE || (arg->level == LF_PER_ROW && op->level == LF_PER_ELEMENT));
+}
+
+/* One number as second and third argument goes as it is, where the rows of a strip have it in common; otherwise it is
+ * spread. */
+static void give_arguments(const phasing *f, int32_t index)
+{
+    lf_phase_at *p = f->p;
+    const lf_step *plan = &f->plan->step[index];
+    lf_step_at *s = &p->step[index];
+    bool some = false, every = true;
+    for (int k = 0; k < 3; k++) {
+        s->arg[k] = (lf_use){plan->arg[k], false};
+        if (plan->arg[k] < 0)
+            continue;
+        const lf_step_at *arg = &p->step[plan->arg[k]];
+        const bool one = is_one(arg, s);
+        some = some || one;
+        every = every && one == (k > 0) && !(one && arg->level == LF_PER_ROW && p->together > 1);
+    }
+    s->map = f->instance->kern->map[plan->op];
+    if (some && every && f->instance->kern->map_one[plan->op]) {
+        s->map = f->instance->kern->map_one[plan->op];
+        return;
+    }
+    for (int k = 0; k < 3; k++)
+        if (plan->arg[k] >= 0 && is_one(&p->step[plan->arg[k]], s))
+            s->arg[k] = spread(p, plan->arg[k]);
+    assert(s->map);
+}
+
+static bool is_fed(const phasing *f, const lf_stat *stat)
+{
+    return stat->phase == f->index && stat->step >= 0;
+}
+
+static bool give_uses(const phasing *f, lf_arena *arena)
+{
+    lf_phase_at *p = f->p;
+    p->watch = lf_arena_array(arena, (size_t)p->watches + 1, sizeof *p->watch);
+    if (!p->watch)
+        return false;
+    for (int32_t i = 0; i < p->steps; i++)
+        if (p->step[i].kind == LF_STEP_OP)
+            give_arguments(f, i);
+    for (int32_t i = 0; i < p->stores; i++)
+        p->store[i].value = whole(p, f->plan->store[i].step);
+    for (int32_t i = 0; i < p->watches; i++)
+        p->watch[i] = whole(p, f->plan->watch[i]);
+    for (int32_t i = 0; i < f->group->stats; i++)
+        if (is_fed(f, &f->group->stat[i]))
+            whole(p, f->group->stat[i].step);
+    return true;
+}
+
+/* ---- where values lie ---- */
+
+/* Do the rows of a strip lie side by side there? */
+static bool is_packed(const lf_phase_at *p, const lf_reach *r)
+{
+    if (p->together == 1)
+        return r->col.form == LF_FORM_CONTIGUOUS;
+    if (p->pitch != p->width)
+        return false;
+    return p->width == 1 ? r->row.form == LF_FORM_CONTIGUOUS
+                         : r->col.form == LF_FORM_CONTIGUOUS && r->row.rank == 1 && r->row.stride[0] == p->width;
+}
+
+static bool is_stored(const lf_phase *plan, int32_t step)
+{
+    for (int32_t i = 0; i < plan->stores; i++)
+        if (plan->store[i].step == step)
+            return true;
+    return false;
+}
+
+/* Does the step read what waits in an output's memory? */
+static bool waits_in_output(const phasing *f, int32_t step)
+{
+    const lf_access *from = &f->plan->step[step].from;
+    return f->plan->step[step].kind == LF_STEP_LOAD && from->place == LF_KEPT &&
+           f->group->kept[from->index].in_output >= 0;
+}
+
+/* May the step's elements be used where they lie? Not where stores of the same strip could come before its own. */
+static bool in_place(const phasing *f, int32_t step)
+{
+    const lf_step_at *s = &f->p->step[step];
+    if (s->kind == LF_STEP_PRODUCT)
+        return true;
+    if (s->kind != LF_STEP_LOAD || (waits_in_output(f, step) && is_stored(f->plan, step)))
+        return false;
+    switch (s->level) {
+    case LF_ONCE: return true;
+    case LF_PER_STRIP: return f->p->together == 1 && s->from.col.form == LF_FORM_CONTIGUOUS;
+    case LF_PER_ROW: return s->from.row.form == LF_FORM_CONTIGUOUS;
+    case LF_PER_ELEMENT: return s->packed;
+    }
+    return false;
+}
+
+/* Past this, what is written does not stay in a core's second-level cache until someone reads it. */
+enum { STREAM_BYTES_A_THREAD = 4 << 20 };
+
+/* Does the group read the stored tensor in a later phase? */
+static bool is_read_later(const phasing *f, lf_node node)
+{
+    const lf_group *group = f->group;
+    const bool output = f->all->storage[node] == LF_IN_OUTPUT;
+    for (int32_t i = f->index; i < group->phases; i++)
+        for (int32_t k = 0; k < group->phase[i].steps; k++) {
+            const lf_step *s = &group->phase[i].step[k];
+            if (s->kind != LF_STEP_LOAD)
+                continue;
+            if (s->from.place == LF_VALUE && s->from.index == node)
+                return true;
+            if (i > f->index && s->from.place == LF_KEPT && output &&
+                group->kept[s->from.index].in_output == f->all->where[node])
+                return true;
+        }
+    for (int32_t i = 0; i < group->stats; i++)
+        if (group->stat[i].step < 0 && group->stat[i].from.place == LF_VALUE && group->stat[i].from.index == node)
+            return true;
+    return group->product.node != LF_NONE && group->product.x.place == LF_VALUE && group->product.x.index == node;
+}
+
+static bool is_streamed(const phasing *f, int32_t store)
+{
+    const lf_access *to = &f->plan->store[store].to;
+    const double bytes = sizeof(float) * (double)f->p->rows * (double)f->p->width;
+    return to->place == LF_VALUE && f->p->store[store].packed &&
+           bytes > (double)STREAM_BYTES_A_THREAD * f->instance->threads && !is_read_later(f, to->index);
+}
+
+/* May the step be computed where the store takes it? Only the last, after which no other step reads what lies there;
+ * and what waits there may not be wanted by a sink either. */
+static bool is_direct(const phasing *f, int32_t store)
+{
+    const lf_store_at *s = &f->p->store[store];
+    const int32_t step = s->value.step;
+    if (s->stream || s->value.spread || !s->packed || step != f->p->steps - 1 || f->p->step[step].to >= 0 ||
+        f->p->step[step].kind != LF_STEP_OP || f->p->step[step].level != LF_PER_ELEMENT)
+        return false;
+    for (int32_t i = 0; i < f->plan->watches; i++)
+        if (waits_in_output(f, f->plan->watch[i]))
+            return false;
+    for (int32_t i = 0; i < f->group->stats; i++)
+        if (is_fed(f, &f->group->stat[i]) && waits_in_output(f, f->group->stat[i].step))
+            return false;
+    return true;
+}
+
+static void give_memory(const phasing *f)
+{
+    lf_phase_at *p = f->p;
+    for (int32_t i = 0; i < p->steps; i++)
+        p->step[i].packed = p->step[i].kind == LF_STEP_LOAD && is_packed(p, &p->step[i].from);
+    for (int32_t i = 0; i < p->stores; i++) {
+        lf_store_at *s = &p->store[i];
+        s->packed = is_packed(p, &s->to);
+        s->stream = is_streamed(f, i);
+        s->direct = is_direct(f, i);
+        if (s->direct)
+            p->step[s->value.step].to = i;
+    }
+}
+
+/* ---- registers ---- */
+
+/* last[i]: the last step that reads step i; all of them where a store, a statistic or a witness does. */
+static void find_last_uses(const phasing *f, int32_t *last)
+{
+    const lf_phase *plan = f->plan;
+    for (int32_t i = 0; i < plan->steps; i++) {
+        last[i] = i;
+        for (int k = 0; k < 3; k++)
+            if (plan->step[i].kind == LF_STEP_OP && plan->step[i].arg[k] >= 0)
+                last[plan->step[i].arg[k]] = i;
+    }
+    for (int32_t i = 0; i < plan->stores; i++)
+        last[plan->store[i].step] = plan->steps;
+    for (int32_t i = 0; i < plan->watches; i++)
+        last[plan->watch[i]] = plan->steps;
+    for (int32_t i = 0; i < f->group->stats; i++)
+        if (is_fed(f, &f->group->stat[i]))
+            last[f->group->stat[i].step] = plan->steps;
+}
+
+/* Registers: one for good for each value that outlives a strip of elements; the others are handed on when their value
+ * was last read. An op may write where its argument lies. last, idle: one per step, scratch. */
+static void give_registers(const phasing *f, const int32_t *last, int32_t *idle)
+{
+    lf_phase_at *p = f->p;
+    int32_t idles = 0;
+    for (int32_t i = 0; i < p->steps; i++) {
+        lf_step_at *s = &p->step[i];
+        s->reg = in_place(f, i) || s->to >= 0 ? -1 : 0;
+        if (s->reg == 0 && s->level != LF_PER_ELEMENT)
+            s->reg = p->registers++;
+        p->strip_by_strip = p->strip_by_strip || (s->level == LF_PER_STRIP && s->reg >= 0);
+    }
+    for (int32_t i = 0; i < p->steps; i++) {
+        lf_step_at *s = &p->step[i];
+        for (int k = 0; k < 3 && s->kind == LF_STEP_OP; k++) {
+            const int32_t arg = s->arg[k].step;
+            bool again = (k > 0 && arg == s->arg[0].step) || (k > 1 && arg == s->arg[1].step);
+            if (arg < 0 || again || last[arg] != i || p->step[arg].level != LF_PER_ELEMENT || p->step[arg].reg < 0)
+                continue;
+            idle[idles++] = p->step[arg].reg;
+        }
+        if (s->reg < 0 || s->level != LF_PER_ELEMENT)
+            continue;
+        s->reg = idles > 0 ? idle[--idles] : p->registers++;
+        if (last[i] == i) /* read by nobody */
+            idle[idles++] = s->reg;
+    }
+}
+
+/* ---- all of it ---- */
+
+/* Rows that are short come several to a strip. */
+static void give_strips(const phasing *f)
+{
+    lf_phase_at *p = f->p;
+    const lf_product_at *product = &f->g->product;
+    const bool has_tile = product->present && product->phase == f->index;
+    p->strips = lf_ceil_div(p->width, LF_STRIP);
+    p->pitch = has_tile ? lf_max64(product->ldc, p->width) : p->width;
+    p->together = p->pitch > 0 && p->pitch <= LF_STRIP / 2 ? LF_STRIP / p->pitch : 1;
+    p->strip_by_strip = has_tile || p->together > 1;
+}
+
+static bool give_steps(const phasing *f, lf_arena *arena, const int64_t *dims, bool *overflow)
+{
+    lf_phase_at *p = f->p;
+    p->step = lf_arena_array(arena, (size_t)p->steps + 1, sizeof *p->step);
+    p->store = lf_arena_array(arena, (size_t)p->stores + 1, sizeof *p->store);
+    if (!p->step || !p->store)
+        return false;
+    for (int32_t i = 0; i < p->steps; i++) {
+        const lf_step *from = &f->plan->step[i];
+        lf_step_at *s = &p->step[i];
+        *s = (lf_step_at){.kind = from->kind, .number = (float)from->number, .spread_reg = -1, .to = -1};
+        for (int k = 0; k < 3; k++)
+            s->attr[k] = (float)from->attr[k];
+        if (s->kind == LF_STEP_LOAD)
+            *overflow = !lf_reach_sides(&s->from, &from->from, dims) || *overflow;
+        s->level = level_of(p, from, s);
+    }
+    for (int32_t i = 0; i < p->stores; i++)
+        *overflow = !lf_reach_sides(&p->store[i].to, &f->plan->store[i].to, dims) || *overflow;
+    return true;
+}
+
+bool lf_phase_init(lf_group_at *g, const lf_group *group, int32_t index, lf_cpu_instance *instance, const lf_plan *plan,
+                   const int64_t *dims, bool *overflow)
+{
+    lf_phase_at *p = &g->phase[index];
+    const phasing f = {group, &group->phase[index], index, g, p, instance, plan};
+    p->one_row = f.plan->one_row;
+    p->rows = p->one_row ? 1 : g->rows;
+    p->steps = f.plan->steps;
+    p->stores = f.plan->stores;
+    p->watches = f.plan->watches;
+    p->registers = 0;
+    give_strips(&f);
+    if (!give_steps(&f, &instance->arena, dims, overflow) || !give_uses(&f, &instance->arena))
+        return false;
+    int32_t *last = malloc(((size_t)p->steps + 1) * sizeof *last),
+            *idle = malloc(((size_t)p->steps + 1) * sizeof *idle);
+    if (last && idle) {
+        give_memory(&f);
+        find_last_uses(&f, last);
+        give_registers(&f, last, idle);
+    }
+    const bool memory = last && idle;
+    free(last);
+    free(idle);
+    return memory;
+}
