@@ -41,6 +41,7 @@ typedef struct product_rig {
     const lf_kern *kern;
     int64_t rows, n, k, ldc, ldx, ldw;
     float *x, *w;   /* [rows][ldx], and [n][ldw] or [k][ldw] */
+    float *bias;    /* [n], or NULL */
     bool is_kn;
     float *c;       /* guard, [rows][ldc], guard */
     float *before;
@@ -75,7 +76,7 @@ static void product_run(product_rig *g, bool add)
     kern->pack_x(g->rows, g->k, g->x, g->ldx, x);
     kern->pack_w(g->n, g->k, g->w, g->ldw, g->is_kn, w);
     lf_multiply m = {.rows = g->rows, .n = g->n, .k = g->k, .x = x, .w = w, .c = g->c + GUARD, .ldc = g->ldc,
-                     .add = add, .next_x = add ? x : NULL, .next_w = add ? w : NULL};
+                     .add = add, .bias = g->bias, .next_x = add ? x : NULL, .next_w = add ? w : NULL};
     kern->multiply(&m);
     for (int i = 0; i < GUARD; i++)
         if (!rig_is_poison(x[x_floats + i]) || !rig_is_poison(w[w_floats + i]))
@@ -106,7 +107,7 @@ static void product_case(product_rig *g, bool add, bool exact)
         }
         if (j >= g->n)
             continue;
-        double sum = add ? (double)g->before[at] : 0, size = fabs(sum);
+        double sum = add ? (double)g->before[at] : g->bias ? (double)g->bias[j] : 0, size = fabs(sum);
         for (int64_t s = 0; s < g->k; s++) {
             double product = (double)g->x[i * g->ldx + s] * (double)w_at(g, j, s);
             sum += product;
@@ -130,12 +131,15 @@ static void product_sweep(const lf_kern *kern, int64_t rows, int64_t n, int64_t 
     g.w = floats((is_kn ? k : n) * g.ldw);
     g.c = floats(g.size);
     g.before = floats(g.size);
+    g.bias = rows % 2 ? floats(n) : NULL;
     for (int exact = 0; exact < 2; exact++) {
         lf_rng r = lf_rng_seed(1, exact ? "integers" : "reals");
         for (int64_t i = 0; i < rows * k; i++)
             g.x[i / k * g.ldx + i % k] = drawn(&r, exact);
         for (int64_t i = 0; i < n * k; i++)
             g.w[is_kn ? i / n * g.ldw + i % n : i / k * g.ldw + i % k] = drawn(&r, exact);
+        for (int64_t i = 0; i < n && g.bias; i++)
+            g.bias[i] = drawn(&r, exact);
         for (int add = 0; add < 2; add++)
             product_case(&g, add, exact);
     }
@@ -143,6 +147,7 @@ static void product_sweep(const lf_kern *kern, int64_t rows, int64_t n, int64_t 
     lf_aligned_free(g.w);
     lf_aligned_free(g.c);
     lf_aligned_free(g.before);
+    lf_aligned_free(g.bias);
 }
 
 static void multiply_is_a_product(void **state)

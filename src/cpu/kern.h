@@ -16,6 +16,7 @@
 
 enum {
     LF_STRIP = 256,  /* the longest strip of elements a tail works on: three of them and a result stay in L1 */
+    LF_RUNS = 16,    /* of K: so many are added one after the other, then such sums to each other */
     LF_KBLOCK = 256  /* K is summed in runs of this length, each added to the total: bounds both error growth and panel size */
 };
 enum { LF_DOTS = 4 }; /* rows of x that may share a load of w */
@@ -27,6 +28,7 @@ typedef struct lf_multiply {
     float *c;                     /* [rows][ldc], ldc >= n rounded up to nr; what lies there past column n is overwritten */
     int64_t ldc;
     bool add;                     /* whether what c holds is added to */
+    const float *bias;            /* [n], added to every row where add is not set; or NULL */
     const float *next_x, *next_w; /* what the call after this one reads, to be asked for in advance; or NULL */
 } lf_multiply;
 

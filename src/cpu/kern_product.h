@@ -90,9 +90,17 @@ static inline __attribute__((always_inline)) void run_of_tile(const int m, int64
     }
 }
 
-/* a: [k][m], b: [k][KERN_NR], c: [m][ldc]. */
-static inline __attribute__((always_inline)) void tile(const int m, int64_t k, const float *a, const float *b, float *c,
-                                                       int64_t ldc, bool add, const float *ahead)
+/* Where a tile goes, and what is added to it on the way. */
+typedef struct target {
+    float *c;          /* [m][ldc] */
+    int64_t ldc;
+    const float *plus; /* rows of KERN_NR, ldp from one to the next; or NULL */
+    int64_t ldp;
+} target;
+
+/* a: [k][m], b: [k][KERN_NR]. */
+static inline __attribute__((always_inline)) void tile(const int m, int64_t k, const float *a, const float *b,
+                                                       const target *t, const float *ahead)
 {
     vec sum[KERN_MR][KERN_NV];
     UNROLL
@@ -109,22 +117,20 @@ static inline __attribute__((always_inline)) void tile(const int m, int64_t k, c
     for (int i = 0; i < m; i++) {
         UNROLL
         for (int v = 0; v < KERN_NV; v++) {
-            vec_anywhere *to = (vec_anywhere *)(c + i * ldc + v * KERN_LANES);
-            if (add)
-                sum[i][v] += *to;
-            *to = sum[i][v];
+            if (t->plus)
+                sum[i][v] += load(t->plus + i * t->ldp + v * KERN_LANES);
+            store(t->c + i * t->ldc + v * KERN_LANES, sum[i][v]);
         }
     }
 }
 
-static void tile_of(int64_t m, int64_t k, const float *a, const float *b, float *c, int64_t ldc, bool add,
-                    const float *ahead)
+static void tile_of(int64_t m, int64_t k, const float *a, const float *b, const target *t, const float *ahead)
 {
     switch (m) {
 #define TILE(rows)                                                                                                   \
     case rows:                                                                                                       \
         if (rows <= KERN_MR)                                                                                         \
-            tile(rows, k, a, b, c, ldc, add, ahead);                                                                 \
+            tile(rows, k, a, b, t, ahead);                                                                           \
         return;
         TILE(1) TILE(2) TILE(3) TILE(4) TILE(5) TILE(6) TILE(7) TILE(8)
         TILE(9) TILE(10) TILE(11) TILE(12) TILE(13) TILE(14) TILE(15) TILE(16)
@@ -162,12 +168,18 @@ static void multiply(const lf_multiply *p)
     assert(p->k >= 1 && p->k <= LF_KBLOCK && p->n >= 1 && p->n <= LF_STRIP && p->rows >= 1);
     const int64_t panel_floats = p->k * KERN_NR;
     int64_t asked = 0;
+    float last[KERN_NR] = {0}; /* of a bias that ends inside a panel */
     for (int64_t col = 0; col < p->n; col += KERN_NR) {
         const float *w = p->w + col * p->k;
         const float *ahead = col + KERN_NR < p->n ? w + panel_floats : p->next_w;
+        const float *bias = p->bias ? p->bias + col : NULL;
+        if (bias && p->n - col < KERN_NR)
+            bias = memcpy(last, bias, (size_t)(p->n - col) * sizeof *last);
         for (int64_t panel = 0, row = 0, end; row < p->rows; panel++, row = end) {
             end = first_of(p->rows, panel + 1);
-            tile_of(end - row, p->k, p->x + row * p->k, w, p->c + row * p->ldc + col, p->ldc, p->add, ahead);
+            float *c = p->c + row * p->ldc + col;
+            const target t = {c, p->ldc, p->add ? c : bias, p->add ? p->ldc : 0};
+            tile_of(end - row, p->k, p->x + row * p->k, w, &t, ahead);
             ahead = p->next_x && asked < p->rows * p->k ? p->next_x + asked : NULL;
             asked += panel_floats;
         }

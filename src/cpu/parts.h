@@ -130,6 +130,7 @@ typedef struct lf_product_at {
     int32_t phase;
     int64_t n, k;
     int64_t ldc;             /* of the product tile */
+    int32_t bias;            /* the step that loads what the product adds to each row itself; -1: none */
     lf_reach x, weight;
 } lf_product_at;
 
@@ -147,6 +148,7 @@ typedef struct lf_group_at {
     /* offsets in floats in a thread's scratch */
     size_t block_area;       /* by blocks only */
     size_t tile;             /* [block_rows][ldc] */
+    size_t more;             /* the same, for the sum of some runs of K where they are many */
     size_t w_run;            /* a run of a strip of w, where w was not packed before */
     size_t x_row;            /* of x that is not contiguous: narrow [k], else [block_rows][LF_KBLOCK] */
     size_t registers;        /* [registers][LF_STRIP] */

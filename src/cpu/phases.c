@@ -280,6 +280,50 @@ static void give_registers(const phasing *f, const int32_t *last, int32_t *idle)
     }
 }
 
+/* ---- the product's bias ---- */
+
+/* Is the step a row of numbers, one for each column, side by side? */
+static bool is_row(const lf_phase_at *p, int32_t step)
+{
+    return step >= 0 && p->step[step].kind == LF_STEP_LOAD && p->step[step].level == LF_PER_STRIP &&
+           p->step[step].from.col.form == LF_FORM_CONTIGUOUS;
+}
+
+static int32_t uses_of(const phasing *f, int32_t step)
+{
+    int32_t uses = is_stored(f->plan, step);
+    for (int32_t i = 0; i < f->plan->steps; i++)
+        for (int k = 0; k < 3; k++)
+            uses += f->plan->step[i].kind == LF_STEP_OP && f->plan->step[i].arg[k] == step;
+    for (int32_t i = 0; i < f->plan->watches; i++)
+        uses += f->plan->watch[i] == step;
+    for (int32_t i = 0; i < f->group->stats; i++)
+        uses += is_fed(f, &f->group->stat[i]) && f->group->stat[i].step == step;
+    return uses;
+}
+
+/* The first thing most products want is a bias. The product adds it while its sums are in registers: then the step that
+ * would is the product. */
+static void take_bias(const phasing *f, lf_product_at *product)
+{
+    lf_phase_at *p = f->p;
+    product->bias = -1;
+    for (int32_t i = 0; i < p->steps && !product->narrow; i++) {
+        const lf_step *s = &f->plan->step[i];
+        if (s->kind != LF_STEP_OP || s->op != LF_OP_add || s->attr[0] != 1.0)
+            continue;
+        const bool second = s->arg[1] >= 0 && p->step[s->arg[1]].kind == LF_STEP_PRODUCT;
+        const int32_t of = s->arg[second], row = s->arg[!second];
+        if (p->step[of].kind != LF_STEP_PRODUCT || !is_row(p, row) || uses_of(f, of) > 1)
+            continue;
+        p->step[i].kind = LF_STEP_PRODUCT;
+        if (uses_of(f, row) == 1)
+            p->step[row].level = LF_ONCE; /* a pointer, found once */
+        product->bias = row;
+        return;
+    }
+}
+
 /* ---- all of it ---- */
 
 /* Rows that are short come several to a strip. */
@@ -328,7 +372,11 @@ bool lf_phase_init(lf_group_at *g, const lf_group *group, int32_t index, lf_cpu_
     p->watches = f.plan->watches;
     p->registers = 0;
     give_strips(&f);
-    if (!give_steps(&f, &instance->arena, dims, overflow) || !give_uses(&f, &instance->arena))
+    if (!give_steps(&f, &instance->arena, dims, overflow))
+        return false;
+    if (g->product.present && g->product.phase == index)
+        take_bias(&f, &g->product);
+    if (!give_uses(&f, &instance->arena))
         return false;
     int32_t *last = malloc(((size_t)p->steps + 1) * sizeof *last),
             *idle = malloc(((size_t)p->steps + 1) * sizeof *idle);

@@ -56,6 +56,30 @@ static const float *pack_w(const lf_piece *p, int64_t strip, int64_t run)
     return to;
 }
 
+/* [n] of the bias for a strip's columns; NULL where the product adds none. */
+static const float *bias_of(const lf_piece *p, int64_t strip)
+{
+    const lf_product_at *product = &p->group->product;
+    if (product->bias < 0)
+        return NULL;
+    const lf_reach *from = &p->group->phase[product->phase].step[product->bias].from;
+    return lf_reach_base(p->run, from, p->area) + strip * LF_STRIP;
+}
+
+/* tile += more; or, without, every row of the tile is the bias. */
+static void add_rows(const lf_piece *p, int64_t n, const float *more, const float *bias, float *tile)
+{
+    const int64_t ldc = p->group->product.ldc;
+    const float one[3] = {1, 0, 0};
+    for (int64_t i = 0; i < p->rows; i++)
+        if (more)
+            p->run->instance->kern->map[LF_OP_add](n, tile + i * ldc, more + i * ldc, NULL, one, tile + i * ldc);
+        else if (bias)
+            memcpy(tile + i * ldc, bias, (size_t)n * sizeof *tile);
+        else
+            memset(tile + i * ldc, 0, (size_t)n * sizeof *tile);
+}
+
 void lf_product_tile(const lf_piece *p, const float *packed, int64_t strip, float *tile)
 {
     const lf_product_at *product = &p->group->product;
@@ -66,20 +90,25 @@ void lf_product_tile(const lf_piece *p, const float *packed, int64_t strip, floa
     }
     const bool prepared = product->weight_fixed && p->run->weights->product[p->group_index];
     const int64_t runs = lf_ceil_div(product->k, LF_KBLOCK), x_run = kern->x_floats(p->rows, LF_KBLOCK);
+    float *more = p->scratch + p->group->more;
     lf_multiply m = {.rows = p->rows,
                      .n = lf_min64(LF_STRIP, product->n - strip * LF_STRIP),
-                     .c = tile,
-                     .ldc = product->ldc};
+                     .ldc = product->ldc,
+                     .bias = bias_of(p, strip)};
     if (runs == 0)
-        memset(tile, 0, (size_t)(p->rows * product->ldc) * sizeof *tile);
+        add_rows(p, m.n, NULL, m.bias, tile);
     for (int64_t run = 0; run < runs; run++) {
         const bool last = run + 1 == runs;
         m.k = depth_of(product, run);
         m.x = packed + run * x_run;
         m.w = prepared ? packed_w(p, strip, run) : pack_w(p, strip, run);
-        m.add = run > 0;
+        m.c = run < LF_RUNS ? tile : more;
+        m.add = run % LF_RUNS > 0;
         m.next_w = !prepared ? NULL : last ? packed_w(p, strip + 1, 0) : packed_w(p, strip, run + 1);
         m.next_x = runs == 1 || (last && !m.next_w) ? NULL : packed + (last ? 0 : run + 1) * x_run;
         kern->multiply(&m);
+        m.bias = NULL;
+        if (run >= LF_RUNS && (last || (run + 1) % LF_RUNS == 0))
+            add_rows(p, m.n, more, NULL, tile);
     }
 }
