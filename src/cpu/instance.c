@@ -182,6 +182,7 @@ static void product_numbers(building *b, const lf_product *plan, const lf_kern *
     p->w_is_kn = plan->w_is_kn;
     p->n = extent(b, plan->n);
     p->k = extent(b, plan->k);
+    p->depth = lf_run_depth(p->k);
     p->narrow = plan->narrow;
     p->ldc = p->narrow ? p->n : lf_min64(LF_STRIP, lf_round_up(p->n, kern->nr));
     reach_sides(b, &plan->x, &p->x);

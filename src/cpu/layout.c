@@ -171,7 +171,7 @@ static void layout_scratch(lf_group_at *g, const lf_kern *kern, lf_layout *scrat
     if (!p->present)
         return;
     g->tile = lf_layout_take(scratch, g->block_rows, p->ldc, 1);
-    g->more = lf_layout_take(scratch, p->k > LF_RUNS * LF_KBLOCK ? g->block_rows : 0, p->ldc, 1);
+    g->more = lf_layout_take(scratch, lf_runs(p->k) > LF_RUNS ? g->block_rows : 0, p->ldc, 1);
     if (p->narrow) {
         g->x_row = lf_layout_take(scratch, p->x.col.form == LF_FORM_CONTIGUOUS ? 0 : p->k, 1, 1);
         return;

@@ -129,6 +129,7 @@ typedef struct lf_product_at {
     bool weight_fixed, w_is_kn;
     int32_t phase;
     int64_t n, k;
+    int64_t depth;           /* elements of k in a run, but for the last */
     int64_t ldc;             /* of the product tile */
     int32_t bias;            /* the step that loads what the product adds to each row itself; -1: none */
     lf_reach x, weight;
@@ -200,12 +201,24 @@ static inline int64_t lf_round_up(int64_t a, int64_t b) { return lf_ceil_div(a, 
 /* Blocks of rows of a phase. */
 static inline int64_t lf_blocks(const lf_group_at *g, int64_t rows) { return lf_ceil_div(rows, g->block_rows); }
 
+/* Elements of K in a run: as many in each as can be, because a short sum beside a long one gains less accuracy than the
+ * long one costs. The last run has what is left. */
+static inline int64_t lf_run_depth(int64_t k)
+{
+    return k <= LF_KBLOCK ? lf_max64(k, 1) : lf_round_up(lf_ceil_div(k, lf_ceil_div(k, LF_KBLOCK)), 8);
+}
+
+static inline int64_t lf_runs(int64_t k)
+{
+    return lf_ceil_div(k, lf_run_depth(k));
+}
+
 /* What all runs of K of some rows of x, or columns of w, take when packed; `floats` is the table's x_floats or w_floats.
  * Every run but the last takes as much as the first. */
 static inline int64_t lf_runs_floats(int64_t (*floats)(int64_t count, int64_t k), int64_t count, int64_t k)
 {
-    const int64_t rest = k % LF_KBLOCK;
-    return k / LF_KBLOCK * floats(count, LF_KBLOCK) + (rest > 0 ? floats(count, rest) : 0);
+    const int64_t depth = lf_run_depth(k), rest = k % depth;
+    return k / depth * floats(count, depth) + (rest > 0 ? floats(count, rest) : 0);
 }
 
 /* Do the rows of x lie as rows of consecutive elements, evenly apart? */

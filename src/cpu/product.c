@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The product of a block of rows with a strip of columns. Many columns: packed runs of x and w through the table's
- * multiply, LF_KBLOCK of K at a time. (Few columns: narrow.c.) */
+ * multiply, up to LF_KBLOCK of K at a time. (Few columns: narrow.c.) */
 #include <string.h>
 
 #include "cpu/parts.h"
 
 static int64_t depth_of(const lf_product_at *product, int64_t run)
 {
-    return lf_min64(LF_KBLOCK, product->k - run * LF_KBLOCK);
+    return lf_min64(product->depth, product->k - run * product->depth);
 }
 
 void lf_product_pack_x(const lf_piece *p, int64_t run, float *packed)
 {
     const lf_product_at *product = &p->group->product;
     const lf_kern *kern = p->run->instance->kern;
-    const int64_t k0 = run * LF_KBLOCK, k = depth_of(product, run), row = lf_row_in(p, &product->x, p->row);
+    const int64_t k0 = run * product->depth, k = depth_of(product, run), row = lf_row_in(p, &product->x, p->row);
     const float *base = lf_reach_base(p->run, &product->x, p->area);
-    float *to = packed + run * kern->x_floats(p->rows, LF_KBLOCK);
+    float *to = packed + run * kern->x_floats(p->rows, product->depth);
     if (lf_product_x_in_rows(product)) {
         const int64_t ld = product->x.row.rank == 0 ? 0 : product->x.row.stride[0];
         kern->pack_x(p->rows, k, base + row * ld + k0, ld, to);
@@ -39,7 +39,7 @@ static const float *packed_w(const lf_piece *p, int64_t strip, int64_t run)
     if (n <= 0)
         return NULL;
     return p->run->weights->product[p->group_index] + strip * lf_runs_floats(kern->w_floats, LF_STRIP, product->k) +
-           run * kern->w_floats(n, LF_KBLOCK);
+           run * kern->w_floats(n, product->depth);
 }
 
 /* The same of a w that is known only now. */
@@ -47,7 +47,7 @@ static const float *pack_w(const lf_piece *p, int64_t strip, int64_t run)
 {
     const lf_product_at *product = &p->group->product;
     const float *w = lf_reach_base(p->run, &product->weight, p->area);
-    const int64_t col = strip * LF_STRIP, n = lf_min64(LF_STRIP, product->n - col), k0 = run * LF_KBLOCK;
+    const int64_t col = strip * LF_STRIP, n = lf_min64(LF_STRIP, product->n - col), k0 = run * product->depth;
     float *to = p->scratch + p->group->w_run;
     if (product->w_is_kn)
         p->run->instance->kern->pack_w(n, depth_of(product, run), w + k0 * product->n + col, product->n, true, to);
@@ -89,7 +89,7 @@ void lf_product_tile(const lf_piece *p, const float *packed, int64_t strip, floa
         return;
     }
     const bool prepared = product->weight_fixed && p->run->weights->product[p->group_index];
-    const int64_t runs = lf_ceil_div(product->k, LF_KBLOCK), x_run = kern->x_floats(p->rows, LF_KBLOCK);
+    const int64_t runs = lf_runs(product->k), x_run = kern->x_floats(p->rows, product->depth);
     float *more = p->scratch + p->group->more;
     lf_multiply m = {.rows = p->rows,
                      .n = lf_min64(LF_STRIP, product->n - strip * LF_STRIP),

@@ -48,7 +48,7 @@ static lf_pool *pool_for(const lf_run *run, double work)
 
 static int64_t runs_of(const lf_group_at *g)
 {
-    return lf_ceil_div(g->product.k, LF_KBLOCK);
+    return lf_runs(g->product.k);
 }
 
 static void pack_block(const lf_piece *p, float *packed)

@@ -260,10 +260,11 @@ static void pack_run(void *arg, int64_t index, int slot)
 {
     const packing *p = arg;
     (void)slot;
-    const int64_t runs = lf_ceil_div(p->k, LF_KBLOCK), col = index / runs * LF_STRIP, k0 = index % runs * LF_KBLOCK;
-    const int64_t n = lf_min64(LF_STRIP, p->n - col), k = lf_min64(LF_KBLOCK, p->k - k0);
+    const int64_t runs = lf_runs(p->k), depth = lf_run_depth(p->k);
+    const int64_t col = index / runs * LF_STRIP, k0 = index % runs * depth;
+    const int64_t n = lf_min64(LF_STRIP, p->n - col), k = lf_min64(depth, p->k - k0);
     float *to = p->to + index / runs * lf_runs_floats(p->kern->w_floats, LF_STRIP, p->k) +
-                index % runs * p->kern->w_floats(n, LF_KBLOCK);
+                index % runs * p->kern->w_floats(n, depth);
     if (p->is_kn)
         p->kern->pack_w(n, k, p->from + k0 * p->n + col, p->n, true, to);
     else
@@ -305,7 +306,7 @@ static lf_status pack_product(building *b, int32_t index)
     b->w->packed[index] = p.to = own(b, floats);
     if (!p.to)
         return no_memory(b);
-    lf_pool_run(b->pool, lf_ceil_div(p.n, LF_STRIP) * lf_ceil_div(p.k, LF_KBLOCK), pack_run, &p);
+    lf_pool_run(b->pool, lf_ceil_div(p.n, LF_STRIP) * lf_runs(p.k), pack_run, &p);
     b->w->product[index] = p.to;
     return LF_OK;
 }
