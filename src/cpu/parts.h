@@ -99,6 +99,7 @@ typedef struct lf_phase_at {
     int64_t strips;
     int64_t together;    /* rows in a strip: several where they are short, then there is one strip a row */
     int64_t pitch;       /* from one of them to the next, in floats: the width, or with gaps as in the product's tile */
+    bool columns;        /* some step is LF_PER_STRIP */
     bool strip_by_strip; /* rows are the inner loop: there is a product tile, or work that rows share */
     lf_step_at *step;
     lf_store_at *store;

@@ -261,6 +261,7 @@ static void give_registers(const phasing *f, const int32_t *last, int32_t *idle)
         s->reg = in_place(f, i) || s->to >= 0 ? -1 : 0;
         if (s->reg == 0 && s->level != LF_PER_ELEMENT)
             s->reg = p->registers++;
+        p->columns = p->columns || s->level == LF_PER_STRIP;
         p->strip_by_strip = p->strip_by_strip || (s->level == LF_PER_STRIP && s->reg >= 0);
     }
     for (int32_t i = 0; i < p->steps; i++) {
@@ -371,6 +372,7 @@ bool lf_phase_init(lf_group_at *g, const lf_group *group, int32_t index, lf_cpu_
     p->stores = f.plan->stores;
     p->watches = f.plan->watches;
     p->registers = 0;
+    p->columns = false;
     give_strips(&f);
     if (!give_steps(&f, &instance->arena, dims, overflow))
         return false;

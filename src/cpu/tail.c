@@ -130,6 +130,15 @@ static float *place_of(const tail *t, int32_t store, const strip *at)
     return t->to[store] + lf_side_offset(&to->row, lf_row_in(t->p, to, at->row)) + at->col;
 }
 
+/* Asks for what some strips further on will read of a tensor: with so much done between one strip and the next, what the machine
+ * asks for by itself comes too late. */
+static void ask_ahead(const float *x, int64_t n)
+{
+    enum { AHEAD = 8 * LF_STRIP, LINE = 16 };
+    for (int64_t i = 0; i < n; i += LINE)
+        __builtin_prefetch(x + AHEAD + i, 0, 3);
+}
+
 static void step_of_elements(const tail *t, int32_t i, const strip *at)
 {
     const lf_step_at *s = &t->phase->step[i];
@@ -139,6 +148,8 @@ static void step_of_elements(const tail *t, int32_t i, const strip *at)
         if (!out) {
             const int64_t start = lf_row_in(t->p, &s->from, at->row);
             t->value[i] = t->base[i] + lf_side_offset(&s->from.row, start) + at->col;
+            if (s->from.home == LF_HOME_INPUT || s->from.home == LF_HOME_BUFFER)
+                ask_ahead(t->value[i], at->n);
             return;
         }
         gather(t, s, t->base[i], at, out);
@@ -278,7 +289,8 @@ static void by_rows(tail *t)
             steps_of_rows(t, row, lf_min64(LF_STRIP, p->row + p->rows - row));
         for (int64_t index = p->strip; index < p->strip_end; index++) {
             const strip at = strip_at(t, index, row, 1);
-            steps_of_columns(t, &at); /* pointers only, see lf_phase_at */
+            if (t->phase->columns)
+                steps_of_columns(t, &at); /* pointers only, see lf_phase_at */
             run_strip(t, &at);
         }
     }
