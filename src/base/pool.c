@@ -95,6 +95,17 @@ static void work_on(struct job *job, int slot)
     in_job = outer;
 }
 
+/* All indices here and in order. Nothing is shared, so nothing is atomic: a small model's call makes several such loops,
+ * and is over in a microsecond or two. */
+static void run_inline(int64_t count, void (*fn)(void *arg, int64_t index, int slot), void *arg)
+{
+    bool outer = in_job;
+    in_job = true;
+    for (int64_t index = 0; index < count; index++)
+        fn(arg, index, 0);
+    in_job = outer;
+}
+
 /* The oldest job that still has indices. Needs the lock. */
 static struct job *find_job(const lf_pool *pool)
 {
@@ -302,17 +313,16 @@ static void withdraw(lf_pool *pool, struct job *job)
 void lf_pool_run(lf_pool *pool, int64_t count, void (*fn)(void *arg, int64_t index, int slot), void *arg)
 {
     assert(fn);
-    if (count <= 0)
+    if (!pool || pool->threads == 1 || count <= 1 || in_job || lost_in_fork(pool)) {
+        run_inline(count, fn, arg);
         return;
+    }
     struct job job = {.fn = fn, .arg = arg, .count = count};
     atomic_init(&job.next, 0);
     atomic_init(&job.inside, 0);
-
-    bool alone = !pool || pool->threads == 1 || count == 1 || in_job || lost_in_fork(pool);
-    if (!alone)
-        submit(pool, &job);
+    submit(pool, &job);
     work_on(&job, 0);
     /* Asked again: fn may have forked, and this may be the child. */
-    if (!alone && !lost_in_fork(pool))
+    if (!lost_in_fork(pool))
         withdraw(pool, &job);
 }
