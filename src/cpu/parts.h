@@ -212,7 +212,7 @@ static inline bool lf_product_x_in_rows(const lf_product_at *p)
     return p->x.row.rank <= 1 && (p->x.col.form == LF_FORM_CONTIGUOUS || p->k == 1);
 }
 
-/* ---- weights.c ---- */
+/* ---- weights.c, sums.c ---- */
 
 struct lf_cpu_weights {
     lf_arena arena;
@@ -224,6 +224,12 @@ struct lf_cpu_weights {
     float **packed;        /* one per group: to be freed; NULL where shared or borrowed */
     size_t bytes;
 };
+
+/* sums.c: computes every needed sum or mean over the rows of a large parameter, and binds it, so that lf_eval takes it as given.
+ * needed, bound, sums, finite: one per node. sums: what was computed, the caller's to free, on failure too; finite: set for a parameter
+ * that was thereby found to hold nothing else. Needs: parameters bound. Fails: LF_ERR_NOMEM. */
+lf_status lf_sums_bind(const lf_graph *g, const int64_t *dims, const bool *needed, lf_pool *pool, lf_bound *bound, double **sums,
+                       bool *finite, lf_diag *diag);
 
 /* ---- a run ---- */
 

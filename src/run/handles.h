@@ -72,7 +72,6 @@ struct lf_program {
     const char **input_text;    /* one per input: its shape in words, made early because calls in other threads share the arena */
     float **param;              /* one per parameter, owned; NULL until given */
     bool prepared;
-    bool weights_finite;        /* otherwise everything runs as `exact` */
 };
 
 /* The pass list: copy -> check -> rewrite -> verify -> plan. Needs: program->written, verified. Message in the program. */
