@@ -111,8 +111,10 @@ static void copy_chunk(void *arg, int64_t index, int slot)
 {
     const copying *c = arg;
     const size_t at = (size_t)index * COPIED_AT_ONCE, left = c->count - at;
+    const size_t bytes = (left < COPIED_AT_ONCE ? left : COPIED_AT_ONCE) * sizeof *c->to;
     (void)slot;
-    memcpy(c->to + at, c->from + at, (left < COPIED_AT_ONCE ? left : COPIED_AT_ONCE) * sizeof *c->to);
+    lf_memory_ready(c->to + at, bytes);
+    memcpy(c->to + at, c->from + at, bytes);
 }
 
 lf_status lf_program_set_param(lf_program *program, const char *name, const float *data, size_t count)
