@@ -8,18 +8,26 @@
 
 #include "base/mem.h"
 
+/* Any number of threads may fail at once. why: stays. */
+static lf_status fail_new(lf_program *program, lf_status status, const char *why)
+{
+    atomic_store_explicit(&program->no_call, why, memory_order_relaxed);
+    return status;
+}
+
 lf_status lf_call_new(lf_program *program, lf_call **out)
 {
+    static const char no_memory[] = "out of memory for the call";
     if (!program)
         return LF_ERR_ARG;
     if (!out)
-        return lf_fail(&program->diag, LF_ERR_ARG, "a call wants a place for it");
+        return fail_new(program, LF_ERR_ARG, "a call wants a place for it");
     *out = NULL;
     if (program->target != LF_TARGET_CPU)
-        return lf_fail(&program->diag, LF_ERR_DEVICE, "device %s can be explained but not run here; compile for cpu", program->device);
+        return fail_new(program, LF_ERR_DEVICE, program->no_device);
     lf_call *c = calloc(1, sizeof *c);
     if (!c)
-        return lf_fail_nomem(&program->diag, "the call");
+        return fail_new(program, LF_ERR_NOMEM, no_memory);
     const lf_graph *g = &program->written;
     size_t in = (size_t)g->inputs + 1, outs = (size_t)g->outputs + 1;
     c->program = program;
@@ -38,7 +46,7 @@ lf_status lf_call_new(lf_program *program, lf_call **out)
     if (!c->input || !c->bound || !c->extent || !c->output || !c->redo.input || !c->redo.feed || !c->redo.output || !c->redo.input_size ||
         !c->redo.output_size || !c->input_count || !c->output_count) {
         lf_call_free(c);
-        return lf_fail_nomem(&program->diag, "the call");
+        return fail_new(program, LF_ERR_NOMEM, no_memory);
     }
     *out = c;
     return LF_OK;

@@ -73,7 +73,13 @@ void lf_program_free(lf_program *program)
     free(program);
 }
 
-const char *lf_program_message(const lf_program *program) { return program ? program->diag.text : "no program"; }
+const char *lf_program_message(const lf_program *program)
+{
+    if (!program)
+        return "no program";
+    const char *no_call = atomic_load_explicit(&program->no_call, memory_order_relaxed);
+    return no_call ? no_call : program->diag.text;
+}
 
 /* ---- parameters ---- */
 
@@ -121,6 +127,7 @@ lf_status lf_program_set_param(lf_program *program, const char *name, const floa
 {
     if (!program)
         return LF_ERR_ARG;
+    lf_program_begin(program);
     if (!name || !data)
         return lf_fail(&program->diag, LF_ERR_ARG, "a parameter wants its name and its values");
     int32_t index = find_param(program, name);
@@ -140,6 +147,7 @@ lf_status lf_program_draw_params(lf_program *program, uint64_t seed)
     lf_status status = LF_OK;
     if (!program)
         return LF_ERR_ARG;
+    lf_program_begin(program);
     for (int32_t i = 0; i < program->written.params && status == LF_OK; i++) {
         const lf_node_info *info = lf_at(&program->written, program->written.param[i]);
         int64_t last = info->shape.rank > 0 ? lf_extent_at(info->shape.dim[info->shape.rank - 1], program->hint) : 1;
@@ -194,6 +202,7 @@ lf_status lf_program_prepare(lf_program *program)
 {
     if (!program)
         return LF_ERR_ARG;
+    lf_program_begin(program);
     lf_program *p = program;
     for (int32_t i = 0; i < p->written.params; i++)
         if (!p->param[i])
@@ -254,6 +263,7 @@ lf_status lf_program_explain(lf_program *program, const int64_t *dims, bool json
 {
     if (!program)
         return LF_ERR_ARG;
+    lf_program_begin(program);
     if (!out)
         return lf_fail(&program->diag, LF_ERR_ARG, "explaining wants a place for the text");
     *out = NULL;
