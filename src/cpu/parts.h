@@ -190,6 +190,11 @@ void lf_group_schedule(lf_group_at *g, const lf_group *plan, const int64_t *dims
 void lf_group_layout(lf_group_at *g, const lf_group *plan, const lf_kern *kern, const int64_t *dims, size_t *in_area,
                      lf_layout *area, lf_layout *scratch);
 
+/* Less work than this is done before other threads would have woken up: some ten microseconds of it. */
+enum { LF_WORTH_WAKING = 1 << 16 };
+/* What a phase does, in steps on elements, very roughly. */
+double lf_phase_work(const lf_group_at *g, const lf_phase_at *phase);
+
 static inline int64_t lf_ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 static inline int64_t lf_min64(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t lf_max64(int64_t a, int64_t b) { return a > b ? a : b; }
