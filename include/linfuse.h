@@ -72,6 +72,19 @@ LF_API const char *lf_context_message(const lf_context *context);
 LF_API lf_status lf_context_set_threads(lf_context *context, int threads);
 LF_API int lf_context_threads(const lf_context *context);
 
+/* A loop of the caller's own in place of linfuse's threads, for a process that has its threads already. It calls
+ * fn(arg, index, slot) once for each index in [0, count), in any order and on any threads, and returns when all these calls
+ * have returned; what they wrote is then visible to whoever called the loop. slot tells calls apart that run at the same time: it is in
+ * [0, lf_context_threads(context)), and no two calls of one loop are in the same slot at once. (The number of a thread
+ * within a team is such a slot; so is 0 throughout where one thread does it all.) fn neither fails nor waits for other indices.
+ * The loop is called by lf_program_set_param, lf_program_prepare, lf_program_explain, lf_device_peak and lf_call_run, on their caller's thread;
+ * by several of these at once where several threads call them. Slots of different loops have nothing to do with each other. */
+typedef void (*lf_parallel_for)(void *user, int64_t count, void (*fn)(void *arg, int64_t index, int slot), void *arg);
+/* Has everything of this context run by loop, with user handed to it (borrowed while the context lives), and starts no thread. NULL:
+ * linfuse's own threads. lf_context_set_threads says how many slots there are. Results do not depend on the loop, to the
+ * bit. Before the first program. */
+LF_API lf_status lf_context_set_parallel_for(lf_context *context, lf_parallel_for loop, void *user);
+
 /* ---- model ---- */
 
 /* Reads model text. `name` stands in messages (NAME:LINE:COLUMN: ...). The text is borrowed for the call only. */

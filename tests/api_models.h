@@ -41,6 +41,7 @@ static const spread_model spread[] = {
     {"several strips", /* more than 256 of everything: sums and rows are taken in parts */
      "input x f32[B, 270]\nparam w f32[530, 270]\nparam nw f32[530]\na = linear(x, w)\nb = rms_norm(a, [530], nw)\nc = gelu(b)\n"
      "d = logsumexp(c, dim=1, keepdim=true)\ne = sub(c, d)\nreturn e, d\n", 530},
+    {"a number as bias", "input x f32[B, 19]\nparam w f32[1, 19]\na = linear(x, w)\nb = add(a, 0.5)\nreturn b\n", 19},
     {"consecutive linears",
      "input x f32[B, 26]\nparam w f32[40, 26]\nparam u f32[5, 40]\nparam c f32[5]\na = linear(x, w)\nb = linear(a, u, c)\nreturn b\n", 40},
 };

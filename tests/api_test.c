@@ -421,6 +421,20 @@ static void calls_that_are_wrong(void **state)
     REFUSES(LF_ERR_ARG, "output c overlaps output b", lf_call_run(c), lf_call_message(c));
     OK_CALL(c, lf_call_set_output(c, 1, b + 6)); /* beside each other is fine */
     OK_CALL(c, lf_call_run(c));
+    OK_CALL(c, lf_call_run(c));
+    /* What was found right is found wrong once it changes, and right again. */
+    OK_CALL(c, lf_call_set_output(c, 0, y + 3));
+    for (int i = 0; i < 2; i++)
+        REFUSES(LF_ERR_ARG, "output b overlaps input y", lf_call_run(c), lf_call_message(c));
+    OK_CALL(c, lf_call_set_output(c, 0, b));
+    OK_CALL(c, lf_call_run(c));
+    OK_CALL(c, lf_call_set_input(c, 1, 2, (int64_t[]){2, 3}, b + 3));
+    REFUSES(LF_ERR_ARG, "output b overlaps input y", lf_call_run(c), lf_call_message(c));
+    OK_CALL(c, lf_call_set_input(c, 1, 2, (int64_t[]){3, 3}, y));
+    for (int i = 0; i < 2; i++)
+        REFUSES(LF_ERR_DATA, "extent B is 2 in input x but 3 in input y", lf_call_run(c), lf_call_message(c));
+    OK_CALL(c, lf_call_set_input(c, 1, 2, (int64_t[]){2, 3}, y));
+    OK_CALL(c, lf_call_run(c));
     /* More elements than can be counted: said, not tried. */
     OK_CALL(c, lf_call_set_input(c, 0, 2, (int64_t[]){INT64_C(1) << 45, 4}, x));
     OK_CALL(c, lf_call_set_input(c, 1, 2, (int64_t[]){INT64_C(1) << 45, 3}, y));

@@ -359,6 +359,22 @@ static void mem_aligned(void **state)
     lf_aligned_free(NULL);
 }
 
+static void mem_made_ready_as_it_was(void **state)
+{
+    (void)state;
+    enum { SIZE = 300001 };
+    unsigned char *p = lf_aligned_alloc(SIZE);
+    assert_non_null(p);
+    for (int i = 0; i < SIZE; i++)
+        p[i] = (unsigned char)(i % 251);
+    for (size_t from = 0; from <= SIZE; from += 4099)
+        for (size_t bytes = 0; from + bytes <= SIZE; bytes = 3 * bytes + 1)
+            lf_memory_ready(p + from, bytes);
+    for (int i = 0; i < SIZE; i++)
+        assert_int_equal(p[i], i % 251);
+    lf_aligned_free(p);
+}
+
 static void mem_checked_arithmetic(void **state)
 {
     (void)state;
@@ -435,6 +451,7 @@ int main(void)
         cmocka_unit_test(bf16_rounds_to_nearest_even),
         cmocka_unit_test(conversions_of_the_extremes),
         cmocka_unit_test(mem_aligned),
+        cmocka_unit_test(mem_made_ready_as_it_was),
         cmocka_unit_test(mem_checked_arithmetic),
         cmocka_unit_test(rng_repeats_and_jumps),
         cmocka_unit_test(rng_stays_in_range),

@@ -232,6 +232,20 @@ static void several_results(void **state)
     model_free(m);
 }
 
+/* What the caller knows already is taken as it is, and what only it was made from is not asked for. */
+static void given_values(void **state)
+{
+    (void)state;
+    model *m = model_new("input x f32[2]\nparam w f32[2]\na = add(x, w)\nb = reshape(a, [2, 1])\nc = mul(b, 2)\nreturn c\n");
+    const double a[] = {0.25, -7};
+    double out[2][2];
+    m->bound[named(m, "a")] = (lf_bound){.f64 = a, .known = true};
+    const lf_node wanted[] = {named(m, "c"), named(m, "a")};
+    assert_int_equal(lf_eval(&m->g, m->dims, m->bound, wanted, 2, (double *const[]){out[0], out[1]}, &m->diag), LF_OK);
+    expect_values(&out[0][0], VALUES(0.5, -14, 0.25, -7));
+    model_free(m);
+}
+
 /* A guard is its first value, and does not ask for its witness; a constant fills its shape. */
 static void guard_and_constant(void **state)
 {
@@ -365,7 +379,7 @@ int main(void)
         cmocka_unit_test(products),        cmocka_unit_test(pointwise),
         cmocka_unit_test(reductions),      cmocka_unit_test(normalisations),
         cmocka_unit_test(pools),           cmocka_unit_test(shapes),
-        cmocka_unit_test(several_results), cmocka_unit_test(guard_and_constant),
+        cmocka_unit_test(several_results), cmocka_unit_test(given_values), cmocka_unit_test(guard_and_constant),
         cmocka_unit_test(missing_data),    cmocka_unit_test(batch_of_none),
         cmocka_unit_test(memory_runs_out), cmocka_unit_test(product_panels),
     };

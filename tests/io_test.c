@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE /* for O_TMPFILE */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -6,6 +7,7 @@
 
 #include <cmocka.h>
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -15,6 +17,7 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/mem.h"
@@ -48,6 +51,47 @@ void *__wrap_malloc(size_t size)
 int __wrap_posix_memalign(void **out, size_t alignment, size_t size)
 {
     return may_allocate() ? __real_posix_memalign(out, alignment, size) : ENOMEM;
+}
+
+/* ---- file systems that cannot, and a process that is killed ---- */
+
+static enum { ABLE, NO_UNNAMED_FILES, NO_LINKS } file_system;
+static bool killed_in_write; /* by its second one */
+
+int __real_open(const char *path, int flags, ...);
+int __real_linkat(int from_folder, const char *from, int to_folder, const char *to, int flags);
+ssize_t __real_write(int fd, const void *bytes, size_t size);
+int __wrap_open(const char *path, int flags, ...);
+int __wrap_linkat(int from_folder, const char *from, int to_folder, const char *to, int flags);
+ssize_t __wrap_write(int fd, const void *bytes, size_t size);
+
+int __wrap_open(const char *path, int flags, ...)
+{
+    va_list rest;
+    va_start(rest, flags);
+    unsigned mode = flags & O_CREAT || (flags & O_TMPFILE) == O_TMPFILE ? va_arg(rest, unsigned) : 0;
+    va_end(rest);
+    if (file_system == NO_UNNAMED_FILES && (flags & O_TMPFILE) == O_TMPFILE) {
+        errno = EOPNOTSUPP;
+        return -1;
+    }
+    return __real_open(path, flags, mode);
+}
+
+int __wrap_linkat(int from_folder, const char *from, int to_folder, const char *to, int flags)
+{
+    if (file_system != NO_LINKS)
+        return __real_linkat(from_folder, from, to_folder, to, flags);
+    errno = ENOENT; /* as without /proc */
+    return -1;
+}
+
+ssize_t __wrap_write(int fd, const void *bytes, size_t size)
+{
+    static int writes;
+    if (killed_in_write && ++writes == 2)
+        raise(SIGKILL);
+    return __real_write(fd, bytes, size);
 }
 
 /* ---- a folder of our own ---- */
@@ -245,6 +289,71 @@ static void file_write_leaves_the_old_one(void **state)
     allocations_left = -1;
     assert_int_equal(replaced, LF_ERR_NOMEM);
     assert_holds("f", "old");
+}
+
+/* Without unnamed files, and where they cannot be named, all is the same but for a process that is killed. */
+static void file_writes_the_other_way(void **state)
+{
+    for (file_system = NO_UNNAMED_FILES; file_system <= NO_LINKS; file_system++) {
+        unlink("g");
+        unlink("link");
+        file_writes_and_replaces(state);
+        file_write_refuses(state);
+        file_write_leaves_the_old_one(state);
+    }
+    file_system = ABLE;
+}
+
+/* A link that leads nowhere is in the way like a file, and is replaced. */
+static void file_replaces_a_link_to_nowhere(void **state)
+{
+    (void)state;
+    struct stat st;
+    unlink("link");
+    assert_int_equal(symlink("nowhere", "link"), 0);
+    assert_int_equal(lf_file_write("link", "new", 3, NULL, 0, NULL), LF_OK);
+    assert_holds("link", "new");
+    assert_int_equal(lstat("link", &st), 0);
+    assert_true(S_ISREG(st.st_mode));
+}
+
+static int entries(void)
+{
+    DIR *here = opendir(".");
+    int count = 0;
+    assert_non_null(here);
+    while (readdir(here))
+        count++;
+    closedir(here);
+    return count;
+}
+
+/* Killed between head and body: the old file stands, or none does, and nothing lies beside. */
+static void file_write_killed_half_way(void **state)
+{
+    (void)state;
+    static const char *const paths[] = {"f", "killed"};
+    int unnamed = open(".", O_TMPFILE | O_WRONLY, 0666);
+    if (unnamed < 0)
+        skip(); /* this file system has only the other way */
+    close(unnamed);
+    unlink("f");
+    put("f", "old");
+    const int before = entries();
+    for (int i = 0; i < 2; i++) {
+        pid_t child = fork();
+        if (child == 0) {
+            killed_in_write = true;
+            lf_file_write(paths[i], "head", 4, "body", 4, NULL);
+            _exit(1);
+        }
+        int status = 0;
+        assert_int_equal(waitpid(child, &status, 0), child);
+        assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+        assert_holds("f", "old");
+        assert_int_equal(access("killed", F_OK), -1);
+        assert_int_equal(entries(), before);
+    }
 }
 
 /* ---- npy ---- */
@@ -464,6 +573,9 @@ int main(void)
         cmocka_unit_test(file_writes_to_open_descriptors),
         cmocka_unit_test(file_write_refuses),
         cmocka_unit_test(file_write_leaves_the_old_one),
+        cmocka_unit_test(file_writes_the_other_way),
+        cmocka_unit_test(file_replaces_a_link_to_nowhere),
+        cmocka_unit_test(file_write_killed_half_way),
         cmocka_unit_test(npy_reads),
         cmocka_unit_test(npy_refuses),
         cmocka_unit_test(npy_survives_damage),

@@ -367,6 +367,36 @@ static void pool_fn_may_fork(void **state)
     lf_pool_free(pool);
 }
 
+static void loop_in_order(void *user, int64_t count, void (*fn)(void *arg, int64_t index, int slot), void *arg)
+{
+    ++*(int *)user;
+    for (int64_t i = 0; i < count; i++)
+        fn(arg, i, 0);
+}
+
+/* A loop of somebody else's has every job that is worth one, in a forked child too. */
+static void pool_of_a_loop(void **state)
+{
+    (void)state;
+    static tally t;
+    int loops = 0;
+    lf_pool *pool;
+    assert_int_equal(lf_pool_new_loop(THREADS, loop_in_order, &loops, &pool), LF_OK);
+    assert_true(lf_pool_is_loop(pool));
+    assert_int_equal(lf_pool_threads(pool), THREADS);
+    assert_true(runs_each_once(pool, &t, 100) && runs_each_once(pool, &t, 2) && runs_each_once(pool, &t, 1) && runs_each_once(pool, &t, 0));
+    assert_int_equal(loops, 2);
+    pid_t child = fork();
+    if (child == 0) {
+        begin_child();
+        bool good = runs_each_once(pool, &t, 100) && loops == 3;
+        lf_pool_free(pool);
+        _exit(good ? 0 : 1);
+    }
+    assert_true(child_succeeded(child));
+    lf_pool_free(pool);
+}
+
 static void pool_refuses(void **state)
 {
     (void)state;
@@ -375,6 +405,11 @@ static void pool_refuses(void **state)
     assert_null(pool);
     assert_int_equal(lf_pool_new(-1, &pool), LF_ERR_ARG);
     assert_int_equal(lf_pool_new(LF_POOL_MAX_THREADS + 1, &pool), LF_ERR_ARG);
+    pool = (lf_pool *)&pool;
+    assert_int_equal(lf_pool_new_loop(0, loop_in_order, NULL, &pool), LF_ERR_ARG);
+    assert_null(pool);
+    assert_int_equal(lf_pool_new_loop(2, NULL, NULL, &pool), LF_ERR_ARG);
+    assert_false(lf_pool_is_loop(NULL));
     lf_pool_free(NULL);
 }
 
@@ -409,6 +444,7 @@ int main(void)
         cmocka_unit_test(pool_survives_fork),
         cmocka_unit_test(pool_survives_fork_under_load),
         cmocka_unit_test(pool_fn_may_fork),
+        cmocka_unit_test(pool_of_a_loop),
         cmocka_unit_test(pool_refuses),
         cmocka_unit_test(pool_without_threads_to_be_had),
     };

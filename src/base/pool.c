@@ -44,6 +44,8 @@ struct lf_pool {
     bool stop;           /* under lock */
     unsigned generation; /* fork_generation when the workers were started */
     int threads;
+    lf_parallel_for loop; /* somebody else's; NULL: the workers. With one, nothing above but threads is in use */
+    void *user;
     struct worker workers[]; /* threads - 1 */
 };
 
@@ -92,6 +94,17 @@ static void work_on(struct job *job, int slot)
             break;
         job->fn(job->arg, index, slot);
     }
+    in_job = outer;
+}
+
+/* All indices here and in order. Nothing is shared, so nothing is atomic: a small model's call makes several such loops,
+ * and is over in a microsecond or two. */
+static void run_inline(int64_t count, void (*fn)(void *arg, int64_t index, int slot), void *arg)
+{
+    bool outer = in_job;
+    in_job = true;
+    for (int64_t index = 0; index < count; index++)
+        fn(arg, index, 0);
     in_job = outer;
 }
 
@@ -241,11 +254,33 @@ lf_status lf_pool_new(int threads, lf_pool **out)
     return LF_OK;
 }
 
+lf_status lf_pool_new_loop(int threads, lf_parallel_for loop, void *user, lf_pool **out)
+{
+    *out = NULL;
+    if (threads < 1 || threads > LF_POOL_MAX_THREADS || !loop)
+        return LF_ERR_ARG;
+    lf_pool *pool = calloc(1, sizeof *pool);
+    if (!pool)
+        return LF_ERR_NOMEM;
+    pool->threads = threads;
+    pool->loop = loop;
+    pool->user = user;
+    *out = pool;
+    return LF_OK;
+}
+
+bool lf_pool_is_loop(const lf_pool *pool)
+{
+    return pool && pool->loop;
+}
+
 void lf_pool_free(lf_pool *pool)
 {
     if (!pool)
         return;
-    if (lost_in_fork(pool))
+    if (pool->loop)
+        free(pool);
+    else if (lost_in_fork(pool))
         free(pool); /* the lock may be held by a thread that is not here, so not even destroyed */
     else
         pool_destroy(pool, pool->threads - 1);
@@ -302,17 +337,20 @@ static void withdraw(lf_pool *pool, struct job *job)
 void lf_pool_run(lf_pool *pool, int64_t count, void (*fn)(void *arg, int64_t index, int slot), void *arg)
 {
     assert(fn);
-    if (count <= 0)
+    if (!pool || pool->threads == 1 || count <= 1 || in_job || (!pool->loop && lost_in_fork(pool))) {
+        run_inline(count, fn, arg);
         return;
+    }
+    if (pool->loop) {
+        pool->loop(pool->user, count, fn, arg);
+        return;
+    }
     struct job job = {.fn = fn, .arg = arg, .count = count};
     atomic_init(&job.next, 0);
     atomic_init(&job.inside, 0);
-
-    bool alone = !pool || pool->threads == 1 || count == 1 || in_job || lost_in_fork(pool);
-    if (!alone)
-        submit(pool, &job);
+    submit(pool, &job);
     work_on(&job, 0);
     /* Asked again: fn may have forked, and this may be the child. */
-    if (!alone && !lost_in_fork(pool))
+    if (!lost_in_fork(pool))
         withdraw(pool, &job);
 }

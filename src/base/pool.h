@@ -5,6 +5,7 @@
 
 #include <linfuse.h>
 
+#include <stdbool.h>
 #include <stdint.h>
 
 /* More than any machine has; asking for more is taken for a mistake. */
@@ -17,6 +18,13 @@ typedef struct lf_pool lf_pool;
  * Fails:  LF_ERR_ARG unless 1 <= threads <= LF_POOL_MAX_THREADS; LF_ERR_NOMEM for memory or for a thread. */
 lf_status lf_pool_new(int threads, lf_pool **out);
 
+/* A pool that hands its jobs to a loop of somebody else's, and has no threads of its own. threads: how many slots the loop uses. What the
+ * loop must do is said in linfuse.h. Borrows user.
+ * Fails:  as above. */
+lf_status lf_pool_new_loop(int threads, lf_parallel_for loop, void *user, lf_pool **out);
+/* Whether it is such a pool; false for NULL. */
+bool lf_pool_is_loop(const lf_pool *pool);
+
 /* Takes pool, or NULL. Needs no lf_pool_run under way. In a forked child it frees the memory and joins nobody. */
 void lf_pool_free(lf_pool *pool);
 
@@ -24,10 +32,10 @@ void lf_pool_free(lf_pool *pool);
 int lf_pool_threads(const lf_pool *pool);
 
 /* Calls fn(arg, index, slot) once for each index in [0, count), and returns when all calls have; what they wrote is
- * then visible to the caller. Indices are handed out in order, one at a time, to whoever is free.
+ * then visible to the caller. Indices are handed out in order, one at a time, to whoever is free; or as somebody else's loop likes.
  *
  * slot is in [0, lf_pool_threads(pool)), and no two calls of one job run in the same slot at the same time; the calling
- * thread is slot 0. Two jobs at once do share slots: scratch belongs to the job, not to the pool.
+ * thread is slot 0 (unless a loop of somebody else's numbers it otherwise). Two jobs at once do share slots: scratch belongs to the job, not to the pool.
  *
  * Any number of threads may call this on one pool at the same time. Each works on its own job, so each gets on even
  * when every worker is busy elsewhere. Allocates nothing.

@@ -25,6 +25,9 @@ lf_status lf_cpu_weights_new(const lf_plan *plan, const lf_kern *kern, const flo
 void lf_cpu_weights_free(lf_cpu_weights *w);
 size_t lf_cpu_weights_bytes(const lf_cpu_weights *w); /* owned, borrowed parameters not counted */
 
+/* Is none of x[0..count) Inf or NaN? By all threads. */
+bool lf_cpu_all_finite(const float *x, int64_t count, lf_pool *pool);
+
 /* The plan at known extents, for up to `threads` threads at once. Lives on its own; borrows plan and kern.
  * Fails: LF_ERR_NOMEM. LF_ERR_DATA when an extent or a byte count overflows. */
 lf_status lf_cpu_instance_new(const lf_plan *plan, const lf_kern *kern, const int64_t *dims, int threads,

@@ -20,7 +20,9 @@ enum {
     /* Fewer rows for each thread than this, and threads share w instead: each reading all of it would take longer than
      * multiplying. */
     GEMM_ROWS_A_THREAD = 64,
-    OTHER_ROWS_A_THREAD = 4
+    OTHER_ROWS_A_THREAD = 4,
+    /* A product does about so many operations while a step does one. */
+    PRODUCT_RATE = 16
 };
 
 size_t lf_layout_take(lf_layout *l, int64_t a, int64_t b, int64_t c)
@@ -97,8 +99,25 @@ static int64_t gemm_rows(bool columns)
     return lf_min64(GEMM_ROWS, (cache > 0 ? cache : USUAL_CACHE) / 3 / ROW_BYTES);
 }
 
+double lf_phase_work(const lf_group_at *g, const lf_phase_at *phase)
+{
+    const bool product = g->product.present && phase == &g->phase[g->product.phase];
+    double each = phase->steps + phase->stores + (product ? 2.0 * (double)g->product.k / PRODUCT_RATE : 0.0);
+    return each * (double)phase->rows * (double)phase->width;
+}
+
+static double group_work(const lf_group_at *g)
+{
+    double work = 0;
+    for (int32_t i = 0; i < g->phases; i++)
+        work += lf_phase_work(g, &g->phase[i]);
+    return work;
+}
+
 void lf_group_schedule(lf_group_at *g, const lf_group *plan, const int64_t *dims, int threads)
 {
+    if (group_work(g) < LF_WORTH_WAKING) /* one thread will do it: nothing is cut for others */
+        threads = 1;
     const bool gemm = g->product.present && !g->product.narrow;
     const int64_t most = gemm ? gemm_rows(has_columns(g)) : OTHER_ROWS;
     const int64_t rows_a_thread = gemm ? GEMM_ROWS_A_THREAD : OTHER_ROWS_A_THREAD;

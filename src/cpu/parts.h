@@ -194,6 +194,11 @@ void lf_group_schedule(lf_group_at *g, const lf_group *plan, const int64_t *dims
 void lf_group_layout(lf_group_at *g, const lf_group *plan, const lf_kern *kern, const int64_t *dims, size_t *in_area,
                      lf_layout *area, lf_layout *scratch);
 
+/* Less work than this is done before other threads would have woken up: some ten microseconds of it. */
+enum { LF_WORTH_WAKING = 1 << 16 };
+/* What a phase does, in steps on elements, very roughly. */
+double lf_phase_work(const lf_group_at *g, const lf_phase_at *phase);
+
 static inline int64_t lf_ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 static inline int64_t lf_min64(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t lf_max64(int64_t a, int64_t b) { return a > b ? a : b; }
@@ -228,7 +233,7 @@ static inline bool lf_product_x_in_rows(const lf_product_at *p)
     return p->x.row.rank <= 1 && (p->x.col.form == LF_FORM_CONTIGUOUS || p->k == 1);
 }
 
-/* ---- weights.c ---- */
+/* ---- weights.c, sums.c ---- */
 
 struct lf_cpu_weights {
     lf_arena arena;
@@ -240,6 +245,12 @@ struct lf_cpu_weights {
     float **packed;        /* one per group: to be freed; NULL where shared or borrowed */
     size_t bytes;
 };
+
+/* sums.c: computes every needed sum or mean over the rows of a large parameter, and binds it, so that lf_eval takes it as given.
+ * needed, bound, sums, finite: one per node. sums: what was computed, the caller's to free, on failure too; finite: set for a parameter
+ * that was thereby found to hold nothing else. Needs: parameters bound. Fails: LF_ERR_NOMEM. */
+lf_status lf_sums_bind(const lf_graph *g, const int64_t *dims, const bool *needed, lf_pool *pool, lf_bound *bound, double **sums,
+                       bool *finite, lf_diag *diag);
 
 /* ---- a run ---- */
 

@@ -4,9 +4,6 @@
 
 #include "cpu/parts.h"
 
-/* Less work than this, in operations on elements, is done before other threads would have woken up. */
-enum { WORTH_WAKING = 1 << 16 };
-
 typedef struct task {
     lf_run run;
     int32_t group_index;
@@ -34,16 +31,9 @@ static bool has_packed_x(const lf_group_at *g, const lf_phase_at *phase)
     return has_product(g, phase) && !g->product.narrow;
 }
 
-/* Operations, very roughly. */
-static double work_of(const lf_group_at *g, const lf_phase_at *phase)
-{
-    double each = phase->steps + phase->stores + (has_product(g, phase) ? 2.0 * (double)g->product.k : 0.0);
-    return each * (double)phase->rows * (double)phase->width;
-}
-
 static lf_pool *pool_for(const lf_run *run, double work)
 {
-    return work < WORTH_WAKING ? NULL : run->pool;
+    return work < LF_WORTH_WAKING ? NULL : run->pool;
 }
 
 static int64_t runs_of(const lf_group_at *g)
@@ -89,7 +79,7 @@ static void group_by_blocks(task *t)
 {
     double work = 0;
     for (int32_t i = 0; i < t->group->phases; i++)
-        work += work_of(t->group, &t->group->phase[i]);
+        work += lf_phase_work(t->group, &t->group->phase[i]);
     lf_pool_run(pool_for(&t->run, work), lf_blocks(t->group, t->group->rows), run_block, t);
 }
 
@@ -155,7 +145,7 @@ static void finish_grid(task *t, const lf_stat_at *s)
     int64_t each = s->span == LF_SPAN_WINDOW ? s->window.kernel : s->span == LF_SPAN_SEGMENT ? s->length : s->strips;
     each = 4 * lf_max64(each, 1); /* operations a statistic, roughly */
     t->stat = s;
-    t->chunk = lf_max64(1, WORTH_WAKING / each);
+    t->chunk = lf_max64(1, LF_WORTH_WAKING / each);
     lf_pool_run(pool_for(&t->run, (double)each * (double)all), lf_ceil_div(all, t->chunk), run_stat, t);
 }
 
@@ -163,7 +153,7 @@ static void phase_over_grid(task *t, int32_t index)
 {
     const lf_group_at *g = t->group;
     const lf_phase_at *phase = t->phase = &g->phase[index];
-    lf_pool *pool = pool_for(&t->run, work_of(g, phase));
+    lf_pool *pool = pool_for(&t->run, lf_phase_work(g, phase));
     const int64_t blocks = lf_blocks(g, phase->rows);
     if (phase->steps > 0 && phase->strips > 0 && blocks > 0) {
         if (has_packed_x(g, phase) && g->share_x)

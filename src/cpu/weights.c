@@ -27,6 +27,11 @@ typedef struct building {
     lf_diag *diag;
     const int64_t *dims; /* prepared tensors have no named extent; any values do */
     bool faithful;       /* rounding has kept what was there, so far */
+    /* one per node: */
+    bool *needed;        /* a prepared tensor is made from it */
+    bool *finite;        /* a parameter known to be so */
+    lf_bound *bound;     /* what lf_eval may take as given: parameters, and sums of them */
+    double **sums;       /* the latter; owned */
 } building;
 
 static lf_status no_memory(const building *b)
@@ -56,14 +61,13 @@ static void disown(building *b, float **p, int64_t floats)
 
 /* ---- loops over many elements ---- */
 
-typedef struct sweep {
-    const double *wide; /* rounded into narrow, or NULL */
+typedef struct rounding {
+    const double *wide;
     float *narrow;
-    const float *check; /* looked at for values that are not finite, or NULL */
     int64_t count, row; /* elements, and how many of them make a row */
     int64_t rows;       /* a thread takes at a time */
-    atomic_bool found;  /* a row that is wanting */
-} sweep;
+    atomic_bool lossy;  /* for some row */
+} rounding;
 
 /* Rounds a row, and tells whether that kept what was there: nothing vanished, and the row is not so small that denormals have few of
  * its digits. */
@@ -79,26 +83,14 @@ static bool round_row(const double *wide, int64_t n, float *narrow)
     return !vanished && (largest == 0 || largest >= LEAST);
 }
 
-static void sweep_rows(void *arg, int64_t index, int slot)
+static void round_rows(void *arg, int64_t index, int slot)
 {
-    sweep *s = arg;
+    rounding *r = arg;
     (void)slot;
-    const int64_t end = lf_min64((index + 1) * s->rows, s->count / s->row);
-    for (int64_t r = index * s->rows; r < end; r++) {
-        const int64_t at = r * s->row;
-        if (!(s->wide ? round_row(s->wide + at, s->row, s->narrow + at) : lf_all_finite(s->check + at, s->row)))
-            atomic_store_explicit(&s->found, true, memory_order_relaxed);
-    }
-}
-
-/* Whether no row was found wanting. */
-static bool sweep_all(lf_pool *pool, sweep *s)
-{
-    if (s->count == 0)
-        return true;
-    s->rows = lf_max64(1, CHUNK / s->row);
-    lf_pool_run(pool, lf_ceil_div(s->count / s->row, s->rows), sweep_rows, s);
-    return !atomic_load_explicit(&s->found, memory_order_relaxed);
+    const int64_t end = lf_min64((index + 1) * r->rows, r->count / r->row);
+    for (int64_t i = index * r->rows; i < end; i++)
+        if (!round_row(r->wide + i * r->row, r->row, r->narrow + i * r->row))
+            atomic_store_explicit(&r->lossy, true, memory_order_relaxed);
 }
 
 static int64_t row_of(const building *b, lf_node n)
@@ -107,15 +99,83 @@ static int64_t row_of(const building *b, lf_node n)
     return shape->rank == 0 ? 1 : lf_extent_at(shape->dim[shape->rank - 1], b->dims);
 }
 
-static bool all_finite(const building *b, lf_node n, const float *x)
+/* Rounds a tensor of n's shape. */
+static void round_all(building *b, lf_node n, const double *wide, float *narrow)
 {
-    return sweep_all(b->pool, &(sweep){.check = x, .count = elements_of(b, n), .row = row_of(b, n)});
+    rounding r = {.wide = wide, .narrow = narrow, .count = elements_of(b, n), .row = row_of(b, n)};
+    if (r.count == 0)
+        return;
+    r.rows = lf_max64(1, CHUNK / r.row);
+    lf_pool_run(b->pool, lf_ceil_div(r.count / r.row, r.rows), round_rows, &r);
+    b->faithful = b->faithful && !atomic_load_explicit(&r.lossy, memory_order_relaxed);
+}
+
+typedef struct checking {
+    const float *x;
+    int64_t count;
+    atomic_bool found; /* one that is not finite */
+} checking;
+
+static void check_chunk(void *arg, int64_t index, int slot)
+{
+    checking *c = arg;
+    (void)slot;
+    if (!lf_all_finite(c->x + index * CHUNK, lf_min64(CHUNK, c->count - index * CHUNK)))
+        atomic_store_explicit(&c->found, true, memory_order_relaxed);
+}
+
+bool lf_cpu_all_finite(const float *x, int64_t count, lf_pool *pool)
+{
+    checking c = {.x = x, .count = count};
+    lf_pool_run(pool, lf_ceil_div(count, CHUNK), check_chunk, &c);
+    return !atomic_load_explicit(&c.found, memory_order_relaxed);
 }
 
 /* ---- evaluation ---- */
 
+/* Memory for what narrow products read: weight and bias as they are before rounding. */
+static lf_status make_narrow(building *b)
+{
+    for (int32_t i = 0; i < b->plan->groups; i++) {
+        const lf_product *product = &b->plan->group[i].product;
+        if (product->node == LF_NONE || !product->narrow)
+            continue;
+        const int64_t n = lf_extent_at(product->n, b->dims), k = lf_extent_at(product->k, b->dims);
+        const size_t bytes = (size_t)(n * (k + 1)) * sizeof(double);
+        double *w = b->w->narrow[i] = lf_aligned_alloc(bytes);
+        if (!w)
+            return no_memory(b);
+        b->w->bytes += bytes;
+        for (int64_t j = 0; j < n; j++)
+            w[n * k + j] = 0.0;
+    }
+    return LF_OK;
+}
+
+static double element(const lf_bound *x, int64_t index)
+{
+    return x->f64 ? x->f64[index] : (double)x->f32[index];
+}
+
+/* Hands a prepared tensor's values to the narrow products that read it: a weight as [n][k], a bias as it is. */
+static void fill_narrow(const building *b, lf_node node, const lf_bound *values)
+{
+    for (int32_t i = 0; i < b->plan->groups; i++) {
+        const lf_product *product = &b->plan->group[i].product;
+        if (product->node == LF_NONE || !product->narrow)
+            continue;
+        const int64_t n = lf_extent_at(product->n, b->dims), k = lf_extent_at(product->k, b->dims);
+        double *w = b->w->narrow[i];
+        for (int64_t j = 0; j < n && product->bias == node; j++)
+            w[n * k + j] = element(values, j);
+        for (int64_t j = 0; j < n && product->weight == node; j++)
+            for (int64_t l = 0; l < k; l++)
+                w[j * k + l] = element(values, product->w_is_kn ? l * n + j : j * k + l);
+    }
+}
+
 /* Evaluates count prepared tensors, numbers given by which, and rounds them. */
-static lf_status evaluate(building *b, const lf_bound *bound, const int32_t *which, size_t count)
+static lf_status evaluate(building *b, const int32_t *which, size_t count)
 {
     const lf_plan *plan = b->plan;
     lf_node *wanted = calloc(count + 1, sizeof *wanted);
@@ -128,17 +188,16 @@ static lf_status evaluate(building *b, const lf_bound *bound, const int32_t *whi
             status = no_memory(b);
     }
     if (status == LF_OK)
-        status = lf_eval(plan->graph, b->dims, bound, wanted, count, wide, b->diag);
+        status = lf_eval(plan->graph, b->dims, b->bound, wanted, count, wide, b->diag);
     for (size_t i = 0; i < count && status == LF_OK; i++) {
-        const int64_t elements = elements_of(b, wanted[i]);
-        float *narrow = own(b, elements);
+        float *narrow = own(b, elements_of(b, wanted[i]));
         if (!narrow) {
             status = no_memory(b);
             break;
         }
-        sweep rounding = {.wide = wide[i], .narrow = narrow, .count = elements, .row = row_of(b, wanted[i])};
-        b->faithful = sweep_all(b->pool, &rounding) && b->faithful;
+        round_all(b, wanted[i], wide[i], narrow);
         b->w->tensor[which[i]] = b->w->owned[which[i]] = narrow;
+        fill_narrow(b, wanted[i], &(lf_bound){.f64 = wide[i]});
         lf_aligned_free(wide[i]);
         wide[i] = NULL;
     }
@@ -149,37 +208,17 @@ static lf_status evaluate(building *b, const lf_bound *bound, const int32_t *whi
     return status;
 }
 
-/* w [k][n] turned over: to [n][k]. */
-static void turn_over(const double *w, int64_t n, int64_t k, double *to)
+/* A narrow product's constant bias is nobody else's, and no prepared tensor. */
+static lf_status fill_unprepared(building *b)
 {
-    for (int64_t i = 0; i < k; i++)
-        for (int64_t j = 0; j < n; j++)
-            to[j * k + i] = w[i * n + j];
-}
-
-/* A narrow product's weight and bias, evaluated and not rounded. */
-static lf_status prepare_narrow(building *b, const lf_bound *bound, int32_t index)
-{
-    const lf_product *product = &b->plan->group[index].product;
-    if (product->node == LF_NONE || !product->narrow)
-        return LF_OK;
-    const int64_t n = lf_extent_at(product->n, b->dims), k = lf_extent_at(product->k, b->dims);
-    const size_t bytes = (size_t)(n * (k + 1)) * sizeof(double);
-    double *w = b->w->narrow[index] = lf_aligned_alloc(bytes);
-    double *turned = product->w_is_kn ? lf_aligned_alloc((size_t)(n * k) * sizeof *turned) : NULL;
-    if (!w || (product->w_is_kn && !turned)) {
-        lf_aligned_free(turned);
-        return no_memory(b);
+    lf_status status = LF_OK;
+    for (int32_t i = 0; i < b->plan->groups && status == LF_OK; i++) {
+        const lf_product *product = &b->plan->group[i].product;
+        if (product->node == LF_NONE || !product->narrow || product->bias == LF_NONE || b->plan->storage[product->bias] == LF_PREPARED)
+            continue;
+        double *bias = b->w->narrow[i] + lf_extent_at(product->n, b->dims) * lf_extent_at(product->k, b->dims);
+        status = lf_eval(b->plan->graph, b->dims, b->bound, &product->bias, 1, &bias, b->diag);
     }
-    b->w->bytes += bytes;
-    for (int64_t j = 0; j < n; j++)
-        w[n * k + j] = 0.0;
-    const lf_node wanted[2] = {product->weight, product->bias};
-    double *const out[2] = {turned ? turned : w, w + n * k};
-    lf_status status = lf_eval(b->plan->graph, b->dims, bound, wanted, product->bias == LF_NONE ? 1 : 2, out, b->diag);
-    if (turned && status == LF_OK)
-        turn_over(turned, n, k, w);
-    lf_aligned_free(turned);
     return status;
 }
 
@@ -188,61 +227,43 @@ static lf_status prepare_tensors(building *b)
 {
     const lf_plan *plan = b->plan;
     const lf_graph *g = plan->graph;
-    lf_bound *bound = calloc((size_t)g->count + 1, sizeof *bound);
     int32_t *which = calloc((size_t)plan->prepareds + 1, sizeof *which);
-    lf_status status = bound && which ? LF_OK : no_memory(b);
+    lf_status status = which ? make_narrow(b) : no_memory(b);
+    if (status == LF_OK)
+        status = fill_unprepared(b);
     size_t count = 0;
     int64_t elements = 0;
-    for (lf_node n = 0; n < g->count && status == LF_OK; n++)
-        if (lf_at(g, n)->op == LF_OP_param)
-            bound[n].f32 = b->param[n];
     for (int32_t i = 0; i < plan->prepareds && status == LF_OK; i++) {
         lf_node n = plan->prepared[i];
         if (lf_at(g, n)->op == LF_OP_param) {
             b->w->tensor[i] = b->param[n];
+            fill_narrow(b, n, &b->bound[n]);
         } else {
             which[count++] = i;
             elements = lf_min64(AT_ONCE + 1, elements + lf_min64(elements_of(b, n), AT_ONCE + 1));
         }
     }
     if (status == LF_OK && count > 0 && elements <= AT_ONCE)
-        status = evaluate(b, bound, which, count);
+        status = evaluate(b, which, count);
     else
         for (size_t i = 0; i < count && status == LF_OK; i++)
-            status = evaluate(b, bound, which + i, 1);
-    for (int32_t i = 0; i < plan->groups && status == LF_OK; i++)
-        status = prepare_narrow(b, bound, i);
-    free(bound);
+            status = evaluate(b, which + i, 1);
     free(which);
     return status;
 }
 
 /* Every parameter that a prepared tensor is made from, and every prepared tensor. */
-static lf_status find_finite(building *b, bool *finite)
+static bool find_finite(const building *b)
 {
     const lf_plan *plan = b->plan;
-    const lf_graph *g = plan->graph;
-    bool *needed = calloc((size_t)g->count + 1, sizeof *needed);
-    if (!needed)
-        return no_memory(b);
-    *finite = b->faithful;
-    for (int32_t i = 0; i < plan->prepareds; i++) {
-        needed[plan->prepared[i]] = true;
+    bool finite = b->faithful;
+    for (int32_t i = 0; i < plan->prepareds && finite; i++)
         if (b->w->owned[i])
-            *finite = *finite && all_finite(b, plan->prepared[i], b->w->tensor[i]);
-    }
-    for (lf_node n = g->count - 1; n >= 0; n--) {
-        if (!needed[n])
-            continue;
-        const lf_node_info *info = lf_at(g, n);
-        if (info->op == LF_OP_param)
-            *finite = *finite && all_finite(b, n, b->param[n]);
-        for (int a = 0; a < lf_op_row(info->op)->arg_count; a++)
-            if (info->arg[a] != LF_NONE)
-                needed[info->arg[a]] = true;
-    }
-    free(needed);
-    return LF_OK;
+            finite = lf_cpu_all_finite(b->w->tensor[i], elements_of(b, plan->prepared[i]), b->pool);
+    for (lf_node n = 0; n < plan->graph->count && finite; n++)
+        if (b->needed[n] && lf_at(plan->graph, n)->op == LF_OP_param && !b->finite[n])
+            finite = lf_cpu_all_finite(b->param[n], elements_of(b, n), b->pool);
+    return finite;
 }
 
 /* ---- packing ---- */
@@ -330,6 +351,36 @@ static void drop_unpacked(building *b)
     }
 }
 
+/* What evaluation begins with. */
+static lf_status begin(building *b)
+{
+    const lf_graph *g = b->plan->graph;
+    const size_t nodes = (size_t)g->count + 1;
+    b->needed = calloc(nodes, sizeof *b->needed);
+    b->finite = calloc(nodes, sizeof *b->finite);
+    b->bound = calloc(nodes, sizeof *b->bound);
+    b->sums = calloc(nodes, sizeof *b->sums);
+    if (!b->needed || !b->finite || !b->bound || !b->sums)
+        return no_memory(b);
+    for (lf_node n = 0; n < g->count; n++)
+        if (lf_at(g, n)->op == LF_OP_param)
+            b->bound[n].f32 = b->param[n];
+    for (int32_t i = 0; i < b->plan->prepareds; i++)
+        b->needed[b->plan->prepared[i]] = true;
+    lf_graph_needed(g, b->needed);
+    return lf_sums_bind(g, b->dims, b->needed, b->pool, b->bound, b->sums, b->finite, b->diag);
+}
+
+static void end(building *b)
+{
+    for (lf_node n = 0; b->sums && n < b->plan->graph->count; n++)
+        lf_aligned_free(b->sums[n]);
+    free(b->needed);
+    free(b->finite);
+    free(b->bound);
+    free(b->sums);
+}
+
 static lf_status build(building *b, bool pack, bool *finite)
 {
     lf_cpu_weights *w = b->w;
@@ -340,9 +391,11 @@ static lf_status build(building *b, bool pack, bool *finite)
     w->packed = lf_arena_array(&w->arena, (size_t)b->plan->groups + 1, sizeof *w->packed);
     if (!w->tensor || !w->owned || !w->product || !w->narrow || !w->packed)
         return no_memory(b);
-    lf_status status = prepare_tensors(b);
+    lf_status status = begin(b);
+    if (status == LF_OK)
+        status = prepare_tensors(b);
     if (status == LF_OK && finite)
-        status = find_finite(b, finite);
+        *finite = find_finite(b);
     for (int32_t g = 0; g < b->plan->groups && status == LF_OK && pack; g++)
         status = pack_product(b, g);
     if (status == LF_OK && pack)
@@ -363,6 +416,7 @@ lf_status lf_cpu_weights_new(const lf_plan *plan, const lf_kern *kern, const flo
     w->groups = plan->groups;
     building b = {.w = w, .plan = plan, .kern = kern, .param = param, .pool = pool, .diag = diag, .dims = dims, .faithful = true};
     lf_status status = build(&b, pack, finite);
+    end(&b);
     if (status != LF_OK) {
         lf_cpu_weights_free(w);
         return status;

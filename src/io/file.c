@@ -4,7 +4,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -13,6 +12,8 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#include "io/replace.h"
 
 /* "cannot VERB PATH: REASON", with what to do where the reason alone does not say it. */
 static lf_status fail_errno(lf_diag *diag, const char *verb, const char *path, int error)
@@ -71,83 +72,6 @@ void lf_file_unmap(lf_file *file)
 
 /* ---- writing ---- */
 
-/* 0, or what went wrong. */
-static int write_all(int fd, const void *bytes, size_t size)
-{
-    enum { AT_ONCE = 1 << 30 }; /* Linux writes no more than about 2 GiB a call */
-    const char *p = bytes;
-    while (size > 0) {
-        ssize_t n = write(fd, p, size < AT_ONCE ? size : AT_ONCE);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n <= 0)
-            return n < 0 ? errno : EIO;
-        p += n;
-        size -= (size_t)n;
-    }
-    return 0;
-}
-
-/* Writes both parts and closes; some file systems say only then that the disk is full. */
-static int write_and_close(int fd, const void *head, size_t head_size, const void *body, size_t body_size)
-{
-    int error = write_all(fd, head, head_size);
-    if (!error)
-        error = write_all(fd, body, body_size);
-    if (close(fd) != 0 && !error)
-        error = errno;
-    return error;
-}
-
-/* A new file in the folder of path, under a name of its own: *name is owned by the caller. -1 and errno on failure. */
-static int open_beside(const char *path, char **name)
-{
-    static atomic_uint counter;
-    const char *slash = strrchr(path, '/');
-    int folder = slash ? (int)(slash - path) + 1 : 0;
-    size_t capacity = (size_t)folder + 64;
-    *name = malloc(capacity);
-    if (!*name) {
-        errno = ENOMEM;
-        return -1;
-    }
-    int fd;
-    do { /* a name in use is one left behind by a process of the same number that was killed */
-        unsigned number = atomic_fetch_add(&counter, 1);
-        snprintf(*name, capacity, "%.*s.linfuse-%ld-%u.tmp", folder, path, (long)getpid(), number);
-        fd = open(*name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    } while (fd < 0 && errno == EEXIST);
-    return fd;
-}
-
-/* 0, or what went wrong. old: what is at path now, NULL for nothing. */
-static int replace(const char *path, const struct stat *old, const void *head, size_t head_size, const void *body,
-                   size_t body_size)
-{
-    /* Renaming needs leave to write to the folder only; a file marked read-only is still not ours to replace. */
-    if (old && faccessat(AT_FDCWD, path, W_OK, AT_EACCESS) != 0)
-        return errno;
-    char *name;
-    int fd = open_beside(path, &name);
-    if (fd < 0) {
-        int error = errno;
-        free(name);
-        return error;
-    }
-    int error = 0;
-    if (old && fchmod(fd, old->st_mode & 0777) != 0)
-        error = errno;
-    int written = write_and_close(fd, head, head_size, body, body_size);
-    if (!error)
-        error = written;
-    if (!error && rename(name, path) != 0)
-        error = errno;
-    if (error)
-        unlink(name);
-    free(name);
-    return error;
-}
-
 static bool starts_with(const char *text, const char *start)
 {
     return strncmp(text, start, strlen(start)) == 0;
@@ -156,6 +80,7 @@ static bool starts_with(const char *text, const char *start)
 lf_status lf_file_write(const char *path, const void *head, size_t head_size, const void *body, size_t body_size,
                         lf_diag *diag)
 {
+    const lf_content content = {head, body, head_size, body_size};
     struct stat st;
     bool exists = stat(path, &st) == 0;
     if (!exists && errno != ENOENT)
@@ -166,7 +91,9 @@ lf_status lf_file_write(const char *path, const void *head, size_t head_size, co
     /* /dev/stdout may lead to a regular file that the shell has open: a file renamed over it would not be that one. */
     if (exists && (!S_ISREG(st.st_mode) || starts_with(path, "/dev/") || starts_with(path, "/proc/"))) {
         int fd = open(path, O_WRONLY | O_CLOEXEC);
-        int error = fd < 0 ? errno : write_and_close(fd, head, head_size, body, body_size);
+        int error = fd < 0 ? errno : lf_content_write(&content, fd);
+        if (fd >= 0 && close(fd) != 0 && !error) /* some file systems say only then that the disk is full */
+            error = errno;
         return error ? fail_errno(diag, "write", path, error) : LF_OK;
     }
 
@@ -174,7 +101,7 @@ lf_status lf_file_write(const char *path, const void *head, size_t head_size, co
     char *resolved = exists ? realpath(path, NULL) : NULL;
     if (exists && !resolved)
         return fail_errno(diag, "write", path, errno);
-    int error = replace(resolved ? resolved : path, exists ? &st : NULL, head, head_size, body, body_size);
+    int error = lf_content_replace(&content, resolved ? resolved : path, exists ? &st : NULL);
     free(resolved);
     return error ? fail_errno(diag, "write", path, error) : LF_OK;
 }

@@ -69,7 +69,7 @@ static void count_uses(evaluation *e, const lf_node *wanted, size_t count)
         e->value[v->holder].uses++;
     }
     for (lf_node n = g->count - 1; n >= 0; n--) {
-        if (!e->value[n].needed)
+        if (!e->value[n].needed || e->bound[n].known)
             continue;
         for (int k = 0; k < args_read(g, n); k++) {
             lf_node arg = lf_at(g, n)->arg[k];
@@ -171,7 +171,7 @@ static lf_status reach(evaluation *e, lf_node n)
     lf_status status = LF_OK;
     if (count < 0)
         return lf_fail(e->diag, LF_ERR_DATA, "%s has too many elements at these extents", lf_at(e->g, n)->name);
-    if (kind == LF_LEAF)
+    if (kind == LF_LEAF || e->bound[n].known)
         status = reach_leaf(e, n, count);
     else if (!is_alias(kind))
         status = compute(e, n, count);

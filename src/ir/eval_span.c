@@ -369,7 +369,7 @@ int64_t lf_eval_normalize_scratch(const lf_site *s)
 static void apply_affine(const lf_site *s, int64_t total)
 {
     lf_affine affine = lf_affine_of(s->g, s->n);
-    const lf_bound none = {NULL, NULL};
+    const lf_bound none = {0};
     const lf_bound *weight = affine.weight_slot >= 0 ? &s->arg[affine.weight_slot] : &none;
     const lf_bound *bias = affine.bias_slot >= 0 ? &s->arg[affine.bias_slot] : &none;
     if (!lf_is_bound(weight) && !lf_is_bound(bias))

@@ -169,6 +169,8 @@ void lf_broadcast_strides(const lf_shape *from, const lf_shape *to, lf_extent *s
 void lf_graph_fixed(const lf_graph *g, bool *fixed);
 /* How often each node is used, outputs counted. uses: one per node. */
 void lf_graph_uses(const lf_graph *g, int32_t *uses);
+/* Marks, beside the nodes that are marked, whatever they are computed from. needed: one per node. */
+void lf_graph_needed(const lf_graph *g, bool *needed);
 
 /* Do the rows (extent 0 of what the batch runs over) not see each other? has_rows: one per node, true where the node's extent 0 runs
  * over rows. False, with *why (a node) set, when some op mixes rows. */
@@ -184,11 +186,11 @@ lf_status lf_text_print(const lf_graph *g, char **out);
 
 /* ---- meaning ---- */
 
-/* A tensor bound to a node for eval: row-major, f32 or double. */
-typedef struct lf_bound { const float *f32; const double *f64; } lf_bound;
+/* A tensor bound to a node for eval: row-major, f32 or double. known: taken as it is although the node is neither input nor parameter. */
+typedef struct lf_bound { const float *f32; const double *f64; bool known; } lf_bound;
 
 /* Computes `wanted` nodes in double precision into out[i] (row-major, caller's). bound: one per node, used for inputs and
- * parameters (others computed). dims: one per symbol. Only what is needed for `wanted` is computed; values are freed when their
+ * parameters, and for what is `known` (no view, no guard); the rest is computed. dims: one per symbol. Only what is needed for `wanted` is computed; values are freed when their
  * last user is done. Fails: LF_ERR_NOMEM; LF_ERR_DATA when a needed leaf is unbound. */
 lf_status lf_eval(const lf_graph *g, const int64_t *dims, const lf_bound *bound, const lf_node *wanted, size_t count,
                   double *const *out, lf_diag *diag);

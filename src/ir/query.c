@@ -173,3 +173,11 @@ void lf_graph_uses(const lf_graph *g, int32_t *uses)
     for (int32_t i = 0; i < g->outputs; i++)
         uses[g->output[i]]++;
 }
+
+void lf_graph_needed(const lf_graph *g, bool *needed)
+{
+    for (lf_node n = g->count - 1; n >= 0; n--)
+        for (int i = 0; i < LF_MAX_ARGS; i++)
+            if (needed[n] && g->node[n].arg[i] != LF_NONE)
+                needed[g->node[n].arg[i]] = true;
+}

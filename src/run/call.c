@@ -8,18 +8,26 @@
 
 #include "base/mem.h"
 
+/* Any number of threads may fail at once. why: stays. */
+static lf_status fail_new(lf_program *program, lf_status status, const char *why)
+{
+    atomic_store_explicit(&program->no_call, why, memory_order_relaxed);
+    return status;
+}
+
 lf_status lf_call_new(lf_program *program, lf_call **out)
 {
+    static const char no_memory[] = "out of memory for the call";
     if (!program)
         return LF_ERR_ARG;
     if (!out)
-        return lf_fail(&program->diag, LF_ERR_ARG, "a call wants a place for it");
+        return fail_new(program, LF_ERR_ARG, "a call wants a place for it");
     *out = NULL;
     if (program->target != LF_TARGET_CPU)
-        return lf_fail(&program->diag, LF_ERR_DEVICE, "device %s can be explained but not run here; compile for cpu", program->device);
+        return fail_new(program, LF_ERR_DEVICE, program->no_device);
     lf_call *c = calloc(1, sizeof *c);
     if (!c)
-        return lf_fail_nomem(&program->diag, "the call");
+        return fail_new(program, LF_ERR_NOMEM, no_memory);
     const lf_graph *g = &program->written;
     size_t in = (size_t)g->inputs + 1, outs = (size_t)g->outputs + 1;
     c->program = program;
@@ -33,9 +41,12 @@ lf_status lf_call_new(lf_program *program, lf_call **out)
     c->redo.output = lf_arena_array(&c->arena, outs, sizeof *c->redo.output);
     c->redo.input_size = lf_arena_array(&c->arena, in, sizeof *c->redo.input_size);
     c->redo.output_size = lf_arena_array(&c->arena, outs, sizeof *c->redo.output_size);
-    if (!c->input || !c->bound || !c->extent || !c->output || !c->redo.input || !c->redo.feed || !c->redo.output || !c->redo.input_size || !c->redo.output_size) {
+    c->input_count = lf_arena_array(&c->arena, in, sizeof *c->input_count);
+    c->output_count = lf_arena_array(&c->arena, outs, sizeof *c->output_count);
+    if (!c->input || !c->bound || !c->extent || !c->output || !c->redo.input || !c->redo.feed || !c->redo.output || !c->redo.input_size ||
+        !c->redo.output_size || !c->input_count || !c->output_count) {
         lf_call_free(c);
-        return lf_fail_nomem(&program->diag, "the call");
+        return fail_new(program, LF_ERR_NOMEM, no_memory);
     }
     *out = c;
     return LF_OK;
@@ -85,6 +96,9 @@ lf_status lf_call_set_input(lf_call *call, size_t index, int rank, const int64_t
     }
     if (!data && !empty)
         return lf_fail(&call->diag, LF_ERR_ARG, "input %s: no data", info->name);
+    if (!call->bound[index] || (rank > 0 && memcmp(call->extent[index], extents, (size_t)rank * sizeof *extents) != 0))
+        call->learnt = false;
+    call->placed = false;
     call->input[index] = data;
     call->bound[index] = true;
     for (int i = 0; i < rank; i++)
@@ -92,10 +106,17 @@ lf_status lf_call_set_input(lf_call *call, size_t index, int rank, const int64_t
     return LF_OK;
 }
 
-/* Learns the named extents from the inputs, all of which must be bound and agree. */
+static size_t elements(const lf_call *c, lf_node port)
+{
+    return (size_t)lf_shape_count(&lf_at(&c->program->written, port)->shape, c->dims);
+}
+
+/* Learns the named extents from the inputs, all of which must be bound and agree, and what follows from them. */
 static lf_status learn_dims(lf_call *c)
 {
     const lf_graph *g = &c->program->written;
+    if (c->learnt)
+        return LF_OK;
     int32_t from[LF_MAX_SYMBOLS];
     for (int s = 0; s < LF_MAX_SYMBOLS; s++)
         from[s] = -1;
@@ -115,7 +136,16 @@ static lf_status learn_dims(lf_call *c)
             from[s] = i;
         }
     }
-    return lf_graph_check_dims(g, c->dims, &c->diag);
+    lf_status status = lf_graph_check_dims(g, c->dims, &c->diag);
+    if (status != LF_OK)
+        return status;
+    for (int32_t i = 0; i < g->inputs; i++)
+        c->input_count[i] = elements(c, g->input[i]);
+    for (int32_t o = 0; o < g->outputs; o++)
+        c->output_count[o] = elements(c, g->output[o]);
+    c->batch = lf_extent_at(c->program->batch.rows, c->dims);
+    c->learnt = true;
+    return LF_OK;
 }
 
 lf_status lf_call_output_shape(lf_call *call, size_t index, int *rank, int64_t *extents)
@@ -142,10 +172,9 @@ lf_status lf_call_set_output(lf_call *call, size_t index, float *data)
     if (index >= (size_t)call->program->written.outputs)
         return lf_fail(&call->diag, LF_ERR_ARG, "the model has %d outputs, there is no output %zu", (int)call->program->written.outputs, index);
     call->output[index] = data;
+    call->placed = false;
     return LF_OK;
 }
-
-size_t lf_call_elements(const lf_call *c, lf_node port) { return (size_t)lf_shape_count(&lf_at(&c->program->written, port)->shape, c->dims); }
 
 static bool overlap(const float *a, size_t a_count, const float *b, size_t b_count)
 {
@@ -156,18 +185,21 @@ static bool overlap(const float *a, size_t a_count, const float *b, size_t b_cou
 static lf_status check_outputs(lf_call *c)
 {
     const lf_graph *g = &c->program->written;
+    if (c->placed)
+        return LF_OK;
     for (int32_t o = 0; o < g->outputs; o++) {
-        size_t count = lf_call_elements(c, g->output[o]);
+        size_t count = c->output_count[o];
         const char *name = lf_at(g, g->output[o])->name;
         if (!c->output[o] && count > 0)
             return lf_fail(&c->diag, LF_ERR_ARG, "output %s is not bound", name);
         for (int32_t i = 0; i < g->inputs; i++)
-            if (overlap(c->output[o], count, c->input[i], lf_call_elements(c, g->input[i])))
+            if (overlap(c->output[o], count, c->input[i], c->input_count[i]))
                 return lf_fail(&c->diag, LF_ERR_ARG, "output %s overlaps input %s", name, lf_at(g, g->input[i])->name);
         for (int32_t i = 0; i < o; i++)
-            if (overlap(c->output[o], count, c->output[i], lf_call_elements(c, g->output[i])))
+            if (overlap(c->output[o], count, c->output[i], c->output_count[i]))
                 return lf_fail(&c->diag, LF_ERR_ARG, "output %s overlaps output %s", name, lf_at(g, g->output[i])->name);
     }
+    c->placed = true;
     return LF_OK;
 }
 
@@ -212,18 +244,19 @@ lf_status lf_call_sized(lf_call *c, const lf_plan *plan, const int64_t *dims, co
     return LF_OK;
 }
 
-static lf_status reserve_flags(lf_call *c, int64_t batch)
+static lf_status reserve_flags(lf_call *c)
 {
-    if ((size_t)batch > c->flagged_size) {
+    size_t rows = (size_t)c->batch;
+    if (rows > c->flagged_size) {
         free(c->flagged);
         c->flagged_size = 0;
-        c->flagged = malloc((size_t)batch);
+        c->flagged = malloc(rows);
         if (!c->flagged)
             return lf_fail_nomem(&c->diag, "the call");
-        c->flagged_size = (size_t)batch;
+        c->flagged_size = rows;
     }
-    if (batch > 0)
-        memset(c->flagged, 0, (size_t)batch);
+    if (rows > 0)
+        memset(c->flagged, 0, rows);
     return LF_OK;
 }
 
@@ -244,18 +277,17 @@ lf_status lf_call_run(lf_call *call)
         return status;
     const lf_variant *v = p->fused.weights ? &p->fused : &p->exact;
     bool guarded = p->guarded && v == &p->fused;
-    int64_t batch = lf_extent_at(p->batch.rows, c->dims);
     if (guarded)
-        status = reserve_flags(c, batch);
+        status = reserve_flags(c);
     if (status == LF_OK && guarded)
-        status = lf_redo_reserve(c, batch);
+        status = lf_redo_reserve(c);
     if (status == LF_OK)
         status = lf_call_sized(c, v->plan, c->dims, &instance);
     if (status != LF_OK)
         return status;
-    lf_cpu_run(instance, v->weights, c->input, c->output, c->workspace, guarded ? c->flagged : NULL, batch, p->context->pool);
+    lf_cpu_run(instance, v->weights, c->input, c->output, c->workspace, guarded ? c->flagged : NULL, c->batch, p->context->pool);
     if (guarded)
-        lf_redo_rows(c, batch);
+        lf_redo_rows(c);
     return LF_OK;
 }
 

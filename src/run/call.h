@@ -33,7 +33,12 @@ struct lf_call {
     bool *bound;
     int64_t (*extent)[LF_MAX_RANK];
     float **output;               /* one per output, borrowed */
+    /* What is found out about bindings holds until they change: `learnt` until extents do, `placed` until memory does too. */
+    bool learnt;                  /* the next four are of the inputs bound now, and fit the model */
     int64_t dims[LF_MAX_SYMBOLS];
+    int64_t batch;                /* rows */
+    size_t *input_count, *output_count; /* elements of each port */
+    bool placed;                  /* outputs are bound, and overlap nothing */
     lf_sized sized[LF_CALL_SIZES];
     uint64_t clock;
     void *workspace;
@@ -48,12 +53,9 @@ struct lf_call {
 lf_status lf_call_sized(lf_call *call, const lf_plan *plan, const int64_t *dims, const lf_cpu_instance **out);
 
 /* Makes room for rows of this call's extents to be redone. */
-lf_status lf_redo_reserve(lf_call *call, int64_t batch);
+lf_status lf_redo_reserve(lf_call *call);
 /* Redoes the flagged rows as written. Cannot fail once room is reserved. */
-void lf_redo_rows(lf_call *call, int64_t batch);
+void lf_redo_rows(lf_call *call);
 void lf_redo_free(lf_call *call);
-
-/* Elements of a shape at the call's extents. */
-size_t lf_call_elements(const lf_call *call, lf_node port);
 
 #endif

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The pass list. What each pass needs and leaves stands in its header; between any two the graph is verified. */
+#include <stdio.h>
 #include <string.h>
 
 #include "run/handles.h"
@@ -14,6 +15,7 @@ static lf_status check_options(lf_program *p, const lf_options *o)
         return lf_fail(&p->diag, LF_ERR_UNSUPPORTED, "precision %s: only fp32 is built so far", o->precision);
     p->target = strcmp(o->device, "cpu") == 0 ? LF_TARGET_CPU : LF_TARGET_MODEL_ONLY;
     memcpy(p->device, o->device, sizeof p->device);
+    snprintf(p->no_device, sizeof p->no_device, "device %s can be explained but not run here; compile for cpu", p->device);
     for (int i = 0; i < p->written.symbols; i++)
         p->hint[i] = DEFAULT_EXTENT;
     for (int h = 0; h < o->hints; h++) {

@@ -45,6 +45,17 @@ lf_status lf_context_set_threads(lf_context *context, int threads)
     return LF_OK;
 }
 
+lf_status lf_context_set_parallel_for(lf_context *context, lf_parallel_for loop, void *user)
+{
+    if (!context)
+        return LF_ERR_ARG;
+    if (context->pool)
+        return lf_fail(&context->diag, LF_ERR_ARG, "parallel_for: set it before the first program is made");
+    context->loop = loop;
+    context->user = user;
+    return LF_OK;
+}
+
 int lf_context_threads(const lf_context *context)
 {
     if (context && context->threads > 0)
@@ -91,7 +102,9 @@ lf_status lf_context_pool(lf_context *context)
 {
     if (context->pool)
         return LF_OK;
-    if (lf_pool_new(lf_context_threads(context), &context->pool) != LF_OK)
+    if (context->loop && lf_pool_new_loop(lf_context_threads(context), context->loop, context->user, &context->pool) != LF_OK)
+        return lf_fail_nomem(&context->diag, "the caller's loop");
+    if (!context->loop && lf_pool_new(lf_context_threads(context), &context->pool) != LF_OK)
         return lf_fail(&context->diag, LF_ERR_NOMEM, "%d threads could not be started: no memory, or no more are allowed; ask for fewer", lf_context_threads(context));
     return LF_OK;
 }

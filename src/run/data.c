@@ -95,6 +95,7 @@ lf_status lf_program_load_params(lf_program *program, const char *path)
 {
     if (!program)
         return LF_ERR_ARG;
+    lf_program_begin(program);
     if (!path)
         return lf_fail(&program->diag, LF_ERR_ARG, "loading parameters wants a path");
     lf_file file;

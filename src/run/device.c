@@ -196,12 +196,14 @@ static lf_status this_machine(const lf_kern *kern, lf_pool *pool, lf_device *d, 
 {
     cpu_key key = {.isa = kern->isa, .threads = lf_pool_threads(pool)};
     lf_cpu_rates rates = {0};
+    const bool remembers = !lf_pool_is_loop(pool); /* a loop of the caller's may be of any speed, and tells others nothing */
     find_model(key.model, sizeof key.model);
-    if (!load_rates(&key, &rates)) {
+    if (!remembers || !load_rates(&key, &rates)) {
         lf_status status = lf_cpu_measure(kern, pool, &rates, diag);
         if (status != LF_OK)
             return status;
-        save_rates(&key, &rates);
+        if (remembers)
+            save_rates(&key, &rates);
     }
     fill_cpu(&key, kern, &rates, d);
     return LF_OK;

@@ -3,6 +3,8 @@
 #ifndef LF_RUN_HANDLES_H
 #define LF_RUN_HANDLES_H
 
+#include <stdatomic.h>
+
 #include "base/pool.h"
 #include "cpu/cpu.h"
 #include "plan/plan.h"
@@ -11,6 +13,8 @@
 struct lf_context {
     lf_diag diag;
     int threads;          /* 0: one per core */
+    lf_parallel_for loop; /* the caller's, with user, borrowed; NULL: threads of our own */
+    void *user;
     lf_pool *pool;        /* made for the first program; owned */
 };
 
@@ -72,14 +76,20 @@ struct lf_program {
     const char **input_text;    /* one per input: its shape in words, made early because calls in other threads share the arena */
     float **param;              /* one per parameter, owned; NULL until given */
     bool prepared;
-    bool weights_finite;        /* otherwise everything runs as `exact` */
+    /* Why the last call asked for could not be made, NULL since the program was used otherwise. Threads may ask at once, so it points to a text
+     * that stays, and diag is left alone. */
+    _Atomic(const char *) no_call;
+    char no_device[96];         /* such a text: for a device that is not run on */
 };
 
 /* The pass list: copy -> check -> rewrite -> verify -> plan. Needs: program->written, verified. Message in the program. */
 lf_status lf_compile(lf_program *program, const lf_options *options);
 
-/* Starts the threads, once. Message in the context. */
+/* Starts the threads, or takes the caller's loop, once. Message in the context. */
 lf_status lf_context_pool(lf_context *context);
+
+/* Every function of a program but lf_call_new begins so: what is said from here on is in diag. */
+static inline void lf_program_begin(lf_program *program) { atomic_store_explicit(&program->no_call, NULL, memory_order_relaxed); }
 
 /* The elements of a parameter. */
 size_t lf_param_count(const lf_program *program, int32_t index);

@@ -73,7 +73,13 @@ void lf_program_free(lf_program *program)
     free(program);
 }
 
-const char *lf_program_message(const lf_program *program) { return program ? program->diag.text : "no program"; }
+const char *lf_program_message(const lf_program *program)
+{
+    if (!program)
+        return "no program";
+    const char *no_call = atomic_load_explicit(&program->no_call, memory_order_relaxed);
+    return no_call ? no_call : program->diag.text;
+}
 
 /* ---- parameters ---- */
 
@@ -99,10 +105,29 @@ lf_status lf_param_memory(lf_program *p, int32_t index, float **out)
     return *out ? LF_OK : lf_fail(&p->diag, LF_ERR_NOMEM, "no memory for parameter %s", lf_at(&p->written, p->written.param[index])->name);
 }
 
+typedef struct copying {
+    const float *from;
+    float *to;
+    size_t count;
+} copying;
+
+enum { COPIED_AT_ONCE = 1 << 18 }; /* elements */
+
+static void copy_chunk(void *arg, int64_t index, int slot)
+{
+    const copying *c = arg;
+    const size_t at = (size_t)index * COPIED_AT_ONCE, left = c->count - at;
+    const size_t bytes = (left < COPIED_AT_ONCE ? left : COPIED_AT_ONCE) * sizeof *c->to;
+    (void)slot;
+    lf_memory_ready(c->to + at, bytes);
+    memcpy(c->to + at, c->from + at, bytes);
+}
+
 lf_status lf_program_set_param(lf_program *program, const char *name, const float *data, size_t count)
 {
     if (!program)
         return LF_ERR_ARG;
+    lf_program_begin(program);
     if (!name || !data)
         return lf_fail(&program->diag, LF_ERR_ARG, "a parameter wants its name and its values");
     int32_t index = find_param(program, name);
@@ -110,10 +135,10 @@ lf_status lf_program_set_param(lf_program *program, const char *name, const floa
         return lf_fail(&program->diag, LF_ERR_ARG, "the model has no parameter %.128s", name);
     if (count != lf_param_count(program, index))
         return lf_fail(&program->diag, LF_ERR_DATA, "parameter %s has %zu elements, not %zu", name, lf_param_count(program, index), count);
-    float *memory;
-    lf_status status = lf_param_memory(program, index, &memory);
-    if (status == LF_OK)
-        memcpy(memory, data, count * sizeof *data);
+    copying c = {.from = data, .count = count};
+    lf_status status = lf_param_memory(program, index, &c.to);
+    if (status == LF_OK) /* by all threads: most of it is the first touch of fresh memory */
+        lf_pool_run(program->context->pool, (int64_t)((count + COPIED_AT_ONCE - 1) / COPIED_AT_ONCE), copy_chunk, &c);
     return status;
 }
 
@@ -122,6 +147,7 @@ lf_status lf_program_draw_params(lf_program *program, uint64_t seed)
     lf_status status = LF_OK;
     if (!program)
         return LF_ERR_ARG;
+    lf_program_begin(program);
     for (int32_t i = 0; i < program->written.params && status == LF_OK; i++) {
         const lf_node_info *info = lf_at(&program->written, program->written.param[i]);
         int64_t last = info->shape.rank > 0 ? lf_extent_at(info->shape.dim[info->shape.rank - 1], program->hint) : 1;
@@ -153,28 +179,40 @@ static lf_status prepare_variant(lf_program *p, lf_variant *v, bool pack, bool *
     return status;
 }
 
-/* Also of those that the rewritten model has no use for any more: what was rewritten away may have met them. */
-static bool params_finite(const lf_program *p)
+/* Whether the parameters that the rewritten model has no use for any more are finite: what was rewritten away may have met them. */
+static lf_status unused_finite(lf_program *p, bool *finite)
 {
-    int bad = 0;
-    for (int32_t i = 0; i < p->written.params && !bad && p->exact.plan; i++)
-        for (size_t k = 0, count = lf_param_count(p, i); k < count; k++)
-            bad |= !isfinite(p->param[i][k]);
-    return !bad;
+    const lf_plan *plan = p->fused.plan;
+    const lf_graph *g = &p->fused.graph;
+    bool *needed = calloc((size_t)g->count + 1, sizeof *needed);
+    if (!needed)
+        return lf_fail_nomem(&p->diag, "preparing weights");
+    for (int32_t i = 0; i < plan->prepareds; i++)
+        needed[plan->prepared[i]] = true;
+    lf_graph_needed(g, needed);
+    *finite = true;
+    for (int32_t i = 0; i < g->params; i++)
+        if (!needed[g->param[i]])
+            *finite = *finite && lf_cpu_all_finite(p->param[i], (int64_t)lf_param_count(p, i), p->context->pool);
+    free(needed);
+    return LF_OK;
 }
 
 lf_status lf_program_prepare(lf_program *program)
 {
     if (!program)
         return LF_ERR_ARG;
+    lf_program_begin(program);
     lf_program *p = program;
     for (int32_t i = 0; i < p->written.params; i++)
         if (!p->param[i])
             return lf_fail(&p->diag, LF_ERR_DATA, "parameter %s has no values yet", lf_at(&p->written, p->written.param[i])->name);
     drop_weights(p);
-    lf_status status = prepare_variant(p, &p->fused, true, &p->weights_finite);
-    p->weights_finite = p->weights_finite && params_finite(p);
-    if (status == LF_OK && p->exact.plan && !p->weights_finite) {
+    bool finite = true, unused = true; /* asked only where it would make a difference */
+    lf_status status = prepare_variant(p, &p->fused, true, p->exact.plan ? &finite : NULL);
+    if (status == LF_OK && p->exact.plan)
+        status = unused_finite(p, &unused);
+    if (status == LF_OK && !(finite && unused)) {
         /* Folded weights that are not finite need not give what the model gives as written: run it as written. */
         lf_cpu_weights_free(p->fused.weights);
         p->fused.weights = NULL;
@@ -225,6 +263,7 @@ lf_status lf_program_explain(lf_program *program, const int64_t *dims, bool json
 {
     if (!program)
         return LF_ERR_ARG;
+    lf_program_begin(program);
     if (!out)
         return lf_fail(&program->diag, LF_ERR_ARG, "explaining wants a place for the text");
     *out = NULL;
