@@ -2,7 +2,35 @@
 /* Preparing weights: the ways around lf_eval give what it gives, and every parameter is looked at for what is not finite. */
 #include "cpu_support.h"
 
+#include <errno.h>
+
 #include "cpu/parts.h"
+
+/* ---- memory that runs out ---- */
+
+static long allocations_left = -1; /* -1: no end to them */
+
+static bool may_allocate(void)
+{
+    return allocations_left < 0 || allocations_left-- > 0;
+}
+
+void *__real_calloc(size_t count, size_t size);
+int __real_posix_memalign(void **out, size_t alignment, size_t size);
+void *__wrap_calloc(size_t count, size_t size);
+int __wrap_posix_memalign(void **out, size_t alignment, size_t size);
+
+void *__wrap_calloc(size_t count, size_t size)
+{
+    return may_allocate() ? __real_calloc(count, size) : NULL;
+}
+
+int __wrap_posix_memalign(void **out, size_t alignment, size_t size)
+{
+    return may_allocate() ? __real_posix_memalign(out, alignment, size) : ENOMEM;
+}
+
+/* ---- pools ---- */
 
 enum { POOLS = 4, ROWS = 90, COLUMNS = 2500 };
 
@@ -55,6 +83,8 @@ static void summed_free(rig *r, summed *s)
     free(s->bound);
     free(s->sums);
 }
+
+/* ---- sums ---- */
 
 #define SUMS "param w f32[90, 2500]\nparam v f32[9, 10, 50, 50]\nparam few f32[3, 5]\nparam line f32[100000]\n"           \
     "s = sum(w, dim=0)\nm = mean(w, dim=0, keepdim=true)\ncut = reshape(w, [9, 10, 2500])\nc = sum(cut, dim=[0, 1])\n"  \
@@ -127,13 +157,15 @@ static void sums_see_what_is_not_finite(void **state)
     rig_close(&r);
 }
 
+#define MEAN "input x f32[B, 2500]\nparam w f32[90, 2500]\nparam b f32[90]\nv = mean(w, dim=0, keepdim=true)\n"       \
+    "c = mean(b, dim=0, keepdim=true)\na = linear(x, v, c)\nreturn a\n"
+
 /* What narrow products read is the double itself: a parameter's, a sum's, either way round, bias or none. */
 static void narrow_weights_are_not_rounded(void **state)
 {
     (void)state;
     static const char *const texts[] = {
-        "input x f32[B, 2500]\nparam w f32[90, 2500]\nparam b f32[90]\nv = mean(w, dim=0, keepdim=true)\nc = mean(b, dim=0, keepdim=true)\n"
-        "a = linear(x, v, c)\nreturn a\n",
+        MEAN,
         "input x f32[B, 300]\nparam w f32[300, 4]\nparam s f32[4]\nv = mul(w, s)\na = matmul(x, v)\nreturn a\n",
         "input x f32[B, 300]\nparam w f32[5, 300]\na = linear(x, w)\nreturn a\n",
         "input x f32[B, 300]\nparam w f32[300, 3]\na = matmul(x, w)\nreturn a\n",
@@ -164,9 +196,31 @@ static void narrow_weights_are_not_rounded(void **state)
         }
 }
 
+/* Any allocation may fail, sums of large parameters among them: it is said, and nothing is left behind. */
+static void memory_runs_out(void **state)
+{
+    (void)state;
+    rig r;
+    rig_open(&r, MEAN, true, lf_kern_at(0));
+    lf_status status = LF_ERR_NOMEM;
+    for (long n = 0; status != LF_OK; n++, cases++) {
+        lf_cpu_weights *w = r.weights;
+        bool finite;
+        allocations_left = n;
+        status = lf_cpu_weights_new(r.plan, r.kern, (const float *const *)r.param, true, NULL, &finite, &w, &r.diag);
+        bool ran_out = allocations_left < 0;
+        allocations_left = -1;
+        assert_int_equal(status, ran_out ? LF_ERR_NOMEM : LF_OK);
+        assert_true(ran_out ? !w && strstr(r.diag.text, "out of memory") : finite);
+        lf_cpu_weights_free(w);
+    }
+    assert_true(cases > 10);
+    rig_close(&r);
+}
+
 int main(void)
 {
 #define TEST(f) cmocka_unit_test_setup_teardown(f, begin, some_ran)
-    const struct CMUnitTest tests[] = {TEST(sums_are_evals), TEST(sums_see_what_is_not_finite), TEST(narrow_weights_are_not_rounded)};
+    const struct CMUnitTest tests[] = {TEST(sums_are_evals), TEST(sums_see_what_is_not_finite), TEST(narrow_weights_are_not_rounded), TEST(memory_runs_out)};
     return cmocka_run_group_tests_name("weights", tests, make_pools, free_pools);
 }
