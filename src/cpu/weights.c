@@ -286,6 +286,7 @@ static void pack_run(void *arg, int64_t index, int slot)
     const int64_t n = lf_min64(LF_STRIP, p->n - col), k = lf_min64(depth, p->k - k0);
     float *to = p->to + index / runs * lf_runs_floats(p->kern->w_floats, LF_STRIP, p->k) +
                 index % runs * p->kern->w_floats(n, depth);
+    lf_memory_ready(to, (size_t)p->kern->w_floats(n, k) * sizeof *to);
     if (p->is_kn)
         p->kern->pack_w(n, k, p->from + k0 * p->n + col, p->n, true, to);
     else
