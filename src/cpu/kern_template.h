@@ -26,8 +26,6 @@
 #define UNROLL _Pragma("GCC unroll 32")
 #endif
 
-#define NEVER_INLINE __attribute__((noinline))
-
 #include "cpu/kern_product.h"
 
 /* Half as many lanes, in double precision. */
