@@ -56,6 +56,8 @@
     DEFINE_MAP(name, __VA_ARGS__)                                                                                    \
     DEFINE_LOOP(map_one_##name, ONE_Y_Z, NOTHING, OWN_OR(OWN_##name, (__VA_ARGS__)))
 
+DEFINE_LOOP(mul_then_add, , EVERY_Y_Z, x * y + z)
+
 #define DEFINE_LEAF(name, ...)
 #define DEFINE_PRODUCT(name, ...)
 #define DEFINE_POINTWISE DEFINE_MAPS

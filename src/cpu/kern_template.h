@@ -113,6 +113,7 @@ const lf_kern PASTE(lf_kern_, KERN_ISA) = {
 #include "ir/ops.def"
 #undef LF_OP
     },
+    .mul_add = mul_then_add,
     .spread = spread,
     .stream = stream_strip,
     .stream_end = stream_end,
