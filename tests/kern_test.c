@@ -444,6 +444,28 @@ static void one_number_is_many(void **state)
             }
 }
 
+/* mul and add at once, with their bits. */
+static void mul_add_is_both(void **state)
+{
+    (void)state;
+    static float x[ELEMENTS], y[ELEMENTS], z[ELEMENTS];
+    const float attr[3] = {1.0f, 0.0f, 0.0f};
+    draw_arguments(x, y, z);
+    for (size_t t = 0; lf_kern_at(t); t++)
+        for (int i = 0; i + LONGEST <= ELEMENTS; i += 9) {
+            const int n = i % LONGEST;
+            float both[LONGEST + GUARD], out[LONGEST];
+            rig_fill(both, LONGEST + GUARD);
+            lf_kern_at(t)->map[LF_OP_mul](n, x + i, y + i, NULL, NULL, out);
+            lf_kern_at(t)->map[LF_OP_add](n, out, z + i, NULL, attr, out);
+            lf_kern_at(t)->mul_add(n, x + i, y + i, z + i, NULL, both);
+            for (int k = 0; k < n; k++, cases++)
+                assert_true(rig_bits(out[k]) == rig_bits(both[k]) || (isnan(out[k]) && isnan(both[k])));
+            for (int k = n; k < LONGEST + GUARD; k++)
+                assert_true(rig_is_poison(both[k]));
+        }
+}
+
 /* The other expressions, of elements and statistics, against themselves in double precision. */
 #define sel(p, u, v) ((p) ? (u) : (v))
 #define LF_OP(name, kind, monoid, laws, flops, tolerance, signature, ...)                                              \
@@ -492,7 +514,8 @@ int main(void)
 #define TEST(f) cmocka_unit_test_setup_teardown(f, begin, some_ran)
     const struct CMUnitTest tests[] = {
         TEST(tables_are_whole), TEST(multiply_is_a_product), TEST(multiply_keeps_rows_apart),
-        TEST(dot_is_a_product), TEST(maps_are_the_ops),  TEST(maps_are_their_expressions), TEST(one_number_is_many),
+        TEST(dot_is_a_product), TEST(maps_are_the_ops),      TEST(maps_are_their_expressions),
+        TEST(one_number_is_many), TEST(mul_add_is_both),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

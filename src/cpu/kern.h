@@ -60,6 +60,9 @@ typedef struct lf_kern {
      * once. NULL for ops that are never of several values. */
     void (*map_one[LF_OP_COUNT])(int64_t n, const float *x, const float *y, const float *z, const float *attr, float *out);
 
+    /* The same for x * y + z, rounded as mul and add would. */
+    void (*mul_add)(int64_t n, const float *x, const float *y, const float *z, const float *attr, float *out);
+
     /* For i < rows: state[i][..] = the monoid's fold of x[i * ldx + 0..n), 0 <= n <= LF_STRIP, in an order fixed by n alone. state:
      * [rows][lf_monoid_row(m)->states]. */
     void (*fold[LF_MONOID_COUNT])(int64_t rows, int64_t n, const float *x, int64_t ldx, float *state);

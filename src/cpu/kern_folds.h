@@ -8,59 +8,45 @@ enum { SUMS = 32, SUM_VECS = SUMS / KERN_LANES }; /* so that some additions are 
 
 /* ---- column form ---- */
 
+/* The vector at i into the states at i. (kern_maps.h: WHOLE, REST.) */
+#define PUT_VECTOR(GET, SET, states, PUT)                                                                            \
+    do {                                                                                                             \
+        const vec x = GET(xs);                                                                                       \
+        vec s0 = GET(state), s1 = {0}, s2 = {0};                                                                     \
+        if (states > 1)                                                                                              \
+            s1 = GET(state + lds);                                                                                   \
+        if (states > 2)                                                                                              \
+            s2 = GET(state + 2 * lds);                                                                               \
+        PUT                                                                                                          \
+        SET(state, s0);                                                                                              \
+        if (states > 1)                                                                                              \
+            SET(state + lds, s1);                                                                                    \
+        if (states > 2)                                                                                              \
+            SET(state + 2 * lds, s2);                                                                                \
+    } while (0)
+#define SET_WHOLE(to, v) store(to + i, v)
+#define SET_REST(to, v) store_some(n - i, to + i, v)
+
 #define number vec
 #define LF_MONOID(name, states, results, flops, identity, PUT, ...)                                                  \
-    /* n: a multiple of KERN_LANES. Not inlined for the same reason as maps. */                                      \
-    static NEVER_INLINE void put_whole_##name(int64_t n, const float *xs, float *state, int64_t lds)                 \
+    static void put_##name(int64_t n, const float *xs, float *state, int64_t lds)                                    \
     {                                                                                                                \
-        for (int64_t j = 0; j < n; j += KERN_LANES) {                                                                \
-            const vec x = load(xs + j);                                                                              \
-            vec s0 = load(state + j), s1 = {0}, s2 = {0};                                                            \
-            if (states > 1)                                                                                          \
-                s1 = load(state + lds + j);                                                                          \
-            if (states > 2)                                                                                          \
-                s2 = load(state + 2 * lds + j);                                                                      \
-            PUT                                                                                                      \
-            store(state + j, s0);                                                                                    \
-            if (states > 1)                                                                                          \
-                store(state + lds + j, s1);                                                                          \
-            if (states > 2)                                                                                          \
-                store(state + 2 * lds + j, s2);                                                                      \
-        }                                                                                                            \
-    }                                                                                                                \
-    static void put_##name(int64_t n, const float *xs, float *state, int64_t lds)                                      \
-    {                                                                                                                \
-        put_strip(put_whole_##name, states, n, xs, state, lds);                                                      \
+        assert(n >= 0 && n <= LF_STRIP && lds >= n);                                                                 \
+        int64_t i = 0;                                                                                               \
+        for (; i + KERN_LANES <= n; i += KERN_LANES)                                                                 \
+            PUT_VECTOR(WHOLE, SET_WHOLE, states, PUT);                                                               \
+        if (i < n)                                                                                                   \
+            PUT_VECTOR(REST, SET_REST, states, PUT);                                                                 \
     }
-
-typedef void put_fn(int64_t n, const float *xs, float *state, int64_t lds);
-
-/* Contract: kern.h's put. Whole vectors, then the rest in a copy made whole. */
-static inline void put_strip(put_fn *whole_vectors, int states, int64_t n, const float *xs, float *state, int64_t lds)
-{
-    assert(n >= 0 && n <= LF_STRIP && lds >= n);
-    const int64_t rest = n % KERN_LANES, whole = n - rest;
-    whole_vectors(whole, xs, state, lds);
-    if (rest > 0) {
-        float last_x[KERN_LANES], last[3 * KERN_LANES];
-        store(last_x, load_some(rest, xs + whole, 0.0f));
-        for (int s = 0; s < states; s++)
-            store(last + s * KERN_LANES, load_some(rest, state + s * lds + whole, 0.0f));
-        whole_vectors(KERN_LANES, last_x, last, KERN_LANES);
-        for (int s = 0; s < states; s++)
-            store_some(rest, state + s * lds + whole, load(last + s * KERN_LANES));
-    }
-}
-
 #include "ir/monoids.def"
 #undef LF_MONOID
 #undef number
 
 /* ---- in lanes ---- */
 
-/* DO, once for each vector x of xs[0..n) with sum number v; `rest` in lanes past the end, DO then changes nothing. in: lanes that are
+/* DO, once for each vector x of xs[0..n) with sum number v; FILL in lanes past the end, DO then changes nothing. in: lanes that are
  * not past it. */
-#define FOR_VECTORS(REST, DO)                                                                                        \
+#define FOR_VECTORS(FILL, DO)                                                                                        \
     do {                                                                                                             \
         int64_t i_ = 0;                                                                                              \
         for (; i_ + SUMS <= n; i_ += SUMS) {                                                                         \
@@ -75,7 +61,7 @@ static inline void put_strip(put_fn *whole_vectors, int states, int64_t n, const
         UNROLL                                                                                                       \
         for (int v = 0; v < SUM_VECS; v++, i_ += KERN_LANES)                                                         \
             if (i_ < n) {                                                                                            \
-                const vec x = n - i_ < KERN_LANES ? load_some(n - i_, xs + i_, (REST)) : load(xs + i_);              \
+                const vec x = n - i_ < KERN_LANES ? load_some(n - i_, xs + i_, (FILL)) : load(xs + i_);              \
                 const int64_t in = n - i_ < KERN_LANES ? n - i_ : KERN_LANES;                                        \
                 (void)in;                                                                                            \
                 DO                                                                                                   \

@@ -14,73 +14,49 @@
 #define OWN_instance_norm OWN_layer_norm
 #define OWN_batch_norm OWN_layer_norm
 #define OWN_rms_norm ~, quotient(x, sqrt(y + a))
-/* Fused by name: a compiler that finds a * y the same for all of a strip would not. */
+/* Rounded once. */
 #define OWN_add ~, sel(a == 1.0f, x + y, mul_add(wide(a), y, x))
 #define OWN_sub ~, sel(a == 1.0f, x - y, mul_add(wide(-a), y, x))
 #define SECOND(first, second, ...) second
 #define SECOND_OF(...) SECOND(__VA_ARGS__)
 #define OWN_OR(own, other) SECOND_OF(own, other, ~)
 
-/* BEFORE, INSIDE: where y and z are loaded. n: a multiple of KERN_LANES. Never inlined: of two copies a compiler may fuse a
- * multiplication and an addition in one and not in the other. */
+/* Contract: kern.h's map. BEFORE, INSIDE: where y and z are loaded. Whole vectors, then the rest. */
 #define DEFINE_LOOP(name, BEFORE, INSIDE, EXPRESSION)                                                                \
-    static NEVER_INLINE void name(int64_t n, const float *xs, const float *ys, const float *zs, const float *attr,   \
-                                  float *out)                                                                        \
+    static void name(int64_t n, const float *xs, const float *ys, const float *zs, const float *attr, float *out)    \
     {                                                                                                                \
+        static const float zeros[3] = {0};                                                                           \
+        assert(n >= 0 && n <= LF_STRIP);                                                                             \
+        ys = ys ? ys : xs, zs = zs ? zs : xs, attr = attr ? attr : zeros;                                            \
         const float a = attr[0], b = attr[1], c = attr[2];                                                           \
         (void)a, (void)b, (void)c;                                                                                   \
         BEFORE                                                                                                       \
-        for (int64_t i = 0; i < n; i += KERN_LANES) {                                                                \
-            const vec x = load(xs + i);                                                                              \
-            INSIDE(void) x, (void)y, (void)z;                                                                        \
+        int64_t i = 0;                                                                                               \
+        for (; i + KERN_LANES <= n; i += KERN_LANES) {                                                               \
+            const vec x = WHOLE(xs);                                                                                 \
+            INSIDE(WHOLE)(void) x, (void)y, (void)z;                                                                 \
             store(out + i, EXPRESSION);                                                                              \
         }                                                                                                            \
+        if (i < n) {                                                                                                 \
+            const vec x = REST(xs);                                                                                  \
+            INSIDE(REST)(void) x, (void)y, (void)z;                                                                  \
+            store_some(n - i, out + i, EXPRESSION);                                                                  \
+        }                                                                                                            \
     }
-#define NOTHING
-#define EVERY_Y_Z const vec y = load(ys + i), z = load(zs + i);
+#define WHOLE(from) load(from + i)
+#define REST(from) load_some(n - i, from + i, 1.0f)
+#define NOTHING(how)
+#define EVERY_Y_Z(how) const vec y = how(ys), z = how(zs);
 #define ONE_Y_Z const vec y = wide(ys[0]), z = wide(zs[0]);
 
-#define DEFINE_MAP(name, ...)                                                                                        \
-    DEFINE_LOOP(map_whole_##name, NOTHING, EVERY_Y_Z, OWN_OR(OWN_##name, (__VA_ARGS__)))                             \
-    static void map_##name(int64_t n, const float *xs, const float *ys, const float *zs, const float *attr, float *out) \
-    {                                                                                                                \
-        map_strip(map_whole_##name, false, n, xs, ys, zs, attr, out);                                                \
-    }
+#define DEFINE_MAP(name, ...) DEFINE_LOOP(map_##name, , EVERY_Y_Z, OWN_OR(OWN_##name, (__VA_ARGS__)))
 
 /* Ops that may be of several values: also where all but the first are one number each. */
 #define DEFINE_MAPS(name, ...)                                                                                       \
     DEFINE_MAP(name, __VA_ARGS__)                                                                                    \
-    DEFINE_LOOP(map_one_whole_##name, ONE_Y_Z, NOTHING, OWN_OR(OWN_##name, (__VA_ARGS__)))                           \
-    static void map_one_##name(int64_t n, const float *xs, const float *ys, const float *zs, const float *attr,      \
-                               float *out)                                                                           \
-    {                                                                                                                \
-        map_strip(map_one_whole_##name, true, n, xs, ys, zs, attr, out);                                             \
-    }
+    DEFINE_LOOP(map_one_##name, ONE_Y_Z, NOTHING, OWN_OR(OWN_##name, (__VA_ARGS__)))
 
-typedef void map_fn(int64_t n, const float *xs, const float *ys, const float *zs, const float *attr, float *out);
-
-/* Contract: kern.h's map, or with `same` map_one. Whole vectors, then the rest in a copy made whole. */
-static inline void map_strip(map_fn *whole_vectors, bool same, int64_t n, const float *xs, const float *ys,
-                             const float *zs, const float *attr, float *out)
-{
-    static const float zeros[3] = {0};
-    assert(n >= 0 && n <= LF_STRIP);
-    const int64_t rest = n % KERN_LANES, whole = n - rest;
-    ys = ys ? ys : xs, zs = zs ? zs : xs, attr = attr ? attr : zeros;
-    if (whole > 0)
-        whole_vectors(whole, xs, ys, zs, attr, out);
-    if (rest > 0) {
-        float last[3][KERN_LANES];
-        store(last[0], load_some(rest, xs + whole, 1.0f));
-        if (!same) {
-            store(last[1], load_some(rest, ys + whole, 1.0f));
-            store(last[2], load_some(rest, zs + whole, 1.0f));
-            ys = last[1], zs = last[2];
-        }
-        whole_vectors(KERN_LANES, last[0], ys, zs, attr, last[0]);
-        store_some(rest, out + whole, load(last[0]));
-    }
-}
+DEFINE_LOOP(mul_then_add, , EVERY_Y_Z, x * y + z)
 
 #define DEFINE_LEAF(name, ...)
 #define DEFINE_PRODUCT(name, ...)

@@ -26,8 +26,6 @@
 #define UNROLL _Pragma("GCC unroll 32")
 #endif
 
-#define NEVER_INLINE __attribute__((noinline))
-
 #include "cpu/kern_product.h"
 
 /* Half as many lanes, in double precision. */
@@ -115,6 +113,7 @@ const lf_kern PASTE(lf_kern_, KERN_ISA) = {
 #include "ir/ops.def"
 #undef LF_OP
     },
+    .mul_add = mul_then_add,
     .spread = spread,
     .stream = stream_strip,
     .stream_end = stream_end,

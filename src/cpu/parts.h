@@ -78,6 +78,7 @@ typedef struct lf_step_at {
     int32_t spread_reg; /* the register it is spread into; -1: nobody asks for that */
     int32_t to;         /* the store in whose memory it is computed; -1: none */
     bool packed;        /* LOAD: rows lie side by side, as in a strip of several of them */
+    bool joined;        /* part of a later step: nothing is left to do */
     lf_reach from;
     float number;
     void (*map)(int64_t n, const float *x, const float *y, const float *z, const float *attr, float *out);

@@ -65,6 +65,51 @@ static bool is_one(const lf_step_at *arg, const lf_step_at *op)
     return op->level != LF_ONCE && (arg->level == LF_ONCE || (arg->level == LF_PER_ROW && op->level == LF_PER_ELEMENT));
 }
 
+static bool is_fed(const phasing *f, const lf_stat *stat)
+{
+    return stat->phase == f->index && stat->step >= 0;
+}
+
+static bool is_stored(const lf_phase *plan, int32_t step)
+{
+    for (int32_t i = 0; i < plan->stores; i++)
+        if (plan->store[i].step == step)
+            return true;
+    return false;
+}
+
+static int32_t uses_of(const phasing *f, int32_t step)
+{
+    int32_t uses = is_stored(f->plan, step);
+    for (int32_t i = 0; i < f->plan->steps; i++)
+        for (int k = 0; k < 3; k++)
+            uses += f->plan->step[i].kind == LF_STEP_OP && f->plan->step[i].arg[k] == step;
+    for (int32_t i = 0; i < f->plan->watches; i++)
+        uses += f->plan->watch[i] == step;
+    for (int32_t i = 0; i < f->group->stats; i++)
+        uses += is_fed(f, &f->group->stat[i]) && f->group->stat[i].step == step;
+    return uses;
+}
+
+/* A weight and a bias for each column, as norms have them, are taken together: x * y + z where a mul would come and then an add,
+ * which is the only one to use it. */
+static bool join_mul(const phasing *f, int32_t index)
+{
+    lf_phase_at *p = f->p;
+    const lf_step *plan = &f->plan->step[index], *mul = plan->arg[0] >= 0 ? &f->plan->step[plan->arg[0]] : NULL;
+    lf_step_at *s = &p->step[index];
+    if (plan->op != LF_OP_add || plan->attr[0] != 1.0 || !mul || p->step[plan->arg[0]].kind != LF_STEP_OP ||
+        mul->op != LF_OP_mul || uses_of(f, plan->arg[0]) > 1 || p->step[mul->arg[0]].level != LF_PER_ELEMENT ||
+        p->step[mul->arg[1]].level != LF_PER_STRIP || p->step[plan->arg[1]].level != LF_PER_STRIP)
+        return false;
+    p->step[plan->arg[0]].joined = true;
+    s->map = f->instance->kern->mul_add;
+    s->arg[0] = (lf_use){mul->arg[0], false};
+    s->arg[1] = (lf_use){mul->arg[1], false};
+    s->arg[2] = (lf_use){plan->arg[1], false};
+    return true;
+}
+
 /* One number as second and third argument goes as it is, where the rows of a strip have it in common; otherwise it is
  * spread. */
 static void give_arguments(const phasing *f, int32_t index)
@@ -93,11 +138,6 @@ static void give_arguments(const phasing *f, int32_t index)
     assert(s->map);
 }
 
-static bool is_fed(const phasing *f, const lf_stat *stat)
-{
-    return stat->phase == f->index && stat->step >= 0;
-}
-
 static bool give_uses(const phasing *f, lf_arena *arena)
 {
     lf_phase_at *p = f->p;
@@ -105,7 +145,7 @@ static bool give_uses(const phasing *f, lf_arena *arena)
     if (!p->watch)
         return false;
     for (int32_t i = 0; i < p->steps; i++)
-        if (p->step[i].kind == LF_STEP_OP)
+        if (p->step[i].kind == LF_STEP_OP && !join_mul(f, i))
             give_arguments(f, i);
     for (int32_t i = 0; i < p->stores; i++)
         p->store[i].value = whole(p, f->plan->store[i].step);
@@ -128,14 +168,6 @@ static bool is_packed(const lf_phase_at *p, const lf_reach *r)
         return false;
     return p->width == 1 ? r->row.form == LF_FORM_CONTIGUOUS
                          : r->col.form == LF_FORM_CONTIGUOUS && r->row.rank == 1 && r->row.stride[0] == p->width;
-}
-
-static bool is_stored(const lf_phase *plan, int32_t step)
-{
-    for (int32_t i = 0; i < plan->stores; i++)
-        if (plan->store[i].step == step)
-            return true;
-    return false;
 }
 
 /* Does the step read what waits in an output's memory? */
@@ -236,10 +268,11 @@ static void find_last_uses(const phasing *f, int32_t *last)
 {
     const lf_phase *plan = f->plan;
     for (int32_t i = 0; i < plan->steps; i++) {
+        const lf_step_at *s = &f->p->step[i];
         last[i] = i;
         for (int k = 0; k < 3; k++)
-            if (plan->step[i].kind == LF_STEP_OP && plan->step[i].arg[k] >= 0)
-                last[plan->step[i].arg[k]] = i;
+            if (s->kind == LF_STEP_OP && s->arg[k].step >= 0)
+                last[s->arg[k].step] = i;
     }
     for (int32_t i = 0; i < plan->stores; i++)
         last[plan->store[i].step] = plan->steps;
@@ -258,7 +291,7 @@ static void give_registers(const phasing *f, const int32_t *last, int32_t *idle)
     int32_t idles = 0;
     for (int32_t i = 0; i < p->steps; i++) {
         lf_step_at *s = &p->step[i];
-        s->reg = in_place(f, i) || s->to >= 0 ? -1 : 0;
+        s->reg = in_place(f, i) || s->joined || s->to >= 0 ? -1 : 0;
         if (s->reg == 0 && s->level != LF_PER_ELEMENT)
             s->reg = p->registers++;
         p->columns = p->columns || s->level == LF_PER_STRIP;
@@ -288,19 +321,6 @@ static bool is_row(const lf_phase_at *p, int32_t step)
 {
     return step >= 0 && p->step[step].kind == LF_STEP_LOAD && p->step[step].level == LF_PER_STRIP &&
            p->step[step].from.col.form == LF_FORM_CONTIGUOUS;
-}
-
-static int32_t uses_of(const phasing *f, int32_t step)
-{
-    int32_t uses = is_stored(f->plan, step);
-    for (int32_t i = 0; i < f->plan->steps; i++)
-        for (int k = 0; k < 3; k++)
-            uses += f->plan->step[i].kind == LF_STEP_OP && f->plan->step[i].arg[k] == step;
-    for (int32_t i = 0; i < f->plan->watches; i++)
-        uses += f->plan->watch[i] == step;
-    for (int32_t i = 0; i < f->group->stats; i++)
-        uses += is_fed(f, &f->group->stat[i]) && f->group->stat[i].step == step;
-    return uses;
 }
 
 /* The first thing most products want is a bias. The product adds it while its sums are in registers: then the step that

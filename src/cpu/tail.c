@@ -165,6 +165,8 @@ static void steps_of_elements(const tail *t, const strip *at)
 {
     for (int32_t i = 0; i < t->phase->steps; i++) {
         const lf_step_at *s = &t->phase->step[i];
+        if (s->joined)
+            continue;
         if (s->level == LF_PER_ELEMENT)
             step_of_elements(t, i, at);
         else if (s->level == LF_PER_ROW && s->spread_reg >= 0)
