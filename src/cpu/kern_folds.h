@@ -44,8 +44,8 @@ enum { SUMS = 32, SUM_VECS = SUMS / KERN_LANES }; /* so that some additions are 
 
 /* ---- in lanes ---- */
 
-/* DO, once for each vector x of xs[0..n) with sum number v; FILL in lanes past the end, DO then changes nothing. in: lanes that are
- * not past it. */
+/* DO, once for each vector x of xs[0..n) with sum number v; FILL in lanes past the end, DO then changes
+ * nothing. in: lanes that are not past it. */
 #define FOR_VECTORS(FILL, DO)                                                                                        \
     do {                                                                                                             \
         int64_t i_ = 0;                                                                                              \

@@ -24,9 +24,10 @@ typedef VECTOR_OF(uint32_t) uvec; /* to calculate with bits: no overflow */
 typedef float vec_anywhere __attribute__((vector_size(KERN_LANES * sizeof(float)), aligned(sizeof(float)), may_alias));
 
 /* ---- what each machine has an instruction for ----
- * mul_add: u * v + w, rounded once where HAS_FMA, otherwise twice; mul_add_wide: the same in double precision.  least: u < v ? u : v, greatest: u > v ? u : v; so a NaN
- * in v comes out, on some machines one in u too. scale: u * 2^n, n whole, |n| <= 250, rounded once.
- * evens_odds: lanes 0, 2, ... of u, then lanes 1, 3, ... of v. load_at: KERN_LANES floats, `stride` apart. stream: to memory past the caches, to: aligned. */
+ * mul_add: u * v + w, rounded once where HAS_FMA, otherwise twice; mul_add_wide: the same in double precision. least: u < v
+ * ? u : v, greatest: u > v ? u : v; so a NaN in v comes out, on some machines one in u too. scale: u * 2^n, n whole, |n| <=
+ * 250, rounded once. evens_odds: lanes 0, 2, ... of u, then lanes 1, 3, ... of v. load_at: KERN_LANES floats, `stride` apart.
+ * stream: to memory past the caches, to: aligned. */
 #if KERN_LANES == 16 && defined(__AVX512F__)
 #define HAS_FMA 1
 #define HAS_SCALE 1
