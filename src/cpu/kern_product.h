@@ -65,22 +65,29 @@ static void pack_w(int64_t n, int64_t k, const float *from, int64_t ld, bool is_
 
 /* ---- a tile ---- */
 
-/* Adds k products to the sums of m rows, and asks for a panel of w's size at `ahead` on the way, unless NULL: what is
- * far away must be asked for long before, and a little at a time. m is a number once this is inlined. */
-static inline __attribute__((always_inline)) void run_of_tile(const int m, int64_t k, const float *a, const float *b,
-                                                              const float *ahead, vec (*sum)[KERN_NV])
+/* What is far away must be asked for long before, and a little at a time: while a tile is summed, as much as its panel of w
+ * holds. Into the second-level cache what comes after many tiles; into the first what comes next, where w is read
+ * once and reading it is all there is to wait for. */
+typedef enum asking { ASK_NOTHING, ASK_FOR_LATER, ASK_FOR_NEXT } asking;
+enum { NEXT_FLOATS = 4096 }; /* ahead of b, where next: 16 KB are under way while memory answers, and a third of an L1 */
+
+/* Adds k products to the sums of m rows, and asks for what lies at `ahead`. m and what are numbers once this is inlined. */
+static inline __attribute__((always_inline)) void run_of_tile(const int m, const asking what, int64_t k, const float *a,
+                                                              const float *b, const float *ahead, vec (*sum)[KERN_NV])
 {
     for (; k > 0; k--, a += m, b += KERN_NR) {
         vec column[KERN_NV];
         UNROLL
         for (int v = 0; v < KERN_NV; v++)
             column[v] = *(const vec *)(b + v * KERN_LANES);
-        if (ahead) {
-            UNROLL
-            for (int at = 0; at < KERN_NR; at += LINE)
+        UNROLL
+        for (int at = 0; at < KERN_NR; at += LINE) {
+            if (what == ASK_FOR_LATER)
                 __builtin_prefetch(ahead + at, 0, 2);
-            ahead += KERN_NR;
+            if (what == ASK_FOR_NEXT)
+                __builtin_prefetch(ahead + at, 0, 3);
         }
+        ahead = what == ASK_NOTHING ? ahead : ahead + KERN_NR;
         UNROLL
         for (int i = 0; i < m; i++) {
             UNROLL
@@ -100,7 +107,7 @@ typedef struct target {
 
 /* a: [k][m], b: [k][KERN_NR]. */
 static inline __attribute__((always_inline)) void tile(const int m, int64_t k, const float *a, const float *b,
-                                                       const target *t, const float *ahead)
+                                                       const target *t, asking what, const float *ahead)
 {
     vec sum[KERN_MR][KERN_NV];
     UNROLL
@@ -109,10 +116,11 @@ static inline __attribute__((always_inline)) void tile(const int m, int64_t k, c
         for (int v = 0; v < KERN_NV; v++)
             sum[i][v] = (vec){0};
     }
-    if (ahead)
-        run_of_tile(m, k, a, b, ahead, sum);
-    else
-        run_of_tile(m, k, a, b, NULL, sum);
+    switch (what) {
+    case ASK_NOTHING: run_of_tile(m, ASK_NOTHING, k, a, b, NULL, sum); break;
+    case ASK_FOR_LATER: run_of_tile(m, ASK_FOR_LATER, k, a, b, ahead, sum); break;
+    case ASK_FOR_NEXT: run_of_tile(m, ASK_FOR_NEXT, k, a, b, ahead, sum); break;
+    }
     UNROLL
     for (int i = 0; i < m; i++) {
         UNROLL
@@ -124,13 +132,14 @@ static inline __attribute__((always_inline)) void tile(const int m, int64_t k, c
     }
 }
 
-static void tile_of(int64_t m, int64_t k, const float *a, const float *b, const target *t, const float *ahead)
+static void tile_of(int64_t m, int64_t k, const float *a, const float *b, const target *t, asking what,
+                    const float *ahead)
 {
     switch (m) {
 #define TILE(rows)                                                                                                   \
     case rows:                                                                                                       \
         if (rows <= KERN_MR)                                                                                         \
-            tile(rows, k, a, b, t, ahead);                                                                           \
+            tile(rows, k, a, b, t, what, ahead);                                                                     \
         return;
         TILE(1) TILE(2) TILE(3) TILE(4) TILE(5) TILE(6) TILE(7) TILE(8)
         TILE(9) TILE(10) TILE(11) TILE(12) TILE(13) TILE(14) TILE(15) TILE(16)
@@ -162,7 +171,8 @@ static void pack_x(int64_t rows, int64_t k, const float *from, int64_t ld, float
     }
 }
 
-/* While the first rows meet a panel of w, the next panel is asked for; then, bit by bit, the next run of x. */
+/* While the first rows meet a panel of w, the next panel is asked for; then, bit by bit, the next run of x. Where there are
+ * only the first, w as it follows, run after run. */
 static void multiply(const lf_multiply *p)
 {
     assert(p->k >= 1 && p->k <= LF_KBLOCK && p->n >= 1 && p->n <= LF_STRIP && p->rows >= 1);
@@ -171,7 +181,7 @@ static void multiply(const lf_multiply *p)
     float last[KERN_NR] = {0}; /* of a bias that ends inside a panel */
     for (int64_t col = 0; col < p->n; col += KERN_NR) {
         const float *w = p->w + col * p->k;
-        const float *ahead = col + KERN_NR < p->n ? w + panel_floats : p->next_w;
+        const float *ahead = p->rows <= KERN_MR ? w + NEXT_FLOATS : col + KERN_NR < p->n ? w + panel_floats : p->next_w;
         const float *bias = p->bias ? p->bias + col : NULL;
         if (bias && p->n - col < KERN_NR)
             bias = memcpy(last, bias, (size_t)(p->n - col) * sizeof *last);
@@ -179,7 +189,8 @@ static void multiply(const lf_multiply *p)
             end = first_of(p->rows, panel + 1);
             float *c = p->c + row * p->ldc + col;
             const target t = {c, p->ldc, p->add ? c : bias, p->add ? p->ldc : 0};
-            tile_of(end - row, p->k, p->x + row * p->k, w, &t, ahead);
+            const asking what = !ahead ? ASK_NOTHING : p->rows <= KERN_MR ? ASK_FOR_NEXT : ASK_FOR_LATER;
+            tile_of(end - row, p->k, p->x + row * p->k, w, &t, what, ahead);
             ahead = p->next_x && asked < p->rows * p->k ? p->next_x + asked : NULL;
             asked += panel_floats;
         }
