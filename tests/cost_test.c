@@ -351,8 +351,69 @@ static void cpu_is_measured(void **state)
     assert_true(d.flops > 1e7 && d.flops < 1e15);
     assert_true(d.product_flops > 0 && d.product_flops <= d.flops);
     assert_true(d.bytes > 1e7 && d.bytes < 1e13 && d.write_bytes > 0 && d.cache_rate >= d.bytes);
-    assert_true(d.element_flops > 0 && d.function_flops > 0 && d.dot_flops > 0 && d.cache_bytes > 0);
+    assert_true(d.row_flops > 0 && d.dot_flops > 0 && d.handed > 0 && d.x_bytes > 0 && d.cache_bytes > 0 && d.wake_us > 0);
+    for (int i = 0; i < LF_LEVELS; i++) {
+        assert_true(d.level_read[i] > 1e6 && d.level_written[i] > 1e6);
+        assert_true(i == 0 || (d.level_read[i] <= d.level_read[i - 1] && d.level_written[i] <= d.level_written[i - 1]));
+    }
     assert_non_null(strstr(d.title, "2 threads"));
+}
+
+static void cpu_knows_every_kernel(void **state)
+{
+    const lf_kern *kern = lf_kern_pick();
+    int ops = 0;
+    (void)state;
+    lf_device d = find_cpu();
+    for (lf_op op = 0; op < LF_OP_COUNT; op++) {
+        if ((kern->map[op] != NULL) != (d.tail.map[op] > 1e3))
+            fail_msg("%s: %g elements a second", lf_op_row(op)->name, d.tail.map[op]);
+        ops += kern->map[op] != NULL;
+    }
+    assert_true(ops > 40);
+    for (lf_monoid m = 0; m < LF_MONOID_COUNT; m++) {
+        assert_int_equal(kern->fold[m] != NULL, d.tail.fold[m] > 1e3 && d.tail.span[m] > 1e3 && d.tail.put[m] > 1e3);
+        assert_int_equal(kern->window[m] != NULL, d.tail.window[m] > 1e3);
+    }
+}
+
+/* Fused, and op by op. */
+static void cost_at(const char *tail, const int64_t *side, const lf_device *d, double *us)
+{
+    char text[512];
+    const int n = (int)side[1], k = (int)side[2];
+    snprintf(text, sizeof text, "input x f32[B, %d]\nparam w f32[%d, %d]\nparam b f32[%d]\na = linear(x, w, b)\n%s\n", k, n, k, n,
+             tail);
+    take(text);
+    dims[0] = side[0];
+    us[0] = lf_cost_plan_total(plan, dims, d).us;
+    us[1] = lf_cost_plain_total(&g, dims, d, NULL).us;
+}
+
+/* A longer side (M, N, K) never costs less, whatever was measured. */
+static void cpu_larger_costs_more(void **state)
+{
+    static const char *const tails[] = {"c = logsumexp(a, dim=1)\nreturn c", "c = gelu(a)\nd = softmax(c, dim=1)\nreturn d",
+                                        "c = batch_norm(a, None, None, training=true)\nreturn c", "return a"};
+    static const int64_t sides[] = {1, 7, 8, 31, 33, 64, 200, 256, 300, 1000, 1024, 1500, 4096, 5000, 8192};
+    (void)state;
+    lf_device d = find_cpu();
+    for (size_t t = 0; t < sizeof tails / sizeof tails[0]; t++)
+        for (int which = 0; which < 3; which++)
+            for (int64_t others = 16; others <= 4096; others *= 16) {
+                double before[2] = {0, 0}, us[2];
+                for (size_t i = 0; i < sizeof sides / sizeof sides[0]; i++) {
+                    int64_t side[3] = {others, others, others};
+                    side[which] = sides[i];
+                    cost_at(tails[t], side, &d, us);
+                    for (int k = 0; k < 2; k++) {
+                        if (!(isfinite(us[k]) && us[k] >= before[k]))
+                            fail_msg("%s: %g us where side %d of %d is %d, %g below", tails[t], us[k], which, (int)others,
+                                     (int)sides[i], before[k]);
+                        before[k] = us[k];
+                    }
+                }
+            }
 }
 
 static void write_file(const char *path, const char *text)
@@ -366,7 +427,7 @@ static void write_file(const char *path, const char *text)
 /* The file with one number in it replaced. */
 static void change_number(const char *path, const char *field, const char *number)
 {
-    char text[4096], changed[4096];
+    static char text[1 << 14], changed[1 << 14];
     FILE *file = fopen(path, "rb");
     assert_non_null(file);
     text[fread(text, 1, sizeof text - 1, file)] = '\0';
@@ -387,13 +448,18 @@ static void cpu_is_remembered(void **state)
     lf_device second = find_cpu();
     assert_memory_equal(&first, &second, sizeof first);
     change_number(path, "\"flops\"", "123456789");
-    assert_true(find_cpu().flops == 123456789);
+    change_number(path, "\"map tanh\"", "234567890");
+    change_number(path, "\"span maxsumexp\"", "345678901");
+    lf_device changed = find_cpu();
+    assert_true(changed.flops == 123456789);
+    assert_true(changed.tail.map[LF_OP_tanh] == 234567890 && changed.tail.span[LF_MONOID_maxsumexp] == 345678901);
 }
 
 static void damage_is_ignored(void **state)
 {
     static const char *const texts[] = {"", "{", "[]", "{\"format\": 1}", "nonsense"};
     static const char *const numbers[] = {"-1", "0", "\"many\"", "null", "1e300"};
+    static const char *const fields[] = {"\"read 256 MB\"", "\"map relu\"", "\"put moments\"", "\"threads\"", "\"map relu\""};
     char path[512];
     (void)state;
     find_cpu();
@@ -403,9 +469,13 @@ static void damage_is_ignored(void **state)
         assert_true(find_cpu().flops > 1e7);
     }
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
-        change_number(path, "\"read_bytes\"", numbers[i]);
-        assert_true(find_cpu().bytes < 1e13);
+        change_number(path, fields[i], numbers[i]);
+        lf_device d = find_cpu();
+        assert_true(d.bytes > 1e6 && d.bytes < 1e13 && d.tail.map[LF_OP_relu] > 1e3 && d.tail.map[LF_OP_relu] < 1e16);
     }
+    change_number(path, "\"format\"", "1"); /* of an older version: measured anew, and written in its place */
+    change_number(path, "\"flops\"", "123456789");
+    assert_true(find_cpu().flops != 123456789);
     assert_int_equal(remove(path), 0);
     assert_int_equal(mkdir(path, 0700), 0); /* a folder in its place */
     find_cpu();
@@ -453,6 +523,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(workspace_of_a_row_reduction, setup, teardown),
         cmocka_unit_test_setup_teardown(every_op_has_a_cost, setup, teardown),
         cmocka_unit_test_setup_teardown(cpu_is_measured, setup_folder, teardown_folder),
+        cmocka_unit_test_setup_teardown(cpu_knows_every_kernel, setup_folder, teardown_folder),
+        cmocka_unit_test_setup_teardown(cpu_larger_costs_more, setup_folder, teardown_folder),
         cmocka_unit_test_setup_teardown(cpu_is_remembered, setup_folder, teardown_folder),
         cmocka_unit_test_setup_teardown(damage_is_ignored, setup_folder, teardown_folder),
         cmocka_unit_test_setup_teardown(no_cache_is_no_fault, setup_folder, teardown_folder),

@@ -19,6 +19,7 @@ enum {
     LF_RUNS = 16,    /* of K: so many are added one after the other, then such sums to each other */
     LF_KBLOCK = 256  /* K is summed in runs of this length, each added to the total: bounds both error growth and panel size */
 };
+enum { LF_STREAM_BYTES = 4 << 20 }; /* a thread; past this, what is written does not stay in the second-level cache until it is read */
 enum { LF_DOTS = 4 }; /* rows of x that may share a load of w */
 
 /* One run of K of a product: c (+)= x w^T. */

@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Each thing is done a few times and the best time counts: whatever else the machine does can only make it slower. */
+/* Each thing is done for short moments spread over the whole time, since clocks come and go within tenths of a second, and the
+ * median moment counts: what is predicted is the usual, and a moment in which somebody else had the core is unusual as long as most
+ * are shorter than a time slice. Every thread is timed by itself, while the others do the same: they share clocks, caches and memory. */
+#include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -9,27 +13,53 @@
 #include "cpu/measure.h"
 
 enum {
-    TRIES = 8,                /* short and many: one of them falls into a quiet moment of a busy machine */
-    PIECE = 1 << 18,          /* floats a thread takes at a time from a large buffer: 1 MB, long enough for prefetch to matter */
-    DOT_FLOATS = 2 << 10
+    ROUNDS = 3,       /* before, between and after reading and writing memory */
+    TRIES = 5,        /* in a round, of each thing */
+    PIECE = 1 << 16,  /* floats a thread takes at a time from a large buffer: 256 KB, long enough for prefetch to matter */
+    PIECES = 3 << 10, /* taken of a buffer, the first half only to make caches believe that it is worth keeping: some ten passes */
+    BATCH = 256,      /* of them, after each of which a slow machine may stop */
+    JOBS = 16,        /* in a try */
+    DOT_FLOATS = 2 << 10,
+    SHORT_SPAN = 16,  /* elements */
+    SHORT_RUN = 8     /* of K */
 };
-#define MOST_BYTES ((size_t)256 << 20)
-#define FEWEST_BYTES ((size_t)16 << 20)
-static const double SHORT_RUN = 3e-3; /* seconds: long against the clock's and the pool's grain */
+/* Seconds: long against the clock's grain, short against a time slice. PRODUCT_MOMENT: long against packing, too. */
+static const double MOMENT = 1e-4, PRODUCT_MOMENT = 1e-3, LONG_MOMENT = 5e-2;
 
-typedef struct measuring {
+typedef struct measuring measuring;
+
+/* One thing to be timed near the core. */
+typedef struct thing {
+    void (*work)(const measuring *m, const struct thing *t, float *own); /* `reps` times in a row, on the thread's own floats */
+    lf_op op;
+    lf_monoid monoid;
+    int64_t span;     /* of a fold: elements */
+    int64_t rows, k;  /* of a product */
+    int64_t reps;
+    double *rate;     /* where repetitions a second go, all threads together */
+} thing;
+
+enum { MOST_THINGS = LF_OP_COUNT + 4 * LF_MONOID_COUNT + 5 };
+
+struct measuring {
     const lf_kern *kern;
     lf_pool *pool;
     int threads;
-    int64_t reps;   /* of what one thread does near the core */
-    float *l1;      /* [threads][l1_floats], each thread's own */
-    size_t l1_floats;
-    float *buffer;  /* [floats] */
+    float *near;      /* [threads][near_floats], each thread's own */
+    size_t near_floats;
+    thing thing[MOST_THINGS];
+    int things, at;   /* at: the one being timed */
+    int tries;        /* until now, of each */
+    double *moment;   /* [things][threads][ROUNDS * TRIES]: seconds */
+    double span_rate[2][LF_MONOID_COUNT]; /* strips a second in spans of SHORT_SPAN, of LF_STRIP */
+    double short_rate;                    /* of runs of SHORT_RUN */
+    float *buffer;    /* [floats] */
     int64_t floats;
-    float *sink;    /* [threads]: where results go, so that nothing is left out */
-    double *best;   /* [threads]: the shortest time of each */
-    void (*timed)(void *arg, int64_t index, int slot); /* what is being timed */
-} measuring;
+    int64_t pieces;   /* of the buffer that are in use */
+    int64_t taken;    /* of them, each as often as it came */
+    double took[PIECES];
+    double job;       /* the shortest until now, seconds */
+};
 
 static double now(void)
 {
@@ -38,128 +68,308 @@ static double now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-typedef void piece_fn(void *arg, int64_t index, int slot);
-
-static double best_time(measuring *m, int64_t count, piece_fn *fn)
+static int by_size(const void *a, const void *b)
 {
-    double best = 1e9;
-    for (int i = 0; i < TRIES; i++) {
-        double start = now();
-        lf_pool_run(m->pool, count, fn, m);
-        double took = now() - start;
-        best = took < best ? took : best;
-    }
-    return best > 1e-9 ? best : 1e-9;
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median(double *x, int64_t count)
+{
+    qsort(x, (size_t)count, sizeof *x, by_size);
+    return fmax(x[count / 2], 1e-9);
 }
 
 /* ---- near the core ---- */
 
-/* One thread's share, timed by itself: on a busy machine the threads' quiet moments need not coincide. */
-static void timed_piece(void *arg, int64_t index, int slot)
+static float *own_of(const measuring *m, int64_t thread)
 {
-    measuring *m = arg;
-    double start = now();
-    m->timed(m, index, slot);
-    double took = now() - start;
-    m->best[index] = took < m->best[index] ? took : m->best[index];
+    return m->near + (size_t)thread * m->near_floats;
 }
 
-/* Times a thread-by-thread job and gives repetitions a second, all threads together. */
-static double rate_in_l1(measuring *m, piece_fn *fn)
+static double *moments_of(const measuring *m, int index, int64_t thread)
 {
-    double took = 0, rate = 0;
-    for (m->reps = 1; took < SHORT_RUN && m->reps < (int64_t)1 << 30; m->reps *= 2) {
-        double start = now();
-        fn(m, 0, 0);
+    return m->moment + (index * (int64_t)m->threads + thread) * (ROUNDS * TRIES);
+}
+
+static void timed_thread(void *arg, int64_t index, int slot)
+{
+    measuring *m = arg;
+    const thing *t = &m->thing[m->at];
+    (void)slot;
+    const double start = now();
+    t->work(m, t, own_of(m, index));
+    moments_of(m, m->at, index)[m->tries] = now() - start;
+}
+
+/* Finds out how often it fits into a moment. */
+static void add_thing(measuring *m, double moment, thing t)
+{
+    double took = 0;
+    for (t.reps = 1; took < moment && t.reps < (int64_t)1 << 30; t.reps *= 2) {
+        const double start = now();
+        t.work(m, &t, own_of(m, 0));
         took = now() - start;
     }
-    m->reps /= 2;
-    m->timed = fn;
-    for (int i = 0; i < m->threads; i++)
-        m->best[i] = 1e9;
-    for (int i = 0; i < TRIES; i++)
-        lf_pool_run(m->pool, m->threads, timed_piece, m);
-    for (int i = 0; i < m->threads; i++)
-        rate += (double)m->reps / (m->best[i] > 1e-9 ? m->best[i] : 1e-9);
-    return rate;
+    t.reps /= 2;
+    m->thing[m->things++] = t;
 }
+
+static void nothing(void *arg, int64_t index, int slot)
+{
+    (void)arg, (void)index, (void)slot;
+}
+
+/* Jobs of the pool with nothing to do. The shortest counts: there is no work in it that could be unusual, only who else runs. */
+static void time_jobs(measuring *m)
+{
+    for (int i = 0; i < JOBS; i++) {
+        const double start = now();
+        lf_pool_run(m->pool, 4 * (int64_t)m->threads, nothing, NULL);
+        m->job = fmin(m->job, fmax(now() - start, 1e-9));
+    }
+}
+
+static void time_things(measuring *m)
+{
+    for (int i = 0; i < TRIES; i++, m->tries++) {
+        for (m->at = 0; m->at < m->things; m->at++)
+            lf_pool_run(m->pool, m->threads, timed_thread, m);
+        time_jobs(m);
+    }
+}
+
+static void rate_things(measuring *m)
+{
+    for (int i = 0; i < m->things; i++) {
+        *m->thing[i].rate = 0;
+        for (int k = 0; k < m->threads; k++)
+            *m->thing[i].rate += (double)m->thing[i].reps / median(moments_of(m, i, k), m->tries);
+    }
+}
+
+/* ---- products ---- */
 
 /* A run as large as it stays in the second-level cache: a strip of w, and rows enough to use it. */
-static lf_multiply whole_run(const lf_kern *kern)
+static lf_multiply run_of(int64_t rows, int64_t k)
 {
-    return (lf_multiply){.rows = 8 * kern->mr, .n = LF_STRIP, .k = LF_KBLOCK, .ldc = LF_STRIP};
+    return (lf_multiply){.rows = rows, .n = LF_STRIP, .k = k, .ldc = LF_STRIP};
 }
 
-static void multiply_piece(void *arg, int64_t index, int slot)
+static int64_t many_rows(const lf_kern *kern)
 {
-    measuring *m = arg;
-    const lf_kern *kern = m->kern;
-    lf_multiply run = whole_run(kern);
-    float *source = m->l1 + (size_t)index * m->l1_floats; /* each row, and each column, is the same [LF_KBLOCK] */
-    float *x = source + LF_KBLOCK, *w = x + kern->x_floats(run.rows, run.k);
-    run.c = w + kern->w_floats(run.n, run.k);
-    run.x = x;
-    run.w = w;
-    (void)slot;
-    kern->pack_x(run.rows, run.k, source, 0, x);
-    kern->pack_w(run.n, run.k, source, 0, false, w);
-    for (int64_t i = 0; i < m->reps; i++)
-        kern->multiply(&run);
-    m->sink[index] += run.c[0];
+    return 8 * kern->mr;
 }
 
 static size_t floats_of_run(const lf_kern *kern)
 {
-    const lf_multiply run = whole_run(kern);
+    const lf_multiply run = run_of(many_rows(kern), LF_KBLOCK);
     return (size_t)(LF_KBLOCK + kern->x_floats(run.rows, run.k) + kern->w_floats(run.n, run.k) + run.rows * run.ldc);
 }
 
-static void dot_piece(void *arg, int64_t index, int slot)
+/* own: a row that all rows and columns are, [LF_KBLOCK]; then x, w and c. */
+static void multiply(const measuring *m, const thing *t, float *own)
 {
-    measuring *m = arg;
-    const float *x = m->l1 + (size_t)index * m->l1_floats;
-    const double *w = (const double *)(const void *)(x + DOT_FLOATS); /* any bits will do: they are small floats in pairs */
-    double sum[LF_DOTS] = {0};
-    (void)slot;
-    for (int64_t i = 0; i < m->reps; i++)
-        m->kern->dots(LF_DOTS, DOT_FLOATS, x, 0, w, sum); /* one row, as often as there may be rows */
-    m->sink[index] += (float)sum[0];
+    const lf_kern *kern = m->kern;
+    lf_multiply run = run_of(t->rows, t->k);
+    float *x = own + LF_KBLOCK, *w = x + kern->x_floats(run.rows, run.k);
+    run.c = w + kern->w_floats(run.n, run.k);
+    run.x = x;
+    run.w = w;
+    kern->pack_x(run.rows, run.k, own, 0, x);
+    kern->pack_w(run.n, run.k, own, 0, false, w);
+    for (int64_t i = 0; i < t->reps; i++)
+        kern->multiply(&run);
 }
 
-/* out = op(x, y), strips x and y beside each other. */
-static void map_strips(measuring *m, int64_t index, lf_op op)
+static void pack(const measuring *m, const thing *t, float *own)
 {
-    const float one[3] = {1, 0, 0}; /* add's alpha */
-    float *x = m->l1 + (size_t)index * m->l1_floats, *out = x + 2 * LF_STRIP;
-    for (int64_t i = 0; i < m->reps; i++)
-        m->kern->map[op](LF_STRIP, x, x + LF_STRIP, NULL, one, out);
-    m->sink[index] += out[0];
+    const int64_t rows = m->kern->mr;
+    for (int64_t i = 0; i < t->reps; i++)
+        m->kern->pack_x(rows, LF_KBLOCK, own, LF_KBLOCK, own + rows * LF_KBLOCK);
 }
 
-static void add_piece(void *arg, int64_t index, int slot)
+static void dots(const measuring *m, const thing *t, float *own)
 {
-    (void)slot;
-    map_strips(arg, index, LF_OP_add);
+    const double *w = (const double *)(const void *)(own + DOT_FLOATS); /* any bits will do: they are small floats in pairs */
+    double sum[LF_DOTS];
+    for (int64_t i = 0; i < t->reps; i++)
+        m->kern->dots(LF_DOTS, DOT_FLOATS, own, 0, w, sum); /* one row, as often as there may be rows */
 }
 
-static void exp_piece(void *arg, int64_t index, int slot)
+static void add_products(measuring *m, lf_cpu_rates *out)
 {
-    (void)slot;
-    map_strips(arg, index, LF_OP_exp);
+    const int64_t rows = many_rows(m->kern);
+    add_thing(m, PRODUCT_MOMENT, (thing){.work = multiply, .rows = rows, .k = LF_KBLOCK, .rate = &out->flops});
+    add_thing(m, PRODUCT_MOMENT, (thing){.work = multiply, .rows = rows, .k = SHORT_RUN, .rate = &m->short_rate});
+    add_thing(m, PRODUCT_MOMENT, (thing){.work = multiply, .rows = 1, .k = LF_KBLOCK, .rate = &out->row_flops});
+    add_thing(m, MOMENT, (thing){.work = pack, .rate = &out->packed});
+    add_thing(m, MOMENT, (thing){.work = dots, .rate = &out->dot_flops});
 }
 
-static void measure_arithmetic(measuring *m, lf_cpu_rates *out)
+/* A tile of depth k takes a + b k: b from a deep one, a from a short one. Noise may not make it nothing. */
+static void finish_products(const measuring *m, lf_cpu_rates *out)
 {
-    for (size_t i = 0; i < m->l1_floats * (size_t)m->threads; i++)
-        m->l1[i] = 0.25f + 0.001f * (float)(i % 97);
-    out->elements = LF_STRIP * rate_in_l1(m, add_piece);
-    out->functions = LF_STRIP * rate_in_l1(m, exp_piece);
-    out->dot_flops = 2.0 * LF_DOTS * DOT_FLOATS * rate_in_l1(m, dot_piece);
-    const lf_multiply run = whole_run(m->kern);
-    out->flops = 2.0 * (double)(run.rows * run.n * run.k) * rate_in_l1(m, multiply_piece);
+    const double elements = (double)many_rows(m->kern) * LF_STRIP;
+    out->flops *= 2 * elements * LF_KBLOCK;
+    out->row_flops *= 2.0 * LF_STRIP * LF_KBLOCK;
+    out->packed *= (double)m->kern->mr * LF_KBLOCK;
+    out->dot_flops *= 2.0 * LF_DOTS * DOT_FLOATS;
+    const double took = 1 / m->short_rate;
+    out->handed = elements / fmax(took - 2 * elements * SHORT_RUN / out->flops, took / 16);
+}
+
+/* ---- tails: strips that lie in the first-level cache ---- */
+
+/* out = op(x, y, z), as most use it: what a norm takes from a statistic is one number a row. */
+static void map(const measuring *m, const thing *t, float *own)
+{
+    const float attr[3] = {0}; /* the usual, of ops whose numbers choose a form */
+    const bool norm = lf_op_row(t->op)->kind == LF_NORMALIZE;
+    float *y = own + LF_STRIP, *z = y + LF_STRIP, *out = z + LF_STRIP;
+    for (int64_t i = 0; i < t->reps; i++)
+        (norm ? m->kern->map_one : m->kern->map)[t->op](LF_STRIP, own, y, z, attr, out);
+}
+
+/* A strip of spans side by side, each to its results. */
+static void fold(const measuring *m, const thing *t, float *own)
+{
+    const int64_t spans = LF_STRIP / t->span;
+    const int states = lf_monoid_row(t->monoid)->states;
+    float *state = own + LF_STRIP, *r[LF_MAX_RESULTS];
+    const lf_partials all = {.t = state, .item = states, .state = 1, .parts = 1};
+    for (int k = 0; k < LF_MAX_RESULTS; k++)
+        r[k] = own + (2 + LF_MAX_STATE + k) * LF_STRIP;
+    for (int64_t i = 0; i < t->reps; i++) {
+        m->kern->fold[t->monoid](spans, t->span, own, t->span, state);
+        lf_monoid_settle(t->monoid, spans, &all, (double)t->span, r);
+    }
+}
+
+static void put(const measuring *m, const thing *t, float *own)
+{
+    for (int64_t i = 0; i < t->reps; i++)
+        m->kern->put[t->monoid](LF_STRIP, own, own + LF_STRIP, LF_STRIP);
+}
+
+/* Pools: windows of two, side by side. */
+static void window(const measuring *m, const thing *t, float *own)
+{
+    for (int64_t i = 0; i < t->reps; i++)
+        m->kern->window[t->monoid](LF_STRIP / 2, 2, own, 2, 1, 2, own + LF_STRIP);
+}
+
+static void add_tails(measuring *m, lf_tail_rates *out)
+{
+    for (lf_op op = 0; op < LF_OP_COUNT; op++)
+        if (m->kern->map[op])
+            add_thing(m, MOMENT, (thing){.work = map, .op = op, .rate = &out->map[op]});
+    for (lf_monoid i = 0; i < LF_MONOID_COUNT; i++) {
+        if (!m->kern->fold[i])
+            continue;
+        add_thing(m, MOMENT, (thing){.work = fold, .monoid = i, .span = SHORT_SPAN, .rate = &m->span_rate[0][i]});
+        add_thing(m, MOMENT, (thing){.work = fold, .monoid = i, .span = LF_STRIP, .rate = &m->span_rate[1][i]});
+        add_thing(m, MOMENT, (thing){.work = put, .monoid = i, .rate = &out->put[i]});
+        if (m->kern->window[i])
+            add_thing(m, MOMENT, (thing){.work = window, .monoid = i, .rate = &out->window[i]});
+    }
+}
+
+/* A span of n elements takes a + b n; both from two lengths. Noise may not make either of them nothing. */
+static void finish_folds(const measuring *m, lf_monoid i, lf_tail_rates *out)
+{
+    const double small = SHORT_SPAN / (LF_STRIP * m->span_rate[0][i]), large = 1 / m->span_rate[1][i];
+    const double each = fmax((large - small) / (LF_STRIP - SHORT_SPAN), large / (2 * LF_STRIP));
+    out->fold[i] = 1 / each;
+    out->span[i] = 1 / fmax(large - LF_STRIP * each, each);
+}
+
+static void finish_tails(const measuring *m, lf_tail_rates *out)
+{
+    for (lf_op op = 0; op < LF_OP_COUNT; op++)
+        out->map[op] *= LF_STRIP;
+    for (lf_monoid i = 0; i < LF_MONOID_COUNT; i++) {
+        if (m->kern->fold[i])
+            finish_folds(m, i, out);
+        out->put[i] *= LF_STRIP;
+        out->window[i] *= LF_STRIP;
+    }
 }
 
 /* ---- in memory ---- */
+
+static void fill_piece(void *arg, int64_t index, int slot)
+{
+    const measuring *m = arg;
+    float *x = m->buffer + index * PIECE;
+    (void)slot;
+    for (int64_t i = 0; i < PIECE; i++)
+        x[i] = 0.5f;
+}
+
+/* From four places at once, as products and tails read: they ask for what comes next, or have several rows under way. */
+static void read_piece(void *arg, int64_t index, int slot)
+{
+    enum { PLACES = 4, APART = PIECE / PLACES };
+    measuring *m = arg;
+    const float *x = m->buffer + (m->taken + index) % m->pieces * PIECE;
+    float sum[PLACES * LF_MAX_STATE];
+    (void)slot;
+    const double start = now();
+    for (int64_t i = 0; i < APART; i += LF_STRIP)
+        m->kern->fold[LF_MONOID_sum](PLACES, LF_STRIP, x + i, APART, sum);
+    m->took[m->taken + index] = now() - start;
+}
+
+/* As stores do it: past the caches where they could not hold it anyway. */
+static void write_piece(void *arg, int64_t index, int slot)
+{
+    measuring *m = arg;
+    float *x = m->buffer + (m->taken + index) % m->pieces * PIECE;
+    const float *from = m->near;
+    const bool past = m->pieces * PIECE * (int64_t)sizeof *x > (int64_t)LF_STREAM_BYTES * m->threads;
+    (void)slot;
+    const double start = now();
+    for (int64_t i = 0; i < PIECE; i += LF_STRIP)
+        if (past)
+            m->kern->stream(LF_STRIP, from, x + i);
+        else
+            memcpy(x + i, from, LF_STRIP * sizeof *x);
+    m->kern->stream_end();
+    m->took[m->taken + index] = now() - start;
+}
+
+/* Bytes a second, all threads together: each takes a piece in its median time. */
+static double memory_rate(measuring *m, void (*piece)(void *arg, int64_t index, int slot))
+{
+    const double end = now() + LONG_MOMENT;
+    for (m->taken = 0; m->taken < PIECES && (m->taken == 0 || now() < end); m->taken += BATCH)
+        lf_pool_run(m->pool, BATCH, piece, m);
+    return m->threads * (PIECE * sizeof *m->buffer) / median(m->took + m->taken / 2, m->taken / 2);
+}
+
+static void memory_rates(measuring *m, void (*piece)(void *arg, int64_t index, int slot), double *rate)
+{
+    const int64_t pieces = m->floats / PIECE;
+    for (int i = 0; i < LF_LEVELS; i++) {
+        const int64_t wanted = (int64_t)(LF_LEVEL_BYTES(i) / (PIECE * sizeof *m->buffer));
+        m->pieces = wanted < pieces ? wanted : pieces;
+        rate[i] = memory_rate(m, piece);
+    }
+}
+
+/* As much as the largest level, or what there is. */
+static lf_status allocate_buffer(measuring *m)
+{
+    size_t bytes = (size_t)LF_LEVEL_BYTES(LF_LEVELS - 1);
+    for (; bytes >= (size_t)LF_LEVEL_BYTES(0); bytes /= 2) {
+        m->buffer = lf_aligned_alloc(bytes);
+        m->floats = (int64_t)(bytes / sizeof *m->buffer);
+        if (m->buffer)
+            return LF_OK;
+    }
+    return LF_ERR_NOMEM;
+}
 
 /* A number with K or M after it, as the kernel prints sizes of caches; 0 when there is none. */
 static double read_size(const char *path)
@@ -190,72 +400,7 @@ static double cache_to_count_on(int threads)
     return size > cap ? cap : size < least ? least : size;
 }
 
-static void fill_piece(void *arg, int64_t index, int slot)
-{
-    measuring *m = arg;
-    float *x = m->buffer + index * PIECE;
-    (void)slot;
-    for (int64_t i = 0; i < PIECE; i++)
-        x[i] = 0.5f;
-}
-
-/* Reads a piece of either half. */
-static void read_piece(void *arg, int64_t index, int slot)
-{
-    measuring *m = arg;
-    const float *x = m->buffer + index * PIECE, *y = x + m->floats / 2;
-    for (int64_t i = 0; i < PIECE; i += LF_STRIP) {
-        float sum[2][LF_MAX_STATE];
-        m->kern->fold[LF_MONOID_sum](1, LF_STRIP, x + i, 0, sum[0]);
-        m->kern->fold[LF_MONOID_sum](1, LF_STRIP, y + i, 0, sum[1]);
-        m->sink[slot] += sum[0][0] + sum[1][0];
-    }
-}
-
-static void copy_piece(void *arg, int64_t index, int slot)
-{
-    measuring *m = arg;
-    float *x = m->buffer + index * PIECE;
-    (void)slot;
-    memcpy(x + m->floats / 2, x, PIECE * sizeof *x);
-}
-
-static lf_status allocate_buffer(measuring *m, double cache)
-{
-    size_t bytes = FEWEST_BYTES;
-    while (bytes < MOST_BYTES && (double)bytes < 4 * cache)
-        bytes *= 2;
-    for (; bytes >= FEWEST_BYTES; bytes /= 2) {
-        m->buffer = lf_aligned_alloc(bytes);
-        m->floats = (int64_t)(bytes / sizeof *m->buffer);
-        if (m->buffer)
-            return LF_OK;
-    }
-    return LF_ERR_NOMEM;
-}
-
-/* Reading and writing at once take t = b / read + b / write. The share of writing is noisy: it is kept within reason. */
-static double write_rate(double bytes, double took, double read)
-{
-    double left = took - bytes / read;
-    double rate = left > 0 ? bytes / left : read;
-    return rate > read ? read : rate < read / 4 ? read / 4 : rate;
-}
-
-static void measure_memory(measuring *m, lf_cpu_rates *out)
-{
-    const int64_t pieces = m->floats / PIECE;
-    const double bytes = (double)m->floats * sizeof *m->buffer;
-    lf_pool_run(m->pool, pieces, fill_piece, m);
-    out->read_bytes = bytes / best_time(m, pieces / 2, read_piece);
-    out->write_bytes = write_rate(bytes / 2, best_time(m, pieces / 2, copy_piece), out->read_bytes);
-    int64_t all = m->floats, near = (int64_t)(out->cache_bytes / 2) / (2 * PIECE * (int64_t)sizeof *m->buffer);
-    near = near < 1 ? 1 : near > pieces / 2 ? pieces / 2 : near;
-    m->floats = 2 * near * PIECE;
-    out->cache_rate = 2.0 * (double)near * PIECE * sizeof *m->buffer / best_time(m, near, read_piece);
-    out->cache_rate = out->cache_rate > out->read_bytes ? out->cache_rate : out->read_bytes;
-    m->floats = all;
-}
+/* ---- all of it ---- */
 
 /* Threads beyond the cores add nothing, and waiting for all of them takes long. */
 static int threads_that_run(const lf_pool *pool)
@@ -265,25 +410,39 @@ static int threads_that_run(const lf_pool *pool)
     return cores >= 1 && cores < threads ? (int)cores : threads;
 }
 
+static void measure_all(measuring *m, lf_cpu_rates *out)
+{
+    for (size_t i = 0; i < m->near_floats * (size_t)m->threads; i++)
+        m->near[i] = 0.25f + 0.001f * (float)(i % 97);
+    lf_memory_ready(m->buffer, (size_t)m->floats * sizeof *m->buffer);
+    lf_pool_run(m->pool, m->floats / PIECE, fill_piece, m);
+    add_products(m, out);
+    add_tails(m, &out->tail);
+    time_things(m);
+    memory_rates(m, read_piece, out->read);
+    time_things(m);
+    memory_rates(m, write_piece, out->written); /* after reading: what went past the caches is not in them */
+    time_things(m);
+    rate_things(m);
+    finish_products(m, out);
+    finish_tails(m, &out->tail);
+    out->jobs = 1 / m->job;
+}
+
 lf_status lf_cpu_measure(const lf_kern *kern, lf_pool *pool, lf_cpu_rates *out, lf_diag *diag)
 {
-    measuring m = {.kern = kern, .pool = pool, .threads = threads_that_run(pool)};
-    m.l1_floats = (floats_of_run(kern) + 1023) / 1024 * 1024;
+    measuring m = {.kern = kern, .pool = pool, .threads = threads_that_run(pool), .job = 1};
     *out = (lf_cpu_rates){.cache_bytes = cache_to_count_on(m.threads)};
-    m.l1 = lf_aligned_alloc(m.l1_floats * (size_t)m.threads * sizeof *m.l1);
-    m.sink = lf_aligned_alloc((size_t)lf_pool_threads(pool) * sizeof *m.sink);
-    m.best = lf_aligned_alloc((size_t)m.threads * sizeof *m.best);
-    lf_status status = m.l1 && m.sink && m.best ? allocate_buffer(&m, out->cache_bytes) : LF_ERR_NOMEM;
-    if (status == LF_OK) {
-        memset(m.sink, 0, (size_t)lf_pool_threads(pool) * sizeof *m.sink);
-        measure_arithmetic(&m, out);
-        measure_memory(&m, out);
-    } else {
+    m.near_floats = (floats_of_run(kern) + 1023) / 1024 * 1024;
+    m.near = lf_aligned_alloc(m.near_floats * (size_t)m.threads * sizeof *m.near);
+    m.moment = lf_aligned_alloc((size_t)m.threads * MOST_THINGS * ROUNDS * TRIES * sizeof *m.moment);
+    lf_status status = m.near && m.moment ? allocate_buffer(&m) : LF_ERR_NOMEM;
+    if (status == LF_OK)
+        measure_all(&m, out);
+    else
         status = lf_fail_nomem(diag, "measuring this machine");
-    }
     lf_aligned_free(m.buffer);
-    lf_aligned_free(m.best);
-    lf_aligned_free(m.sink);
-    lf_aligned_free(m.l1);
+    lf_aligned_free(m.moment);
+    lf_aligned_free(m.near);
     return status;
 }

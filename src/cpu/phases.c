@@ -195,9 +195,6 @@ static bool in_place(const phasing *f, int32_t step)
     return false;
 }
 
-/* Past this, what is written does not stay in a core's second-level cache until someone reads it. */
-enum { STREAM_BYTES_A_THREAD = 4 << 20 };
-
 /* Does the group read the stored tensor in a later phase? */
 static bool is_read_later(const phasing *f, lf_node node)
 {
@@ -225,7 +222,7 @@ static bool is_streamed(const phasing *f, int32_t store)
     const lf_access *to = &f->plan->store[store].to;
     const double bytes = sizeof(float) * (double)f->p->rows * (double)f->p->width;
     return to->place == LF_VALUE && f->p->store[store].packed &&
-           bytes > (double)STREAM_BYTES_A_THREAD * f->instance->threads && !is_read_later(f, to->index);
+           bytes > (double)LF_STREAM_BYTES * f->instance->threads && !is_read_later(f, to->index);
 }
 
 /* May the step be computed where the store takes it? Only the last, after which no other step reads what lies there;

@@ -39,21 +39,27 @@ double lf_cost_bytes(const lf_graph *g, lf_node n, const int64_t *dims)
 typedef struct work {
     double product;           /* flops, by kind of unit */
     double element, function;
+    double measured_us;       /* of those whose rates are known one by one */
     double read, written;     /* bytes of memory, each once */
     double cached;            /* bytes read that the last cache still has */
-    double again;             /* bytes that have to be read more than once: they take time and are not counted */
+    double operands;          /* bytes among those read that are the product's own */
+    double again;             /* bytes of w that have to be read more than once: they take time and are not counted */
 } work;
 
-static void add_flops(work *w, double flops_each, double count)
+/* rate: of `count` such things a second where that is known, or 0. */
+static void add_flops(work *w, double flops_each, double count, double rate)
 {
     *(flops_each < LF_FUNCTION_FLOPS ? &w->element : &w->function) += flops_each * count;
+    if (rate > 0)
+        w->measured_us += 1e6 * count / rate;
 }
 
-/* What an op does to one element once its statistic, if any, is finished. */
-static double after_statistic(const lf_op_info *row)
+/* An op on `count` elements, once its statistic, if any, is finished. */
+static void add_op(work *w, lf_op op, double count, const lf_device *d)
 {
+    const lf_op_info *row = lf_op_row(op);
     double put = row->monoid == LF_MONOID_none ? 0 : lf_monoid_row(row->monoid)->flops;
-    return row->flops > put ? row->flops - put : 0;
+    add_flops(w, row->flops > put ? row->flops - put : 0, count, d->tail.map[op]);
 }
 
 static double work_flops(const work *w)
@@ -61,13 +67,33 @@ static double work_flops(const work *w)
     return w->product + w->element + w->function;
 }
 
-static double memory_us(const work *w, const lf_device *d)
+/* Between levels by the logarithm of the bytes. */
+static double level_rate(const double *rate, double bytes)
 {
-    return 1e6 * ((w->read + w->again) / d->bytes + w->written / d->write_bytes + w->cached / d->cache_rate);
+    double at = bytes > 0 ? log2(bytes / LF_LEVEL_BYTES(0)) / log2(LF_LEVEL_BYTES(1) / LF_LEVEL_BYTES(0)) : 0;
+    at = fmin(fmax(at, 0), LF_LEVELS - 1);
+    int below = (int)fmin(at, LF_LEVELS - 2);
+    return rate[below] + (rate[below + 1] - rate[below]) * (at - below);
+}
+
+/* around: bytes that are touched before the same ones are again. */
+static double read_us(double bytes, double around, const lf_device *d)
+{
+    return 1e6 * bytes / (d->level_read[0] > 0 ? level_rate(d->level_read, around) : d->bytes);
+}
+
+static double memory_us(const work *w, double around, const lf_device *d)
+{
+    double read = read_us(w->read + w->again, around, d);
+    if (d->level_read[0] > 0)
+        return read + read_us(w->cached, around, d) + 1e6 * w->written / level_rate(d->level_written, around);
+    return read + 1e6 * (w->written / d->write_bytes + w->cached / d->cache_rate);
 }
 
 static double tail_us(const work *w, const lf_device *d)
 {
+    if (d->tail.map[LF_OP_add] > 0)
+        return w->measured_us;
     return 1e6 * (w->element / d->element_flops + w->function / d->function_flops);
 }
 
@@ -77,10 +103,17 @@ static double together(double a, double b, double shown)
     return fmax(a, b) + shown * fmin(a, b);
 }
 
+/* What takes all threads `us`, and waiting for each other: by them, or by one where it is done before they would. */
+static double shared_out(double us, double waiting, const lf_device *d)
+{
+    return fmin(us + waiting + d->wake_us, us * d->threads);
+}
+
 /* ---- products ---- */
 
 typedef struct product_cost {
     double m, n, k;
+    double kept; /* elements a row carries along beside x */
     bool tiles;  /* by tiles; otherwise row by row */
     double us;
 } product_cost;
@@ -89,20 +122,25 @@ typedef struct product_cost {
 static product_cost cost_product(double m, double n, double k, const lf_device *d)
 {
     double down = ceil(m / d->tile_rows), across = ceil(n / d->tile_columns);
-    double flops = 2 * down * d->tile_rows * across * d->tile_columns * k;
     double rounds = down * across / d->units;
     double fill = rounds > 1 ? rounds / ceil(rounds) : 1;
-    double by_tiles = 1e6 * (flops / (d->product_flops * fill) + m * k * d->x_bytes / d->bytes);
+    double rows = fmax(m / d->product_flops, down / d->row_flops);
+    double by_tiles = 1e6 * (2 * rows * across * d->tile_columns * k / fill + m * k * d->x_bytes / d->bytes);
+    if (d->handed > 0)
+        by_tiles += 1e6 * m * n / d->handed;
     double by_dots = 1e6 * 2 * m * n * k / d->dot_flops;
-    return (product_cost){m, n, k, .tiles = by_tiles <= by_dots, .us = fmin(by_tiles, by_dots)};
+    return (product_cost){.m = m, .n = n, .k = k, .tiles = by_tiles <= by_dots, .us = fmin(by_tiles, by_dots)};
 }
 
-/* W is read once where all of it stays in cache, or all of x does; otherwise once for each part of x that does. */
+/* W is read once where all of it stays in cache, or all of x does; otherwise once for each part of x that does. Where rows come in
+ * blocks, once for each of them. */
 static void count_product(const product_cost *p, const lf_device *d, work *w)
 {
     double weight = 4 * p->n * p->k, x = 4 * p->m * p->k;
     w->product = 2 * p->m * p->n * p->k;
-    if (weight > d->cache_bytes && x > d->cache_bytes)
+    if (d->block_rows > 0 && p->m > 0)
+        w->again = weight * (ceil(p->m / fmax(1, fmin(d->block_rows, d->block_bytes / (4 * (p->k + p->kept))))) - 1);
+    else if (weight > d->cache_bytes && x > d->cache_bytes)
         w->again = weight * (ceil(x / d->cache_bytes) - 1);
 }
 
@@ -110,7 +148,22 @@ static product_cost group_product(const lf_group *g, const int64_t *dims, const 
 {
     if (g->product.node == LF_NONE)
         return (product_cost){.us = 0};
-    return cost_product(extent(g->rows, dims), extent(g->product.n, dims), extent(g->product.k, dims), d);
+    product_cost p = cost_product(extent(g->rows, dims), extent(g->product.n, dims), extent(g->product.k, dims), d);
+    for (int32_t i = 0; i < g->kepts; i++)
+        p.kept += extent(g->kept[i].width, dims);
+    return p;
+}
+
+/* Arithmetic and memory of a kernel. shown: as memory_shown. A product hides most of reading its own operands, or is hidden behind
+ * it. */
+static double work_us(work w, double product, double shown, double around, const lf_device *d)
+{
+    if (d->operands_shown > 0) {
+        product = together(product, read_us(w.operands + w.again, around, d), d->operands_shown);
+        w.read -= w.operands;
+        w.again = 0;
+    }
+    return together(together(product, tail_us(&w, d), d->tail_shown), memory_us(&w, around, d), shown);
 }
 
 /* ---- one op by itself ---- */
@@ -155,21 +208,31 @@ static double op_fed(const lf_graph *g, lf_node n, const int64_t *dims)
     return kind == LF_NORMALIZE && lf_uses_running_stats(g, n) ? 0 : elements(g, lf_arg_of(g, n, 0), dims);
 }
 
+/* `fed` elements put into a monoid, in spans or parts of them. */
+static void add_statistic(work *w, lf_monoid m, lf_span span, double fed, double spans, const lf_device *d)
+{
+    const lf_tail_rates *r = &d->tail;
+    double rate = span == LF_SPAN_COLUMN ? r->put[m] : span == LF_SPAN_WINDOW ? r->window[m] : r->fold[m];
+    add_flops(w, lf_monoid_row(m)->flops, fed, rate);
+    if (r->span[m] > 0 && span != LF_SPAN_WINDOW) /* windows are finished as they are taken */
+        w->measured_us += 1e6 * fmax(spans, fed / LF_PART) / r->span[m];
+}
+
 /* The statistic, then the op on each element of its value, then a norm's weight and bias. */
-static void count_op(const lf_graph *g, lf_node n, const int64_t *dims, work *w)
+static void count_op(const lf_graph *g, lf_node n, const int64_t *dims, const lf_device *d, work *w)
 {
     const lf_op_info *row = lf_op_row(lf_at(g, n)->op);
     double outputs = elements(g, n, dims);
     if (row->monoid != LF_MONOID_none)
-        add_flops(w, lf_monoid_row(row->monoid)->flops, op_fed(g, n, dims));
-    add_flops(w, after_statistic(row), outputs);
+        add_statistic(w, row->monoid, row->kind == LF_POOL ? LF_SPAN_WINDOW : LF_SPAN_ROW, op_fed(g, n, dims), 0, d);
+    add_op(w, lf_at(g, n)->op, outputs, d);
     if (row->kind != LF_NORMALIZE)
         return;
     lf_affine affine = lf_affine_of(g, n);
-    const int slots[2] = {affine.weight_slot, affine.bias_slot};
+    const struct { int slot; lf_op op; } after[] = {{affine.weight_slot, LF_OP_mul}, {affine.bias_slot, LF_OP_add}};
     for (int i = 0; i < 2; i++)
-        if (slots[i] >= 0 && lf_arg_of(g, n, slots[i]) != LF_NONE)
-            add_flops(w, 1, outputs);
+        if (after[i].slot >= 0 && lf_arg_of(g, n, after[i].slot) != LF_NONE)
+            add_op(w, after[i].op, outputs, d);
 }
 
 /* How long a product takes, as a library has it or in our kernels, and what it counts. */
@@ -181,8 +244,9 @@ static double node_product(const lf_graph *g, lf_node n, const int64_t *dims, co
     double rows = columns > 0 ? elements(g, n, dims) / columns : 0;
     product_cost p = cost_product(rows, columns, extent(x->dim[x->rank - 1], dims), d);
     count_product(&p, d, w);
+    w->operands = 4 * (p.m + p.n) * p.k;
     if (info->op == LF_OP_linear && info->arg[2] != LF_NONE)
-        add_flops(w, 1, elements(g, n, dims));
+        add_op(w, LF_OP_add, elements(g, n, dims), d);
     return d->plain_flops > 0 ? 1e6 * w->product / d->plain_flops : p.us;
 }
 
@@ -196,10 +260,10 @@ lf_cost lf_cost_node(const lf_graph *g, lf_node n, const int64_t *dims, const lf
     if (lf_kind_of(g, n) == LF_PRODUCT)
         product = node_product(g, n, dims, d, &w);
     else
-        count_op(g, n, dims, &w);
-    double compute = together(product, tail_us(&w, d), d->tail_shown);
-    return (lf_cost){.flops = work_flops(&w), .bytes = w.read + w.written + w.cached,
-                     .us = fmax(compute, memory_us(&w, d)) + d->launch_us};
+        count_op(g, n, dims, d, &w);
+    double bytes = w.read + w.written + w.cached;
+    double us = work_us(w, product, d->plain_flops > 0 ? 0 : d->memory_shown, bytes, d);
+    return (lf_cost){.flops = work_flops(&w), .bytes = bytes, .us = shared_out(us, 0, d) + d->launch_us};
 }
 
 static lf_cost plus(lf_cost a, lf_cost b)
@@ -318,6 +382,8 @@ static void count_touch(const touching *t, const touch *at, int32_t index)
     if (more <= 0)
         return;
     bool buffered = a->place == LF_VALUE && t->plan->storage[a->index] == LF_IN_BUFFER;
+    if (index < 0 && !(buffered && stays(bytes, t->device)))
+        t->work->operands += more;
     *(buffered && stays(bytes, t->device) ? &t->work->cached : &t->work->read) += more;
 }
 
@@ -353,17 +419,25 @@ static double fed(const lf_group *g, const lf_stat *s, const int64_t *dims)
     return rows * extent(phase->width, dims);
 }
 
-static void count_tail(const lf_group *g, const int64_t *dims, work *w)
+/* Statistics, of a group's. */
+static double spans(const lf_group *g, const lf_stat *s, const int64_t *dims)
+{
+    return grid_rows(g, &g->phase[s->phase], dims) * (s->span == LF_SPAN_SEGMENT ? extent(s->count, dims) : 1);
+}
+
+static void count_tail(const lf_group *g, const int64_t *dims, const lf_device *d, work *w)
 {
     for (int32_t p = 0; p < g->phases; p++) {
         const lf_phase *phase = &g->phase[p];
         double count = grid_rows(g, phase, dims) * extent(phase->width, dims);
         for (int32_t i = 0; i < phase->steps; i++)
             if (phase->step[i].kind == LF_STEP_OP)
-                add_flops(w, after_statistic(lf_op_row(phase->step[i].op)), count);
+                add_op(w, phase->step[i].op, count, d);
     }
-    for (int32_t i = 0; i < g->stats; i++)
-        add_flops(w, lf_monoid_row(g->stat[i].monoid)->flops, fed(g, &g->stat[i], dims));
+    for (int32_t i = 0; i < g->stats; i++) {
+        const lf_stat *s = &g->stat[i];
+        add_statistic(w, s->monoid, s->span, fed(g, s, dims), s->span == LF_SPAN_COLUMN ? 0 : spans(g, s, dims), d);
+    }
 }
 
 /* How often every unit waits for the others: before each phase where statistics span all rows; where a row is spread over tiles,
@@ -377,24 +451,50 @@ static int waits(const lf_group *g, const product_cost *product)
     return count;
 }
 
-lf_cost lf_cost_group(const lf_plan *plan, const lf_group *g, const int64_t *dims, const lf_device *d)
+static work group_work(const lf_plan *plan, const lf_group *g, const product_cost *product, const int64_t *dims, const lf_device *d)
 {
     work w = {0};
-    product_cost product = group_product(g, dims, d);
-    count_product(&product, d, &w);
-    w.read += product.m > 0 ? 4 * product.n * product.k : 0;
+    count_product(product, d, &w);
+    w.read += product->m > 0 ? 4 * product->n * product->k : 0;
+    w.operands = w.read;
     count_touches(&(touching){plan, g, dims, d, &w});
-    count_tail(g, dims, &w);
-    double compute = together(product.us, tail_us(&w, d), d->tail_shown);
+    count_tail(g, dims, d, &w);
+    return w;
+}
+
+/* What all of a plan's kernels touch, which is what comes between a call and the next. */
+static double plan_bytes(const lf_plan *plan, const int64_t *dims, const lf_device *d)
+{
+    double bytes = 0;
+    for (int32_t i = 0; i < plan->groups; i++) {
+        product_cost product = group_product(&plan->group[i], dims, d);
+        work w = group_work(plan, &plan->group[i], &product, dims, d);
+        bytes += w.read + w.written + w.cached;
+    }
+    return bytes;
+}
+
+/* around: as plan_bytes has it. */
+static lf_cost cost_group(const lf_plan *plan, const lf_group *g, double around, const int64_t *dims, const lf_device *d)
+{
+    product_cost product = group_product(g, dims, d);
+    work w = group_work(plan, g, &product, dims, d);
+    double us = work_us(w, product.us, d->memory_shown, around, d);
     return (lf_cost){.flops = work_flops(&w), .bytes = w.read + w.written + w.cached,
-                     .us = together(compute, memory_us(&w, d), d->memory_shown) + waits(g, &product) * d->wait_us + d->launch_us};
+                     .us = shared_out(us, waits(g, &product) * d->wait_us, d) + d->launch_us};
+}
+
+lf_cost lf_cost_group(const lf_plan *plan, const lf_group *g, const int64_t *dims, const lf_device *d)
+{
+    return cost_group(plan, g, plan_bytes(plan, dims, d), dims, d);
 }
 
 lf_cost lf_cost_plan_total(const lf_plan *plan, const int64_t *dims, const lf_device *d)
 {
     lf_cost total = {0};
+    double around = plan_bytes(plan, dims, d);
     for (int32_t i = 0; i < plan->groups; i++)
-        total = plus(total, lf_cost_group(plan, &plan->group[i], dims, d));
+        total = plus(total, cost_group(plan, &plan->group[i], around, dims, d));
     return total;
 }
 

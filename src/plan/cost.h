@@ -6,6 +6,20 @@
 
 #include "plan/plan.h"
 
+/* Elements a second of what follows a product, all units together, where it was measured; 0: ops.def's and monoids.def's flops count. */
+typedef struct lf_tail_rates {
+    double map[LF_OP_COUNT];          /* an op on an element, its statistic finished */
+    double fold[LF_MONOID_COUNT];     /* put into the statistic of a row, or of a run of neighbours */
+    double span[LF_MONOID_COUNT];     /* such a statistic, or a part of one of LF_PART elements, made ready (statistics a second) */
+    double put[LF_MONOID_COUNT];      /* put into the statistic of a column */
+    double window[LF_MONOID_COUNT];   /* put into that of a window */
+} lf_tail_rates;
+enum { LF_PART = 256 };
+
+/* Memory by how much of it a call touches: what is little is still in some cache when the next call begins. */
+enum { LF_LEVELS = 5 };
+#define LF_LEVEL_BYTES(i) (1048576.0 * (double)(1 << 2 * (i)))
+
 /* One row of devices.def. Rates are per second, and what code reaches rather than what a data sheet says. */
 typedef struct lf_device {
     char name[16];
@@ -13,6 +27,8 @@ typedef struct lf_device {
     double flops;             /* f32 multiply-add on the ordinary units: the peak */
     double plain_flops;       /* a product op by op, as a library runs it in fp32; 0: op by op runs on our kernels too */
     double product_flops;     /* an fp32-accurate product in our kernels, whole tiles, every unit busy */
+    double row_flops;         /* the same of one row: a tile of few rows takes no less time than this says */
+    double handed;            /* elements of a product that its tiles hand on to a tail; 0: they are in registers already */
     double dot_flops;         /* a product too narrow for tiles, row by row */
     double element_flops;     /* ops of a tail that cost less than LF_FUNCTION_FLOPS */
     double function_flops;    /* those that hold an exp, a log, an erf */
@@ -20,12 +36,19 @@ typedef struct lf_device {
     double write_bytes;       /* written to memory */
     double cache_rate;        /* read from the last cache */
     double cache_bytes;       /* what of a tensor is still in it when the next kernel starts */
+    double level_read[LF_LEVELS], level_written[LF_LEVELS]; /* never rising; 0: the three rates above are all that is known */
+    lf_tail_rates tail;
     double launch_us;         /* from one kernel's end to the next one's first useful work */
     double wait_us;           /* until all units have finished a phase, inside a kernel */
+    double wake_us;           /* until all threads work on a kernel; what one thread has done before is left to it */
     double tail_shown;        /* 0 .. 1: what of the shorter of product and tail is not hidden behind the longer */
     double memory_shown;      /* 0 .. 1: the same of arithmetic and memory, in our kernels */
+    double operands_shown;    /* 0 .. 1: the same of a product and reading its x and w; 0: they are memory like the rest */
     double x_bytes;           /* moved to bring one element of x into the form products read, before they start */
     int x_kept_bytes;         /* workspace for one element of x in that form */
+    int threads;              /* that can be left asleep */
+    int block_rows;           /* the most rows that w is read once for; 0: as many as stay in cache */
+    double block_bytes;       /* and what such rows may carry along, x included */
     int units;                /* what tiles are dealt out to; a last round that is not full costs a whole one */
     int tile_rows, tile_columns;
 } lf_device;

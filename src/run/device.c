@@ -16,7 +16,7 @@
 #include "cpu/measure.h"
 #include "run/device.h"
 
-enum { FORMAT = 1, MOST_FILE = 1 << 14 }; /* FORMAT rises when what is measured, or how, changes */
+enum { FORMAT = 2, MOST_FILE = 1 << 14 }; /* FORMAT rises when what is measured, or how, changes */
 
 /* A build for finding mistakes is slow, and must not tell the others that the machine is. */
 #if !defined(__OPTIMIZE__) || defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -34,7 +34,7 @@ enum { FORMAT = 1, MOST_FILE = 1 << 14 }; /* FORMAT rises when what is measured,
 
 typedef struct cpu_key {
     char model[96];
-    const char *isa;
+    const lf_kern *kern;
     int threads;
 } cpu_key;
 
@@ -76,50 +76,75 @@ static char *cache_path(const cpu_key *key, bool make)
     if (make && path.text)
         mkdir(path.text, 0755);
     lf_rng hash = lf_rng_seed(FORMAT, key->model);
-    lf_str_addf(&path, "/cpu-%016llx-%s-%d" BUILD ".json", (unsigned long long)lf_rng_u64(&hash), key->isa, key->threads);
+    lf_str_addf(&path, "/cpu-%016llx-%s-%d" BUILD ".json", (unsigned long long)lf_rng_u64(&hash), key->kern->isa, key->threads);
     return lf_str_take(&path);
 }
 
 /* ---- reading and writing it ---- */
 
-/* The measured numbers by name, for both directions. */
-static const struct rate_field {
-    const char *name;
-    size_t offset;
-} rate_fields[] = {
-    {"flops", offsetof(lf_cpu_rates, flops)},
-    {"dot_flops", offsetof(lf_cpu_rates, dot_flops)},
-    {"elements", offsetof(lf_cpu_rates, elements)},
-    {"functions", offsetof(lf_cpu_rates, functions)},
-    {"read_bytes", offsetof(lf_cpu_rates, read_bytes)},
-    {"write_bytes", offsetof(lf_cpu_rates, write_bytes)},
-    {"cache_rate", offsetof(lf_cpu_rates, cache_rate)},
-    {"cache_bytes", offsetof(lf_cpu_rates, cache_bytes)},
-};
-enum { RATE_FIELDS = sizeof rate_fields / sizeof rate_fields[0] };
-
-static double *rate_at(lf_cpu_rates *r, size_t i)
-{
-    return (double *)((char *)r + rate_fields[i].offset);
-}
-
 /* Rates that no machine has are damage. */
 static bool plausible(double rate)
 {
-    return rate >= 1e5 && rate <= 1e17;
+    return rate >= 1e2 && rate <= 1e17;
+}
+
+/* One measured number to or from a file. */
+typedef bool carry_fn(json_t *root, const char *name, double *rate);
+
+static bool take_rate(json_t *root, const char *name, double *rate)
+{
+    *rate = json_number_value(json_object_get(root, name));
+    return plausible(*rate);
+}
+
+static bool give_rate(json_t *root, const char *name, double *rate)
+{
+    return json_object_set_new(root, name, json_real(*rate)) == 0;
+}
+
+static bool carry_named(json_t *root, carry_fn *carry, const char *what, const char *whose, double *rate)
+{
+    char name[64];
+    snprintf(name, sizeof name, "%s %s", what, whose);
+    return carry(root, name, rate);
+}
+
+static bool carry_monoid(json_t *root, carry_fn *carry, const lf_kern *kern, lf_monoid m, lf_tail_rates *r)
+{
+    const char *name = lf_monoid_row(m)->name;
+    return !kern->fold[m] || (carry_named(root, carry, "fold", name, &r->fold[m]) &&
+                              carry_named(root, carry, "span", name, &r->span[m]) &&
+                              carry_named(root, carry, "put", name, &r->put[m]) &&
+                              (!kern->window[m] || carry_named(root, carry, "window", name, &r->window[m])));
+}
+
+/* All that is measured, in either direction. False: one of them failed. */
+static bool carry_rates(json_t *root, carry_fn *carry, const lf_kern *kern, lf_cpu_rates *r)
+{
+    bool good = carry(root, "flops", &r->flops) && carry(root, "row_flops", &r->row_flops) &&
+                carry(root, "dot_flops", &r->dot_flops) && carry(root, "packed", &r->packed) &&
+                carry(root, "handed", &r->handed) && carry(root, "jobs", &r->jobs) &&
+                carry(root, "cache_bytes", &r->cache_bytes);
+    for (int i = 0; i < LF_LEVELS && good; i++) {
+        char size[16];
+        snprintf(size, sizeof size, "%.0f MB", LF_LEVEL_BYTES(i) / LF_LEVEL_BYTES(0));
+        good = carry_named(root, carry, "read", size, &r->read[i]) && carry_named(root, carry, "written", size, &r->written[i]);
+    }
+    for (lf_op op = 0; op < LF_OP_COUNT && good; op++)
+        good = !kern->map[op] || carry_named(root, carry, "map", lf_op_row(op)->name, &r->tail.map[op]);
+    for (lf_monoid m = 0; m < LF_MONOID_COUNT && good; m++)
+        good = carry_monoid(root, carry, kern, m, &r->tail);
+    return good;
 }
 
 static bool parse_rates(const char *text, size_t length, const cpu_key *key, lf_cpu_rates *out)
 {
     json_t *root = json_loadb(text, length, JSON_REJECT_DUPLICATES, NULL);
     const char *model = json_string_value(json_object_get(root, "cpu")), *isa = json_string_value(json_object_get(root, "isa"));
-    bool good = model && strcmp(model, key->model) == 0 && isa && strcmp(isa, key->isa) == 0 &&
+    bool good = model && strcmp(model, key->model) == 0 && isa && strcmp(isa, key->kern->isa) == 0 &&
                 json_integer_value(json_object_get(root, "format")) == FORMAT &&
-                json_integer_value(json_object_get(root, "threads")) == key->threads;
-    for (size_t i = 0; i < RATE_FIELDS && good; i++) {
-        *rate_at(out, i) = json_number_value(json_object_get(root, rate_fields[i].name));
-        good = plausible(*rate_at(out, i));
-    }
+                json_integer_value(json_object_get(root, "threads")) == key->threads &&
+                carry_rates(root, take_rate, key->kern, out);
     json_decref(root);
     return good;
 }
@@ -142,13 +167,11 @@ static bool load_rates(const cpu_key *key, lf_cpu_rates *out)
 
 static json_t *rates_json(const cpu_key *key, lf_cpu_rates *rates)
 {
-    json_t *root = json_pack("{s:i, s:s, s:s, s:i}", "format", FORMAT, "cpu", key->model, "isa", key->isa, "threads", key->threads);
-    for (size_t i = 0; i < RATE_FIELDS && root; i++)
-        if (json_object_set_new(root, rate_fields[i].name, json_real(*rate_at(rates, i))) != 0) {
-            json_decref(root);
-            root = NULL;
-        }
-    return root;
+    json_t *root = json_pack("{s:i, s:s, s:s, s:i}", "format", FORMAT, "cpu", key->model, "isa", key->kern->isa, "threads", key->threads);
+    if (!root || carry_rates(root, give_rate, key->kern, rates))
+        return root;
+    json_decref(root);
+    return NULL;
 }
 
 /* Written aside and renamed, so that a reader sees all of it or nothing. What fails is left undone. */
@@ -173,28 +196,37 @@ static void save_rates(const cpu_key *key, lf_cpu_rates *rates)
 
 /* ---- the device ---- */
 
-/* A product over blocks that come and go reaches this much of what gemm does on panels that stay in L1. */
-static const double PRODUCT_SHARE = 0.9;
-
-static void fill_cpu(const cpu_key *key, const lf_kern *kern, const lf_cpu_rates *r, lf_device *d)
+/* A smaller set is no further away: where it seemed so, something came between. */
+static void give_levels(const double *rate, double *level)
 {
-    snprintf(d->title, sizeof d->title, "%s, %d thread%s, %s", key->model, key->threads, key->threads == 1 ? "" : "s", key->isa);
-    d->flops = r->flops;
-    d->product_flops = PRODUCT_SHARE * r->flops;
+    for (int i = LF_LEVELS - 1; i >= 0; i--)
+        level[i] = i + 1 < LF_LEVELS ? fmax(rate[i], level[i + 1]) : rate[i];
+}
+
+static void fill_cpu(const cpu_key *key, const lf_cpu_rates *r, lf_device *d)
+{
+    snprintf(d->title, sizeof d->title, "%s, %d thread%s, %s", key->model, key->threads, key->threads == 1 ? "" : "s", key->kern->isa);
+    d->flops = d->product_flops = r->flops;
+    d->row_flops = r->row_flops;
     d->dot_flops = r->dot_flops;
-    d->element_flops = r->elements;
-    d->function_flops = LF_FUNCTION_FLOPS * r->functions;
-    d->bytes = r->read_bytes;
-    d->write_bytes = r->write_bytes;
-    d->cache_rate = r->cache_rate;
+    d->handed = r->handed;
+    give_levels(r->read, d->level_read);
+    give_levels(r->written, d->level_written);
+    d->bytes = d->level_read[LF_LEVELS - 1];
+    d->write_bytes = d->level_written[LF_LEVELS - 1];
+    d->cache_rate = d->level_read[0];
     d->cache_bytes = r->cache_bytes;
-    d->tile_rows = kern->mr;
-    d->tile_columns = kern->nr;
+    d->tail = r->tail;
+    d->x_bytes = d->bytes / r->packed; /* as long as packing takes */
+    d->wait_us = d->wake_us = key->threads > 1 ? 1e6 / r->jobs : 0;
+    d->threads = key->threads;
+    d->tile_rows = key->kern->mr;
+    d->tile_columns = key->kern->nr;
 }
 
 static lf_status this_machine(const lf_kern *kern, lf_pool *pool, lf_device *d, lf_diag *diag)
 {
-    cpu_key key = {.isa = kern->isa, .threads = lf_pool_threads(pool)};
+    cpu_key key = {.kern = kern, .threads = lf_pool_threads(pool)};
     lf_cpu_rates rates = {0};
     const bool remembers = !lf_pool_is_loop(pool); /* a loop of the caller's may be of any speed, and tells others nothing */
     find_model(key.model, sizeof key.model);
@@ -205,7 +237,7 @@ static lf_status this_machine(const lf_kern *kern, lf_pool *pool, lf_device *d, 
         if (remembers)
             save_rates(&key, &rates);
     }
-    fill_cpu(&key, kern, &rates, d);
+    fill_cpu(&key, &rates, d);
     return LF_OK;
 }
 
