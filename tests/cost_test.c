@@ -185,6 +185,19 @@ static void what_waits_is_traffic(void **state)
     assert_true(fused("h200").bytes == 4 * (4.0 * 100000 * 1024) + rest);
 }
 
+/* A softmax wants its elements again once the row is known: all tiles wait for each other, once. */
+static void waiting_takes_its_time(void **state)
+{
+    (void)state;
+    dims[0] = 1024;
+    take_model("gelu_softmax");
+    for (size_t i = 1; lf_device_at(i); i++) {
+        lf_device hasty = *lf_device_at(i);
+        hasty.wait_us = 0;
+        near_to(fused(hasty.name).us - lf_cost_plan_total(plan, dims, &hasty).us, lf_device_at(i)->wait_us, 1e-6);
+    }
+}
+
 /* ---- how cost grows ---- */
 
 static const char *const models[] = {"lse_chain", "gelu_softmax", "mean_residual", "group_norm", "batch_norm_train", "mlp",
@@ -517,6 +530,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(counts_are_exact, setup, teardown),
         cmocka_unit_test_setup_teardown(a_tensor_counts_once, setup, teardown),
         cmocka_unit_test_setup_teardown(what_waits_is_traffic, setup, teardown),
+        cmocka_unit_test_setup_teardown(waiting_takes_its_time, setup, teardown),
         cmocka_unit_test_setup_teardown(more_rows_cost_more, setup, teardown),
         cmocka_unit_test_setup_teardown(no_rows_cost_a_launch, setup, teardown),
         cmocka_unit_test_setup_teardown(huge_extents_stay_finite, setup, teardown),

@@ -77,17 +77,17 @@ static double level_rate(const double *rate, double bytes)
 }
 
 /* around: bytes that are touched before the same ones are again. */
-static double read_us(double bytes, double around, const lf_device *d)
+static double read_rate(double around, const lf_device *d)
 {
-    return 1e6 * bytes / (d->level_read[0] > 0 ? level_rate(d->level_read, around) : d->bytes);
+    return d->level_read[0] > 0 ? level_rate(d->level_read, around) : d->bytes;
 }
 
 static double memory_us(const work *w, double around, const lf_device *d)
 {
-    double read = read_us(w->read + w->again, around, d);
-    if (d->level_read[0] > 0)
-        return read + read_us(w->cached, around, d) + 1e6 * w->written / level_rate(d->level_written, around);
-    return read + 1e6 * (w->written / d->write_bytes + w->cached / d->cache_rate);
+    const bool levels = d->level_read[0] > 0;
+    double read = read_rate(around, d), cached = levels ? read : d->cache_rate;
+    double write = levels ? level_rate(d->level_written, around) : d->write_bytes;
+    return 1e6 * ((w->read + w->again) / read + w->written / write + w->cached / cached);
 }
 
 static double tail_us(const work *w, const lf_device *d)
@@ -106,7 +106,7 @@ static double together(double a, double b, double shown)
 /* What takes all threads `us`, and waiting for each other: by them, or by one where it is done before they would. */
 static double shared_out(double us, double waiting, const lf_device *d)
 {
-    return fmin(us + waiting + d->wake_us, us * d->threads);
+    return d->threads > 1 ? fmin(us + waiting + d->wake_us, us * d->threads) : us + waiting;
 }
 
 /* ---- products ---- */
@@ -159,7 +159,7 @@ static product_cost group_product(const lf_group *g, const int64_t *dims, const 
 static double work_us(work w, double product, double shown, double around, const lf_device *d)
 {
     if (d->operands_shown > 0) {
-        product = together(product, read_us(w.operands + w.again, around, d), d->operands_shown);
+        product = together(product, 1e6 * (w.operands + w.again) / read_rate(around, d), d->operands_shown);
         w.read -= w.operands;
         w.again = 0;
     }

@@ -46,7 +46,7 @@ typedef struct lf_device {
     double operands_shown;    /* 0 .. 1: the same of a product and reading its x and w; 0: they are memory like the rest */
     double x_bytes;           /* moved to bring one element of x into the form products read, before they start */
     int x_kept_bytes;         /* workspace for one element of x in that form */
-    int threads;              /* that can be left asleep */
+    int threads;              /* of which all but one can be left asleep */
     int block_rows;           /* the most rows that w is read once for; 0: as many as stay in cache */
     double block_bytes;       /* and what such rows may carry along, x included */
     int units;                /* what tiles are dealt out to; a last round that is not full costs a whole one */
