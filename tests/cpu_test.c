@@ -60,6 +60,7 @@ static const model models[] = {
     {"matmul_inputs", X "input y f32[{K}, {N}]\na = matmul(x, y)\nb = relu(a)\nreturn b\n", 1, false, 1e-5},
     {"linear_inputs", X "input y f32[{N}, {K}]\na = linear(x, y)\nb = softmax(a, dim=1)\nreturn b\n", 1, false, 1e-3},
     {"matmul_param", X "param y f32[{K}, {N}]\na = matmul(x, y)\nb = relu(a)\nreturn b\n", 1, false, 1e-5},
+    {"residual", X "input y f32[B, {N}]\nparam w f32[{N}, {K}]\na = linear(x, w)\nb = add(a, y)\nreturn b\n", 1, false, 1e-5},
     {"matmul_folded", X "param y f32[{K}, {N}]\ns = mul(y, 3)\nt = exp(s)\na = matmul(x, t)\nreturn a\n", 1, false, 1e-4},
     {"few_columns", X "param y f32[{K}, 3]\na = matmul(x, y)\nb = softmax(a, dim=1)\nparam w f32[1, {K}]\nc = linear(x, w)\nd = mul(b, c)\nreturn d\n", 1, false, 1e-3},
     {"few_columns_inputs", X "input y f32[{K}, 2]\ninput z f32[3, {K}]\na = matmul(x, y)\nb = linear(x, z)\nreturn a, b\n", 1, false, 1e-5},

@@ -321,7 +321,8 @@ static void extents_that_cannot_be_run(void **state)
 {
     (void)state;
     const char text[] = "input x f32[B, 4]\na = batch_norm(x, None, None, training=true)\nb = max(x, dim=0)\n"
-                        "c = group_norm(x, num_groups=4)\nreturn a, b, c\n";
+                        "c = group_norm(x, num_groups=4)\nd = sum(x, dim=1, keepdim=true)\n"
+                        "e = group_norm(d, num_groups=1)\nreturn a, b, c, e\n";
     assert_int_equal(lf_text_read(&g, "model", text, sizeof text - 1), LF_OK);
     assert_int_equal(lf_graph_check_dims(&g, (int64_t[]){2}, &diag), LF_OK);
     assert_int_equal(lf_graph_check_dims(&g, (int64_t[]){1}, &diag), LF_ERR_DATA);

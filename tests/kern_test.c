@@ -107,13 +107,14 @@ static void product_case(product_rig *g, bool add, bool exact)
         }
         if (j >= g->n)
             continue;
-        double sum = add ? (double)g->before[at] : g->bias ? (double)g->bias[j] : 0, size = fabs(sum);
+        double sum = (add ? (double)g->before[at] : 0) + (g->bias ? (double)g->bias[j] : 0);
+        double size = fabs(add ? (double)g->before[at] : 0) + fabs(g->bias ? (double)g->bias[j] : 0);
         for (int64_t s = 0; s < g->k; s++) {
             double product = (double)g->x[i * g->ldx + s] * (double)w_at(g, j, s);
             sum += product;
             size += fabs(product);
         }
-        double bound = exact ? 0 : (double)(g->k + 1) * UNIT * size;
+        double bound = exact ? 0 : (double)(g->k + 2) * UNIT * size;
         if (!(fabs((double)g->c[at] - sum) <= bound))
             fail_msg("%s: %d x %d x %d (%d, %d) is %.9g, not %.17g", kern->isa, (int)g->rows, (int)g->n, (int)g->k,
                      (int)i, (int)j, (double)g->c[at], sum);

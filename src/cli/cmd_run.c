@@ -50,6 +50,18 @@ static bool is_stdout(const char *path)
     return strcmp(path, "/dev/stdout") == 0 || strcmp(path, "/dev/fd/1") == 0 || strcmp(path, "/proc/self/fd/1") == 0;
 }
 
+/* Of two outputs in one file, one would be lost. */
+static int check_files_differ(const cli_pairs *outputs)
+{
+    for (size_t i = 0; i < outputs->count; i++)
+        for (size_t before = 0; before < i; before++)
+            if (strcmp(outputs->at[before].value, outputs->at[i].value) == 0 &&
+                strncmp(outputs->at[i].value, "/dev/", 5) != 0)
+                return cli_fail("--output %s and --output %s are both to be written to %s", outputs->at[before].name,
+                                outputs->at[i].name, outputs->at[i].value);
+    return CLI_OK;
+}
+
 static bool writes_to_stdout(const cli_options *o)
 {
     for (size_t i = 0; i < o->outputs.count; i++)
@@ -195,6 +207,8 @@ static int run(cli_session *s, job *j)
         code = cli_tensors_new(s, LF_PORT_OUTPUT, &j->outputs);
     if (code == CLI_OK)
         code = check_names(&o->outputs, "output", &j->outputs);
+    if (code == CLI_OK)
+        code = check_files_differ(&o->outputs);
     cli_tensors_free(&j->outputs);
     if (code == CLI_OK)
         code = open_inputs(s, &j->inputs);

@@ -4,7 +4,7 @@
  *
  * For one table, a function gives the same bits for an element whatever its neighbours, its position in a strip, the strip's length or
  * alignment are (but for what is said to depend on the position in a reduction). That is what makes a row's result
- * independent of batch size and threads. Different tables may round differently. */
+ * independent of batch size and threads. (NaN for NaN: its sign may differ.) Different tables may round differently. */
 #ifndef LF_CPU_KERN_H
 #define LF_CPU_KERN_H
 
@@ -29,7 +29,7 @@ typedef struct lf_multiply {
     float *c;                     /* [rows][ldc], ldc >= n rounded up to nr; what lies there past column n is overwritten */
     int64_t ldc;
     bool add;                     /* whether what c holds is added to */
-    const float *bias;            /* [n], added to every row where add is not set; or NULL */
+    const float *bias;            /* [n], added to every row last; or NULL */
     const float *next_x, *next_w; /* what the call after this one reads, to be asked for in advance; or NULL */
 } lf_multiply;
 

@@ -4,7 +4,7 @@
  *   x: [panels of up to KERN_MR rows][k][rows of the panel]; the rows are shared out evenly, since a tile of few rows keeps
  *      the machine less busy
  *   w: [panels of KERN_NR columns][k][KERN_NR], columns past n are 0
- * An element is summed in order of k from 0, then added to c: the same for every number of rows. */
+ * An element is summed in order of k from 0, then added to c, then the bias to it: the same for every number of rows. */
 enum { LINE = 64 / sizeof(float) };
 
 static int64_t w_floats(int64_t n, int64_t k)
@@ -101,8 +101,8 @@ static inline __attribute__((always_inline)) void run_of_tile(const int m, const
 typedef struct target {
     float *c;          /* [m][ldc] */
     int64_t ldc;
-    const float *plus; /* rows of KERN_NR, ldp from one to the next; or NULL */
-    int64_t ldp;
+    bool add;          /* what c holds */
+    const float *bias; /* [KERN_NR], then; or NULL */
 } target;
 
 /* a: [k][m], b: [k][KERN_NR]. */
@@ -125,8 +125,10 @@ static inline __attribute__((always_inline)) void tile(const int m, int64_t k, c
     for (int i = 0; i < m; i++) {
         UNROLL
         for (int v = 0; v < KERN_NV; v++) {
-            if (t->plus)
-                sum[i][v] += load(t->plus + i * t->ldp + v * KERN_LANES);
+            if (t->add)
+                sum[i][v] += load(t->c + i * t->ldc + v * KERN_LANES);
+            if (t->bias)
+                sum[i][v] += load(t->bias + v * KERN_LANES);
             store(t->c + i * t->ldc + v * KERN_LANES, sum[i][v]);
         }
     }
@@ -187,8 +189,7 @@ static void multiply(const lf_multiply *p)
             bias = memcpy(last, bias, (size_t)(p->n - col) * sizeof *last);
         for (int64_t panel = 0, row = 0, end; row < p->rows; panel++, row = end) {
             end = first_of(p->rows, panel + 1);
-            float *c = p->c + row * p->ldc + col;
-            const target t = {c, p->ldc, p->add ? c : bias, p->add ? p->ldc : 0};
+            const target t = {p->c + row * p->ldc + col, p->ldc, p->add, bias};
             const asking what = !ahead ? ASK_NOTHING : p->rows <= KERN_MR ? ASK_FOR_NEXT : ASK_FOR_LATER;
             tile_of(end - row, p->k, p->x + row * p->k, w, &t, what, ahead);
             ahead = p->next_x && asked < p->rows * p->k ? p->next_x + asked : NULL;

@@ -66,18 +66,13 @@ static const float *bias_of(const lf_piece *p, int64_t strip)
     return lf_reach_base(p->run, from, p->area) + strip * LF_STRIP;
 }
 
-/* tile += more; or, without, every row of the tile is the bias. */
-static void add_rows(const lf_piece *p, int64_t n, const float *more, const float *bias, float *tile)
+/* tile += rows, ld from one to the next. */
+static void add_rows(const lf_piece *p, int64_t n, const float *rows, int64_t ld, float *tile)
 {
     const int64_t ldc = p->group->product.ldc;
     const float one[3] = {1, 0, 0};
     for (int64_t i = 0; i < p->rows; i++)
-        if (more)
-            p->run->instance->kern->map[LF_OP_add](n, tile + i * ldc, more + i * ldc, NULL, one, tile + i * ldc);
-        else if (bias)
-            memcpy(tile + i * ldc, bias, (size_t)n * sizeof *tile);
-        else
-            memset(tile + i * ldc, 0, (size_t)n * sizeof *tile);
+        p->run->instance->kern->map[LF_OP_add](n, tile + i * ldc, rows + i * ld, NULL, one, tile + i * ldc);
 }
 
 void lf_product_tile(const lf_piece *p, const float *packed, int64_t strip, float *tile)
@@ -91,12 +86,10 @@ void lf_product_tile(const lf_piece *p, const float *packed, int64_t strip, floa
     const bool prepared = product->weight_fixed && p->run->weights->product[p->group_index];
     const int64_t runs = lf_runs(product->k), x_run = kern->x_floats(p->rows, product->depth);
     float *more = p->scratch + p->group->more;
-    lf_multiply m = {.rows = p->rows,
-                     .n = lf_min64(LF_STRIP, product->n - strip * LF_STRIP),
-                     .ldc = product->ldc,
-                     .bias = bias_of(p, strip)};
+    const float *bias = bias_of(p, strip);
+    lf_multiply m = {.rows = p->rows, .n = lf_min64(LF_STRIP, product->n - strip * LF_STRIP), .ldc = product->ldc};
     if (runs == 0)
-        add_rows(p, m.n, NULL, m.bias, tile);
+        memset(tile, 0, (size_t)(p->rows * product->ldc) * sizeof *tile);
     for (int64_t run = 0; run < runs; run++) {
         const bool last = run + 1 == runs;
         m.k = depth_of(product, run);
@@ -104,11 +97,14 @@ void lf_product_tile(const lf_piece *p, const float *packed, int64_t strip, floa
         m.w = prepared ? packed_w(p, strip, run) : pack_w(p, strip, run);
         m.c = run < LF_RUNS ? tile : more;
         m.add = run % LF_RUNS > 0;
+        m.bias = last && runs <= LF_RUNS ? bias : NULL;
         m.next_w = !prepared ? NULL : last ? packed_w(p, strip + 1, 0) : packed_w(p, strip, run + 1);
         m.next_x = runs == 1 || (last && !m.next_w) ? NULL : packed + (last ? 0 : run + 1) * x_run;
         kern->multiply(&m);
-        m.bias = NULL;
         if (run >= LF_RUNS && (last || (run + 1) % LF_RUNS == 0))
-            add_rows(p, m.n, more, NULL, tile);
+            add_rows(p, m.n, more, product->ldc, tile);
     }
+    /* Always last, as an op of its own would add it: it is one at other extents (x of one row has a bias of any row). */
+    if (bias && (runs == 0 || runs > LF_RUNS))
+        add_rows(p, m.n, bias, 0, tile);
 }

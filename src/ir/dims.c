@@ -26,7 +26,8 @@ static lf_status check_statistic(const lf_graph *g, lf_node n, const int64_t *di
     if (row->kind != LF_NORMALIZE || lf_uses_running_stats(g, n) || !lf_affine_of(g, n).channels)
         return LF_OK;
     /* group_norm's rows count as values too, as they do for PyTorch */
-    int64_t rows = lf_segments(g, n) > 1 ? lf_extent_at(lf_at(g, n)->shape.dim[0], dims) : 1;
+    const bool over_channels = lf_span_axes(g, n) >> 1 & 1;
+    int64_t rows = over_channels ? lf_extent_at(lf_at(g, n)->shape.dim[0], dims) : 1;
     if (spanned(g, n, dims) * rows == 1)
         return lf_fail(diag, LF_ERR_DATA, "%s: %s over one value; it wants more for a statistic", name, row->name);
     return LF_OK;

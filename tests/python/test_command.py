@@ -380,6 +380,16 @@ def test_run_writes_to_a_pipe(command, model, tmp_path):
     assert subprocess.run([*arguments, "--json"], capture_output=True).returncode == 2
 
 
+def test_run_refuses_two_outputs_in_one_file(refused, linfuse, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    np.save("x.npy", np.ones((2, 3), np.float32))
+    (tmp_path / "two.lf").write_text("input x f32[B, 3]\na = exp(x)\nb = neg(x)\nreturn a, b\n")
+    outputs = ["--output", "a=y.npy", "--output", "b=y.npy"]
+    assert "--output a and --output b are both to be written to y.npy" in refused("run", "two.lf", "--input", "x=x.npy", *outputs)
+    assert not (tmp_path / "y.npy").exists()
+    linfuse("run", "two.lf", "--input", "x=x.npy", "--output", "a=/dev/null", "--output", "b=/dev/null")
+
+
 def test_run_refuses(refused, model, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     np.save("x.npy", np.ones((3, 33), np.float32))
