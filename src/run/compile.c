@@ -9,11 +9,14 @@ enum { DEFAULT_EXTENT = 1024 }; /* what a named extent counts as where nobody sa
 
 static lf_status check_options(lf_program *p, const lf_options *o)
 {
-    if (strcmp(o->device, "cuda") == 0)
-        return lf_fail(&p->diag, LF_ERR_DEVICE, "device cuda: this build has no CUDA backend; use --device cpu, or explain with h200 or a100");
     if (strcmp(o->precision, "fp32") != 0)
         return lf_fail(&p->diag, LF_ERR_UNSUPPORTED, "precision %s: only fp32 is built so far", o->precision);
-    p->target = strcmp(o->device, "cpu") == 0 ? LF_TARGET_CPU : LF_TARGET_MODEL_ONLY;
+    p->target = strcmp(o->device, "cpu") == 0 ? LF_TARGET_CPU : strcmp(o->device, "cuda") == 0 ? LF_TARGET_CUDA : LF_TARGET_MODEL_ONLY;
+    if (p->target == LF_TARGET_CUDA && !p->context->gpu) {
+        lf_status status = lf_cuda_device_open(&p->context->gpu, &p->diag);
+        if (status != LF_OK)
+            return status;
+    }
     memcpy(p->device, o->device, sizeof p->device);
     snprintf(p->no_device, sizeof p->no_device, "device %s can be explained but not run here; compile for cpu", p->device);
     for (int i = 0; i < p->written.symbols; i++)
@@ -118,6 +121,11 @@ static bool all_exact(const lf_notes *notes)
     return true;
 }
 
+lf_status lf_variant_for_cuda(lf_program *p, lf_variant *v)
+{
+    return v->cuda ? LF_OK : lf_cuda_program_new(p->context->gpu, v->plan, &v->cuda, &p->diag);
+}
+
 lf_status lf_compile(lf_program *p, const lf_options *o)
 {
     lf_rewrite_options rewrite = {.rules = o->rules, .assume_finite = o->assume_finite, .dims = p->hint};
@@ -137,5 +145,9 @@ lf_status lf_compile(lf_program *p, const lf_options *o)
         rewrite.as_written = true;
         status = build_variant(p, &p->exact, &rewrite, true);
     }
+    if (status == LF_OK && p->target == LF_TARGET_CUDA)
+        status = lf_variant_for_cuda(p, &p->fused);
+    if (status == LF_OK && p->target == LF_TARGET_CUDA && p->guarded && p->exact.plan)
+        status = lf_variant_for_cuda(p, &p->exact);
     return status;
 }

@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A plan as CUDA C: text that is the same for the same plan, and what a host needs to know to launch it. Needs no GPU.
+ *
+ * Every kernel takes one struct Args by value, words of eight bytes in this order (a part that is empty has one word):
+ *     in[inputs] prepared[prepareds] narrow[groups] out[outputs] out_each[outputs] area[areas] dim[symbols] redo
+ * Areas are arrays of floats in the call's workspace: intermediate tensors, kept values, statistics, partials. */
+#ifndef LF_CUDA_EMIT_H
+#define LF_CUDA_EMIT_H
+
+#include "plan/plan.h"
+
+enum {
+    LF_CUDA_TILE = 128,        /* rows and columns of a tile of the plain product */
+    LF_CUDA_COLUMN_ROWS = 256, /* rows a partial of a column statistic is made of: COLUMN_ROWS in text/plain.cu */
+    LF_CUDA_THREADS = 256,     /* of a block, but for kernels that say otherwise */
+    LF_CUDA_REDO_WORDS = 9     /* of struct Redo in text/base.cu */
+};
+
+/* ceil(rows / row_block) * ceil(width / width_block) * each floats */
+typedef struct lf_cuda_area {
+    lf_extent rows, width;
+    int64_t row_block, width_block, each;
+} lf_cuda_area;
+
+/* How many blocks a launch has: */
+typedef enum lf_cuda_work {
+    LF_CUDA_ROWS,          /* one for each rows_a_block rows, or fewer that take several turns */
+    LF_CUDA_TILES,         /* one a tile of rows x width */
+    LF_CUDA_COLUMN_BLOCKS, /* one for each LF_CUDA_COLUMN_ROWS rows and LF_CUDA_THREADS columns */
+    LF_CUDA_COLUMN_END     /* one for each LF_CUDA_THREADS columns */
+} lf_cuda_work;
+
+typedef struct lf_cuda_launch {
+    char name[32];
+    lf_cuda_work work;
+    int32_t group;
+    lf_extent rows, width;
+    int rows_a_block;
+} lf_cuda_launch;
+
+typedef struct lf_cuda_source {
+    char *text;
+    lf_cuda_launch *launch; /* in order */
+    lf_cuda_area *area;
+    int32_t launches, areas;
+} lf_cuda_source;
+
+/* *out is to be freed whatever is returned. Fails: LF_ERR_NOMEM. */
+lf_status lf_cuda_emit(const lf_plan *plan, lf_cuda_source *out, lf_diag *diag);
+void lf_cuda_source_free(lf_cuda_source *source);
+
+#endif
