@@ -5,7 +5,7 @@
 
 #include "cuda/device.h"
 
-enum { CONTROL = 64 }; /* bytes before the flags: any, done, redone */
+enum { CONTROL = 64 }; /* bytes before a set of flags: any, done, redone */
 
 /* Memory that grows and is reused. */
 typedef struct room {
@@ -16,6 +16,7 @@ typedef struct room {
 struct lf_cuda_call {
     lf_cuda_device *device; /* borrowed */
     room workspace, flags, flush;
+    bool watched;           /* the last run watched for rows to redo */
     room *in, *out;         /* by port: copies of host memory */
     lf_cuda_ptr *input, *output;
     int32_t inputs, outputs;
@@ -99,16 +100,38 @@ static lf_status reserve_ports(lf_cuda_call *c, const lf_graph *g, lf_diag *diag
     return lf_fail_nomem(diag, "the call");
 }
 
+/* The program that runs, the one that redoes rows of too wide a range, the one that redoes rows as written. */
+typedef struct passes {
+    const lf_cuda_program *main, *full, *exact;
+} passes;
+
+static passes passes_of(const lf_cuda_job *job)
+{
+    const lf_cuda_program *main = job->main;
+    return main->wide_weights ? (passes){main->full, NULL, job->exact} : (passes){main, main->full, job->exact};
+}
+
+static size_t flags_bytes(const lf_cuda_job *job)
+{
+    return CONTROL + ((size_t)job->batch + CONTROL - 1) / CONTROL * CONTROL;
+}
+
 static lf_status reserve_workspace(lf_cuda_call *c, const lf_cuda_job *job, lf_diag *diag)
 {
+    const passes p = passes_of(job);
+    const lf_cuda_program *const each[] = {p.main, p.full, p.exact};
+    int64_t most = 0;
     bool grown;
-    int64_t bytes = lf_cuda_workspace(job->main, job->dims), exact = job->exact ? lf_cuda_workspace(job->exact, job->dims) : 0;
-    if (bytes < 0 || exact < 0)
-        return lf_fail(diag, LF_ERR_DATA, "the extents are too large: a count of elements or bytes overflows");
-    lf_status status = reserve(c, &c->workspace, (size_t)(bytes > exact ? bytes : exact), "workspace", &grown, diag);
-    if (status != LF_OK || !job->exact)
+    for (int i = 0; i < 3; i++) {
+        int64_t bytes = each[i] ? lf_cuda_workspace(each[i], job->dims) : 0;
+        if (bytes < 0)
+            return lf_fail(diag, LF_ERR_DATA, "the extents are too large: a count of elements or bytes overflows");
+        most = bytes > most ? bytes : most;
+    }
+    lf_status status = reserve(c, &c->workspace, (size_t)most, "workspace", &grown, diag);
+    if (status != LF_OK || (!p.full && !p.exact))
         return status;
-    status = reserve(c, &c->flags, CONTROL + (size_t)job->batch, "the rows' flags", &grown, diag);
+    status = reserve(c, &c->flags, 2 * flags_bytes(job), "the rows' flags", &grown, diag);
     if (status == LF_OK && grown) /* from then on kernels leave them 0 */
         status = lf_cuda_status(c->device, c->device->driver->set_bytes(c->flags.at, 0, c->flags.bytes, job->stream), "clearing flags", diag);
     return status;
@@ -159,14 +182,28 @@ static lf_status take_outputs(lf_cuda_call *c, const lf_cuda_job *job, lf_diag *
 
 /* ---- running ---- */
 
+static lf_cuda_flags flags_at(lf_cuda_ptr at)
+{
+    return (lf_cuda_flags){.any = at, .done = at + 4, .redone = at + 8, .rows = at + CONTROL};
+}
+
 static lf_status launch(lf_cuda_call *c, const lf_cuda_job *job, lf_diag *diag)
 {
-    const lf_cuda_flags flags = {c->flags.at, c->flags.at + 4, c->flags.at + 8, c->flags.at + CONTROL};
+    const passes p = passes_of(job);
+    const lf_cuda_flags watched = flags_at(c->flags.at), wide = flags_at(c->flags.at + flags_bytes(job));
     lf_cuda_pass pass = {.dims = job->dims, .batch = job->batch, .input = c->input, .output = c->output, .workspace = c->workspace.at,
-                         .flags = job->exact ? &flags : NULL, .stream = job->stream};
-    lf_status status = lf_cuda_launch_all(job->main, &pass, diag);
-    pass.again = true;
-    return status == LF_OK && job->exact ? lf_cuda_launch_all(job->exact, &pass, diag) : status;
+                         .watched = p.exact ? &watched : NULL, .wide = p.full ? &wide : NULL, .stream = job->stream};
+    lf_status status = lf_cuda_launch_all(p.main, &pass, diag);
+    pass.wide = NULL;
+    pass.wanted = &wide;
+    if (status == LF_OK && p.full)
+        status = lf_cuda_launch_all(p.full, &pass, diag);
+    pass.watched = NULL;
+    pass.wanted = &watched;
+    if (status == LF_OK && p.exact)
+        status = lf_cuda_launch_all(p.exact, &pass, diag);
+    c->watched = p.exact != NULL;
+    return status;
 }
 
 static lf_status run(lf_cuda_call *c, const lf_cuda_job *job, lf_diag *diag)
@@ -195,7 +232,7 @@ lf_status lf_cuda_call_run(lf_cuda_call *c, const lf_cuda_job *job, lf_diag *dia
 lf_status lf_cuda_call_redone(lf_cuda_call *c, int64_t *rows, lf_diag *diag)
 {
     *rows = 0;
-    if (c->flags.bytes == 0)
+    if (!c->watched)
         return LF_OK;
     lf_status status = lf_cuda_enter(c->device, diag);
     if (status != LF_OK)

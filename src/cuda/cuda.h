@@ -6,6 +6,7 @@
 #ifndef LF_CUDA_CUDA_H
 #define LF_CUDA_CUDA_H
 
+#include "cuda/emit.h"
 #include "plan/plan.h"
 
 typedef struct lf_cuda_device lf_cuda_device;
@@ -18,8 +19,12 @@ void lf_cuda_device_close(lf_cuda_device *device);
 /* The row of the device table that comes closest, by name. */
 const char *lf_cuda_device_like(const lf_cuda_device *device);
 
-/* Compiles. Borrows device and plan. Fails: LF_ERR_NOMEM, LF_ERR_DEVICE, LF_ERR_UNSUPPORTED. */
-lf_status lf_cuda_program_new(lf_cuda_device *device, const lf_plan *plan, lf_cuda_program **out, lf_diag *diag);
+/* The kernels this device is best served with. Fails: LF_ERR_UNSUPPORTED where it cannot do the mode. */
+lf_status lf_cuda_device_target(const lf_cuda_device *device, lf_cuda_mode mode, lf_cuda_target *out, lf_diag *diag);
+
+/* Compiles. Borrows device and plan. Rows whose range is too wide for products on tensor cores are done again on the ordinary units, by a
+ * second program inside. Fails: LF_ERR_NOMEM, LF_ERR_DEVICE, LF_ERR_UNSUPPORTED. */
+lf_status lf_cuda_program_new(lf_cuda_device *device, const lf_plan *plan, lf_cuda_target target, lf_cuda_program **out, lf_diag *diag);
 void lf_cuda_program_free(lf_cuda_program *program);
 /* Gives it its weights, which are copied to the device. tensor: one per prepared tensor of the plan, row-major. narrow: one per group, the
  * weight [n][k] and bias [n] of a narrow product, NULL for others. Fails: LF_ERR_NOMEM, LF_ERR_DEVICE. */

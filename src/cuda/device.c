@@ -82,6 +82,15 @@ void lf_cuda_device_close(lf_cuda_device *d)
     free(d);
 }
 
+lf_status lf_cuda_device_target(const lf_cuda_device *d, lf_cuda_mode mode, lf_cuda_target *out, lf_diag *diag)
+{
+    *out = (lf_cuda_target){.wgmma = d->major == 9 && d->minor == 0, .mode = mode};
+    if (mode != LF_CUDA_FP32 && !out->wgmma)
+        return lf_fail(diag, LF_ERR_UNSUPPORTED, "device cuda: %s has compute capability %d.%d; precisions other than fp32 are built for 9.0 so far", d->name,
+                       d->major, d->minor);
+    return LF_OK;
+}
+
 const char *lf_cuda_device_like(const lf_cuda_device *d)
 {
     return d->major >= 9 ? "h200" : "a100";

@@ -9,6 +9,20 @@
 
 typedef uint64_t lf_cuda_ptr; /* an address on the device */
 
+/* CUlaunchAttribute and CUlaunchConfig. */
+typedef struct lf_cuda_attribute {
+    int id;
+    char pad[4];
+    uint32_t value[16];
+} lf_cuda_attribute;
+
+typedef struct lf_cuda_config {
+    unsigned gx, gy, gz, bx, by, bz, shared;
+    void *stream;
+    lf_cuda_attribute *attribute;
+    unsigned attributes;
+} lf_cuda_config;
+
 typedef struct lf_cuda_driver {
 #define LF_CUDA_FN(field, symbol, parameters) int(*field) parameters;
 #include "cuda/driver.def"

@@ -111,6 +111,11 @@ static bool read_elsewhere(const lf_emitter *e, int32_t stat)
     return false;
 }
 
+int lf_tile_columns(const lf_emitter *e)
+{
+    return e->tensor ? LF_CUDA_TENSOR_COLUMNS : LF_CUDA_TILE;
+}
+
 static void place_stat(lf_emitter *e, int32_t i)
 {
     const lf_stat *s = &e->g->stat[i];
@@ -125,7 +130,7 @@ static void place_stat(lf_emitter *e, int32_t i)
         e->result[i][k] = stored ? whole_area(e, p->one_row || s->span == LF_SPAN_COLUMN, own, 1) : -1;
     }
     if (s->span == LF_SPAN_ROW && e->range[lf_range_of(e, s->phase)].product)
-        e->partial[i] = add_area(e, (lf_cuda_area){e->g->rows, e->g->product.n, 1, LF_CUDA_TILE, m->states});
+        e->partial[i] = add_area(e, (lf_cuda_area){e->g->rows, e->g->product.n, 1, lf_tile_columns(e), m->states});
     if (s->span == LF_SPAN_COLUMN) {
         e->column[i] = whole_area(e, p->one_row, p->width, 1);
         e->partial[i] = add_area(e, (lf_cuda_area){p->one_row ? lf_extent_of(1) : e->g->rows, p->width, LF_CUDA_COLUMN_ROWS, 1, m->states});
@@ -144,6 +149,12 @@ static bool begin_group(lf_emitter *e, int32_t index)
     if (!e->range || !e->kept || !e->result || !e->partial || !e->column)
         return false;
     find_ranges(e);
+    e->tensor = lf_is_tensor_product(e->target, &g->product);
+    if (e->tensor) {
+        int chunk;
+        e->x_lines = whole_area(e, false, lf_extent_of(lf_tensor_lines(e->target, &g->product, &chunk)), LF_CUDA_LINE / (int)sizeof(float));
+        e->x_scale = whole_area(e, false, lf_extent_of(1), 1);
+    }
     for (int32_t k = 0; k < g->kepts; k++)
         e->kept[k] = g->kept[k].in_output >= 0 ? -1 : whole_area(e, g->kept[k].one_row, g->kept[k].width, 1);
     for (int32_t i = 0; i < g->stats; i++)
@@ -202,8 +213,9 @@ static void emit_arguments(lf_emitter *e, lf_str *to)
         lf_str_add(&e->s, i ? ", " : "");
         lf_emit_shape(e, plan->prepared[i]);
     }
-    lf_str_addf(&e->s, "\n    const double *narrow[%d];  // by group: a product of few columns, its weight and then its bias\n    float *out[%d];            // ",
-                at_least_one(plan->groups), at_least_one(e->graph->outputs));
+    lf_str_addf(&e->s, "\n    const double *narrow[%d];  // by group: a product of few columns, its weight and then its bias\n"
+                       "    const float *scale[%d];    // by group: what undoes the scaling of a weight's rows\n    float *out[%d];            // ",
+                at_least_one(plan->groups), at_least_one(plan->groups), at_least_one(e->graph->outputs));
     for (int32_t i = 0; i < e->graph->outputs; i++) {
         lf_str_add(&e->s, i ? ", " : "");
         lf_emit_shape(e, e->graph->output[i]);
@@ -217,10 +229,10 @@ static void emit_arguments(lf_emitter *e, lf_str *to)
     e->s = body;
 }
 
-lf_status lf_cuda_emit(const lf_plan *plan, lf_cuda_source *out, lf_diag *diag)
+lf_status lf_cuda_emit(const lf_plan *plan, lf_cuda_target target, lf_cuda_source *out, lf_diag *diag)
 {
     *out = (lf_cuda_source){0};
-    lf_emitter e = {.plan = plan, .graph = plan->graph, .out = out};
+    lf_emitter e = {.plan = plan, .graph = plan->graph, .target = target, .out = out};
     lf_str head = {0};
     for (int32_t i = 0; i < plan->buffers; i++) /* area i is buffer i */
         add_area(&e, (lf_cuda_area){plan->buffer[i].elements, lf_extent_of(1), 1, 1, 1});
@@ -230,6 +242,7 @@ lf_status lf_cuda_emit(const lf_plan *plan, lf_cuda_source *out, lf_diag *diag)
     lf_str_add(&e.s, "\n");
     lf_str_add(&e.s, lf_text_plain);
     lf_str_add(&e.s, "\n");
+    lf_emit_tensor_texts(&e);
     for (int32_t i = 0; i < plan->groups && !e.failed; i++)
         emit_group(&e, i);
     lf_str_add(&head, lf_text_base);

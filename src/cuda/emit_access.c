@@ -190,7 +190,7 @@ static void emit_comment(lf_emitter *e, const lf_access *a, lf_node node)
         lf_str_addf(&e->s, "%s of %s", lf_monoid_row(e->g->stat[a->index].monoid)->name,
                     lf_at(e->graph, e->g->stat[a->index].node)->name);
     else
-        lf_str_add(&e->s, lf_at(e->graph, node)->name);
+        lf_str_add(&e->s, lf_at(e->graph, a->place == LF_OUTPUT ? e->graph->output[a->index] : node)->name);
     lf_str_add(&e->s, "\n");
 }
 

@@ -11,7 +11,7 @@ static void emit_kernel(lf_emitter *e, int32_t index, const char *part, const ch
     const lf_extent rows = p->one_row ? lf_extent_of(1) : e->g->rows;
     char name[32];
     snprintf(name, sizeof name, "g%d_%s%d", (int)e->group, part, (int)index);
-    lf_str_addf(&e->s, "extern \"C\" __global__ void __launch_bounds__(%d) %s(const Args a)\n{\n    %s<%s_stat>(a.area[%d], ", LF_CUDA_THREADS, name, part,
+    lf_str_addf(&e->s, "extern \"C\" __global__ void __launch_bounds__(%d) %s(const Args a)\n{\n    if (nothing_wanted(a.redo))\n        return;\n    %s<%s_stat>(a.area[%d], ", LF_CUDA_THREADS, name, part,
                 lf_monoid_row(st->monoid)->name, (int)(work == LF_CUDA_COLUMN_BLOCKS ? e->column[index] : e->partial[index]));
     lf_emit_extent(e, rows);
     lf_str_add(&e->s, ", ");

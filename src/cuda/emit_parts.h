@@ -15,6 +15,7 @@ typedef struct lf_range {
 typedef struct lf_emitter {
     const lf_plan *plan;
     const lf_graph *graph;
+    lf_cuda_target target;
     lf_cuda_source *out;
     lf_str s;
     bool failed;             /* no memory for something other than text */
@@ -23,6 +24,8 @@ typedef struct lf_emitter {
     int32_t group;
     lf_range *range;         /* one per phase at most */
     int32_t ranges;
+    bool tensor;             /* its product is on tensor cores */
+    int32_t x_lines, x_scale; /* then: areas of x as they read it */
     int32_t *kept;           /* one per kept value: its area, -1 where it lies in an output */
     int32_t (*result)[LF_MAX_RESULTS]; /* one per statistic: the areas of its results, -1 where they stay in registers */
     int32_t *partial;        /* one per statistic: the area of its partials, -1 */
@@ -30,7 +33,7 @@ typedef struct lf_emitter {
 } lf_emitter;
 
 /* Fixed texts, from src/cuda/text. */
-extern const char lf_text_base[], lf_text_plain[], lf_text_stats[];
+extern const char lf_text_base[], lf_text_plain[], lf_text_stats[], lf_text_split[], lf_text_wgmma[], lf_text_fold_maxsumexp[];
 
 /* ---- emit_access.c ---- */
 
@@ -66,7 +69,22 @@ void lf_emit_rows(lf_emitter *e, int32_t range);
 void lf_emit_product(lf_emitter *e, int32_t range);
 void lf_emit_columns(lf_emitter *e, int32_t stat);
 
+/* ---- emit_tensor.c ---- */
+
+/* Can tensor cores do this group's product? Its extents must be known but for the rows. */
+bool lf_is_tensor_product(lf_cuda_target target, const lf_product *p);
+/* Lines of a row of x or of the weight: a whole number of chunks between promotions, of *chunk lines each. */
+int64_t lf_tensor_lines(lf_cuda_target target, const lf_product *p, int *chunk);
+/* What the struct of a product says for tensor cores, and its kernels. */
+void lf_emit_tensor_extents(lf_emitter *e);
+void lf_emit_tensor_kernels(lf_emitter *e);
+/* The fixed texts a plan's tensor products need. */
+void lf_emit_tensor_texts(lf_emitter *e);
+
 /* ---- emit.c ---- */
+
+/* Columns of a tile of the group's product. */
+int lf_tile_columns(const lf_emitter *e);
 
 bool lf_is_fed(const lf_emitter *e, int32_t stat, int32_t phase); /* a ROW statistic that the phase's steps feed */
 int32_t lf_range_of(const lf_emitter *e, int32_t phase);

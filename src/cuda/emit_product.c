@@ -103,8 +103,16 @@ void lf_emit_product(lf_emitter *e, int32_t range)
         lf_str_addf(&e->s, "    typedef %s_stat<float> First;\n", lf_monoid_row(e->g->stat[first].monoid)->name);
     emit_rest(e, first < 0 ? e->g->stats : first);
     emit_extents(e);
-    emit_operands(e);
+    if (e->tensor)
+        lf_emit_tensor_extents(e);
+    else
+        emit_operands(e);
     emit_element(e, first);
+    if (e->tensor) {
+        lf_str_add(&e->s, "};\n\n");
+        lf_emit_tensor_kernels(e);
+        return;
+    }
     lf_str_addf(&e->s, "};\n\nextern \"C\" __global__ void __launch_bounds__(%d) %s(const Args a)\n{\n    if (nothing_wanted(a.redo))\n        return;\n"
                        "    plain_product<g%d>(a);\n    end_redo(a.redo);\n}\n\n",
                 LF_CUDA_THREADS, name, (int)e->group);

@@ -75,6 +75,7 @@ struct lf_program {
     lf_batch batch;
     const lf_kern *kern;
     lf_target target;
+    lf_cuda_mode mode;          /* cuda: how products take their operands */
     char device[16];
     int64_t hint[LF_MAX_SYMBOLS];
     const char **input_text;    /* one per input: its shape in words, made early because calls in other threads share the arena */

@@ -52,21 +52,23 @@ struct Redo {
     u8 *clear;                  // [batch] flags that this launch, the last to need them, sets back; NULL: none
     unsigned *clear_any, *done; // likewise; blocks of this launch that are done
     i64 *redone;                // how many rows there were
+    u8 *wide;                   // [batch] set where a row has too wide a range for the tensor cores; NULL: nobody asks
+    unsigned *wide_any;
 };
 
 // Do all rows of a grid of so many belong to one row of the batch each?
 __device__ __forceinline__ bool one_to_one(const Redo &r, i64 rows) { return r.batch > 0 && rows >= r.batch && rows % r.batch == 0; }
 
-__device__ __forceinline__ void flag(const Redo &r, i64 row, i64 rows)
+__device__ __forceinline__ void flag(const Redo &r, u8 *flags, unsigned *any, i64 row, i64 rows)
 {
-    if (!r.flagged)
+    if (!flags)
         return;
     if (one_to_one(r, rows))
-        r.flagged[row / (rows / r.batch)] = 1;
+        flags[row / (rows / r.batch)] = 1;
     else
         for (i64 i = 0; i < r.batch; ++i)
-            r.flagged[i] = 1;
-    *r.any = 1;
+            flags[i] = 1;
+    *any = 1;
 }
 
 template <int W> __device__ __forceinline__ void watch(const Redo &r, i64 row, i64 rows, const float (&v)[W])
@@ -74,7 +76,7 @@ template <int W> __device__ __forceinline__ void watch(const Redo &r, i64 row, i
     bool finite = true;
     EACH finite = finite && v[w] - v[w] == 0.0f;
     if (!finite)
-        flag(r, row, rows);
+        flag(r, r.flagged, r.any, row, rows);
 }
 
 __device__ __forceinline__ bool left_out(const Redo &r, i64 row, i64 rows)
