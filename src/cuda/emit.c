@@ -236,6 +236,8 @@ lf_status lf_cuda_emit(const lf_plan *plan, lf_cuda_target target, lf_cuda_sourc
     lf_str head = {0};
     for (int32_t i = 0; i < plan->buffers; i++) /* area i is buffer i */
         add_area(&e, (lf_cuda_area){plan->buffer[i].elements, lf_extent_of(1), 1, 1, 1});
+    lf_str_add(&e.s, lf_text_math);
+    lf_str_add(&e.s, "\n");
     lf_emit_ops(&e);
     lf_emit_monoids(&e);
     lf_str_add(&e.s, lf_text_stats);

@@ -12,7 +12,7 @@ static const struct own_form {
     lf_op op;
     const char *expression;
 } own_forms[] = {
-    {LF_OP_gelu, "sel(a == 0.0f, x * normcdff(x), x / (1.0f + expf(-1.59576912f * (x + 0.044715f * x * x * x))))"},
+    {LF_OP_gelu, "sel(a == 0.0f, gelu_erf(x), x / (1.0f + expf(-1.59576912f * (x + 0.044715f * x * x * x))))"},
 };
 
 static const char *expression_of(lf_op op)
