@@ -164,7 +164,7 @@ template <int T> __device__ __forceinline__ void row_sync()
 template <int T, class M> __device__ __forceinline__ M join_row(M s)
 {
     s = join_lanes(s, 32);
-    if (T == 32)
+    if constexpr (T == 32)
         return s;
     __shared__ M of_warp[T / 32];
     __syncthreads();

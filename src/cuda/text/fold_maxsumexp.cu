@@ -1,34 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
 // Two passes where the elements are in registers: the largest, then the sum, one exp an element.
 template <> struct quad_fold<maxsumexp_stat<float>> {
-    template <class Here> static __device__ __forceinline__ maxsumexp_stat<float> of(float (&v)[ACCUMULATORS], int which, Here here)
+    template <class Here> static __device__ __forceinline__ void of(float (&v)[ACCUMULATORS], Here here, maxsumexp_stat<float> (&s)[2])
     {
-        float most = -INFINITY, sum = 0.0f;
-        bool nan = false;
+        float most[2] = {-INFINITY, -INFINITY}, sum[2] = {0.0f, 0.0f};
+        bool nan[2] = {false, false};
 #pragma unroll
-        for (int j = 0; j < ACCUMULATORS / 4; ++j)
+        for (int i = 0; i < ACCUMULATORS; ++i)
+            if (here(i / 4, i % 2)) {
+                most[i / 2 % 2] = fmaxf(most[i / 2 % 2], v[i]);
+                nan[i / 2 % 2] = nan[i / 2 % 2] || v[i] != v[i];
+            }
+        float shift[2];
+        for (int which = 0; which < 2; ++which) {
+            for (int o = 1; o < 4; o *= 2)
+                most[which] = fmaxf(most[which], __shfl_xor_sync(~0u, most[which], o));
+            shift[which] = most[which] == -INFINITY ? 0.0f : most[which]; // all of it -Inf: sum 0
+        }
+#pragma unroll 1
+        for (int part = 0; part < PARTS; ++part) {
 #pragma unroll
-            for (int w = 0; w < 2; ++w)
-                if (here(j, w)) {
-                    const float x = v[4 * j + 2 * which + w];
-                    most = fmaxf(most, x);
-                    nan = nan || x != x;
-                }
-        for (int o = 1; o < 4; o *= 2)
-            most = fmaxf(most, __shfl_xor_sync(~0u, most, o));
-        if (most != -INFINITY)
-#pragma unroll
-            for (int j = 0; j < ACCUMULATORS / 4; ++j)
-#pragma unroll
-                for (int w = 0; w < 2; ++w)
-                    if (here(j, w))
-                        sum += expf(v[4 * j + 2 * which + w] - most);
-        for (int o = 1; o < 4; o *= 2)
-            sum += __shfl_xor_sync(~0u, sum, o); // two numbers: either order gives the same
-        maxsumexp_stat<float> s;
-        const unsigned all = __ballot_sync(~0u, nan);
-        s.s0 = (all >> (threadIdx.x % 32 / 4 * 4)) & 15u ? __int_as_float(0x7fc00000) : most;
-        s.s1 = sum;
-        return s;
+            for (int i = 0; i < PART; ++i)
+                if (here(part * PAIRS + i / 4, i % 2))
+                    sum[i / 2 % 2] += expf(v[i] - shift[i / 2 % 2]);
+            turn(v);
+        }
+        for (int which = 0; which < 2; ++which) {
+            for (int o = 1; o < 4; o *= 2)
+                sum[which] += __shfl_xor_sync(~0u, sum[which], o); // two numbers: either order gives the same
+            const unsigned all = __ballot_sync(~0u, nan[which]);
+            s[which].s0 = (all >> (threadIdx.x % 32 / 4 * 4)) & 15u ? __int_as_float(0x7fc00000) : most[which];
+            s[which].s1 = sum[which];
+        }
     }
 };

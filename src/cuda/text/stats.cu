@@ -1,21 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
 // Statistics of segments and windows of a finished row, by the T threads of the row. At: at(col), the row's elements.
 
-// count runs of `length` neighbours. Long ones are shared by a warp, short ones are a thread's each.
+// count runs of `length` neighbours. Long ones are shared by a warp, short ones are a thread's each. A thread's part of up to 64 elements and
+// the warp's join of those are in f32, longer parts in double precision.
 template <int T, template <typename> class M, class At>
 __device__ __forceinline__ void segments(At at, i64 count, i64 length, int tid, float *r0, float *r1)
 {
     const bool shared = length >= 64;
     const int lane = shared ? tid % 32 : 0, lanes = shared ? 32 : 1;
     for (i64 i = shared ? tid / 32 : tid; i < count; i += T / lanes) {
-        fold<M> f;
-        for (i64 c = lane; c < length; c += lanes)
-            f.put(at(i * length + c));
-        M<double> s = f.total();
-        if (shared)
-            s = join_lanes(s, 32);
         float r[2];
-        s.finish((double)length, r);
+        if (length <= 64 * lanes) {
+            M<float> s;
+            s.begin();
+            for (i64 c = lane; c < length; c += lanes)
+                s.put(at(i * length + c));
+            if (shared)
+                s = join_lanes(s, 32);
+            s.finish((float)length, r);
+        } else {
+            fold<M> f;
+            for (i64 c = lane; c < length; c += lanes)
+                f.put(at(i * length + c));
+            M<double> s = f.total();
+            if (shared)
+                s = join_lanes(s, 32);
+            s.finish((double)length, r);
+        }
         if (lane == 0) {
             r0[i] = r[0];
             if (M<float>::RESULTS > 1)

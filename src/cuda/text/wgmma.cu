@@ -161,65 +161,94 @@ __device__ __forceinline__ void produce(const TensorMap *x_map, const TensorMap 
 
 // ---- what becomes of the sums ----
 
-// The first statistic over a row's elements of this tile, v[2], v[6].. or v[0], v[4]..: a quad of lanes holds the row. In order of column.
+// The sums of a thread are taken PART at a time, by a loop that turns them round: code for all of them at once would not stay in the
+// instruction cache, and would take seconds to compile.
+enum { PART = 16, PARTS = ACCUMULATORS / PART, PAIRS = PART / 4 };
+__device__ __forceinline__ void turn(float (&v)[ACCUMULATORS])
+{
+    float first[PART];
+#pragma unroll
+    for (int i = 0; i < PART; ++i)
+        first[i] = v[i];
+#pragma unroll
+    for (int i = 0; i + PART < ACCUMULATORS; ++i)
+        v[i] = v[i + PART];
+#pragma unroll
+    for (int i = 0; i < PART; ++i)
+        v[ACCUMULATORS - PART + i] = first[i];
+}
+
+// The first statistic over the elements of a thread's two rows in this tile, in order of column; a quad of lanes holds a row.
+// here(j, w): is there such a column?
 template <class M> struct quad_fold {
-    template <class Here> static __device__ __forceinline__ M of(float (&v)[ACCUMULATORS], int which, Here here)
+    template <class Here> static __device__ __forceinline__ void of(float (&v)[ACCUMULATORS], Here here, M (&s)[2])
     {
-        M s;
-        s.begin();
+        s[0].begin(), s[1].begin();
+#pragma unroll 1
+        for (int part = 0; part < PARTS; ++part) {
 #pragma unroll
-        for (int j = 0; j < ACCUMULATORS / 4; ++j)
-#pragma unroll
-            for (int w = 0; w < 2; ++w)
-                if (here(j, w))
-                    s.put(v[4 * j + 2 * which + w]);
-        return join_lanes(s, 4);
+            for (int i = 0; i < PART; ++i)
+                if (here(part * PAIRS + i / 4, i % 2))
+                    s[i / 2 % 2].put(v[i]);
+            turn(v);
+        }
+        s[0] = join_lanes(s[0], 4), s[1] = join_lanes(s[1], 4);
     }
 };
+
+// A pair of neighbouring columns of a row through the phase's steps.
+template <class G> __device__ __forceinline__ void finish_pair(const Args &a, float &v0, float &v1, i64 row, i64 rows, int col, float unscale, const float (&s)[2],
+                                                               typename G::Rest &rest)
+{
+    if (G::N % 2 == 0) {
+        float p[2] = {v0 * unscale * s[0], v1 * unscale * s[1]};
+        G::template element<2>(a, row, rows, col, p, rest);
+        v0 = p[0], v1 = p[1];
+    } else {
+        float p[1] = {v0 * unscale * s[0]}, q[1] = {v1 * unscale * s[1]};
+        G::template element<1>(a, row, rows, col, p, rest);
+        if (col + 1 < G::N)
+            G::template element<1>(a, row, rows, col + 1, q, rest);
+        v0 = p[0], v1 = q[0];
+    }
+}
 
 // A thread holds two rows, eight apart; neighbouring pairs of columns, eight apart.
 template <class G> __device__ __forceinline__ void finish_tile(const Args &a, float (&v)[ACCUMULATORS], int mt, int nt, int tid, i64 rows)
 {
-    const int lane = tid % 32;
+    const int lane = tid % 32, col = nt * TILE_N + 2 * (lane % 4);
     const i64 row = (i64)mt * TILE_M + tid / 32 * 16 + lane / 4;
-    const int col = nt * TILE_N + 2 * (lane % 4);
     const auto here = [&](int j, int w) { return G::N % TILE_N == 0 || col + 8 * j + w < G::N; };
+    const bool first_here = row < rows, second_here = row + 8 < rows;
+    const float first_unscale = G::SCALED && first_here ? __ldcg(G::x_unscale(a) + row) : 1.0f;
+    const float second_unscale = G::SCALED && second_here ? __ldcg(G::x_unscale(a) + row + 8) : 1.0f;
     typename G::Rest rest[2];
+    rest[0].begin(), rest[1].begin();
+#pragma unroll 1
+    for (int part = 0; part < PARTS; ++part) {
 #pragma unroll
-    for (int which = 0; which < 2; ++which) {
-        rest[which].begin();
-        if (row + 8 * which >= rows)
-            continue;
-        const float unscale = G::SCALED ? __ldcg(G::x_unscale(a) + row + 8 * which) : 1.0f;
-#pragma unroll
-        for (int j = 0; j < ACCUMULATORS / 4; ++j) {
-            if (!here(j, 0))
+        for (int j = 0; j < PAIRS; ++j) {
+            const int c = col + 8 * (part * PAIRS + j);
+            if (!here(part * PAIRS + j, 0))
                 continue;
             float s[2] = {1.0f, 1.0f};
             if (G::SCALED)
-                load<true>(s, G::w_unscale(a) + col + 8 * j);
-            if (G::N % 2 == 0) {
-                float p[2] = {v[4 * j + 2 * which] * unscale * s[0], v[4 * j + 2 * which + 1] * unscale * s[1]};
-                G::template element<2>(a, row + 8 * which, rows, col + 8 * j, p, rest[which]);
-                v[4 * j + 2 * which] = p[0], v[4 * j + 2 * which + 1] = p[1];
-            } else {
-#pragma unroll
-                for (int w = 0; w < 2; ++w) {
-                    float p[1] = {v[4 * j + 2 * which + w] * unscale * s[w]};
-                    if (here(j, w))
-                        G::template element<1>(a, row + 8 * which, rows, col + 8 * j + w, p, rest[which]);
-                    v[4 * j + 2 * which + w] = p[0];
-                }
-            }
+                load<true>(s, G::w_unscale(a) + c);
+            if (first_here)
+                finish_pair<G>(a, v[4 * j], v[4 * j + 1], row, rows, c, first_unscale, s, rest[0]);
+            if (second_here)
+                finish_pair<G>(a, v[4 * j + 2], v[4 * j + 3], row + 8, rows, c, second_unscale, s, rest[1]);
         }
+        turn(v);
     }
     if constexpr (G::STATS > 0) {
+        typename G::First first[2];
+        quad_fold<typename G::First>::of(v, here, first);
 #pragma unroll
         for (int which = 0; which < 2; ++which) {
-            const typename G::First first = quad_fold<typename G::First>::of(v, which, here);
             rest[which].join_lanes(4);
             if (lane % 4 == 0 && row + 8 * which < rows)
-                G::end(a, row + 8 * which, nt, G::COLUMN_TILES, first, rest[which]);
+                G::end(a, row + 8 * which, nt, G::COLUMN_TILES, first[which], rest[which]);
         }
     }
 }
