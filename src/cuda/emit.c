@@ -111,11 +111,6 @@ static bool read_elsewhere(const lf_emitter *e, int32_t stat)
     return false;
 }
 
-int lf_tile_columns(const lf_emitter *e)
-{
-    return e->tensor ? LF_CUDA_TENSOR_COLUMNS : LF_CUDA_TILE;
-}
-
 static void place_stat(lf_emitter *e, int32_t i)
 {
     const lf_stat *s = &e->g->stat[i];
@@ -130,7 +125,7 @@ static void place_stat(lf_emitter *e, int32_t i)
         e->result[i][k] = stored ? whole_area(e, p->one_row || s->span == LF_SPAN_COLUMN, own, 1) : -1;
     }
     if (s->span == LF_SPAN_ROW && e->range[lf_range_of(e, s->phase)].product)
-        e->partial[i] = add_area(e, (lf_cuda_area){e->g->rows, e->g->product.n, 1, lf_tile_columns(e), m->states});
+        e->partial[i] = add_area(e, (lf_cuda_area){e->g->rows, e->g->product.n, 1, LF_CUDA_TILE, m->states});
     if (s->span == LF_SPAN_COLUMN) {
         e->column[i] = whole_area(e, p->one_row, p->width, 1);
         e->partial[i] = add_area(e, (lf_cuda_area){p->one_row ? lf_extent_of(1) : e->g->rows, p->width, LF_CUDA_COLUMN_ROWS, 1, m->states});
@@ -229,6 +224,21 @@ static void emit_arguments(lf_emitter *e, lf_str *to)
     e->s = body;
 }
 
+/* Statistics within a row; a short run's moments have a faster way than one by one. */
+static void emit_stats(lf_emitter *e)
+{
+    bool moments = false;
+    for (int32_t g = 0; g < e->plan->groups; g++)
+        for (int32_t i = 0; i < e->plan->group[g].stats; i++)
+            moments = moments || e->plan->group[g].stat[i].monoid == LF_MONOID_moments;
+    lf_str_add(&e->s, lf_text_stats);
+    lf_str_add(&e->s, "\n");
+    lf_str_add(&e->s, moments ? lf_text_short_moments : "");
+    lf_str_add(&e->s, "\n");
+    lf_str_add(&e->s, lf_text_windows);
+    lf_str_add(&e->s, "\n");
+}
+
 lf_status lf_cuda_emit(const lf_plan *plan, lf_cuda_target target, lf_cuda_source *out, lf_diag *diag)
 {
     *out = (lf_cuda_source){0};
@@ -240,8 +250,7 @@ lf_status lf_cuda_emit(const lf_plan *plan, lf_cuda_target target, lf_cuda_sourc
     lf_str_add(&e.s, "\n");
     lf_emit_ops(&e);
     lf_emit_monoids(&e);
-    lf_str_add(&e.s, lf_text_stats);
-    lf_str_add(&e.s, "\n");
+    emit_stats(&e);
     lf_str_add(&e.s, lf_text_plain);
     lf_str_add(&e.s, "\n");
     lf_emit_tensor_texts(&e);

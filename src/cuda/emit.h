@@ -10,12 +10,13 @@
 #include "plan/plan.h"
 
 enum {
-    LF_CUDA_TILE = 128,        /* rows and columns of a tile of the plain product */
+    LF_CUDA_TILE = 128,        /* rows and columns of a tile of the plain product; columns of a partial of a row's statistic */
     LF_CUDA_COLUMN_ROWS = 256, /* rows a partial of a column statistic is made of: COLUMN_ROWS in text/plain.cu */
     LF_CUDA_THREADS = 256,     /* of a block, but for kernels that say otherwise */
     LF_CUDA_REDO_WORDS = 11,   /* of struct Redo in text/base.cu */
     LF_CUDA_TENSOR_ROWS = 128, /* of a tile of the product on tensor cores; text/wgmma.cu */
-    LF_CUDA_TENSOR_COLUMNS = 256,
+    LF_CUDA_TENSOR_COLUMNS = 256, /* in clusters of two */
+    LF_CUDA_ALONE_COLUMNS = 128,  /* without */
     LF_CUDA_TENSOR_THREADS = 384,
     LF_CUDA_LINE = 128         /* bytes of a line of an operand */
 };
@@ -40,7 +41,7 @@ typedef enum lf_cuda_work {
     LF_CUDA_TILES,         /* one a tile of rows x width */
     LF_CUDA_COLUMN_BLOCKS, /* one for each LF_CUDA_COLUMN_ROWS rows and LF_CUDA_THREADS columns */
     LF_CUDA_COLUMN_END,    /* one for each LF_CUDA_THREADS columns */
-    LF_CUDA_TENSOR         /* as many as there are multiprocessors, or fewer; two kernels, NAME for clusters of two and NAME_alone; takes the
+    LF_CUDA_TENSOR         /* as many as there are multiprocessors, or fewer; two kernels, NAME for clusters of two and NAME_alone for one row block; takes the
                             * tensor maps of x's lines and the weight's before Args */
 } lf_cuda_work;
 

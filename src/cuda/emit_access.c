@@ -181,6 +181,18 @@ static form columns_of(const lf_access *a)
     return count == 0 ? REPEATED : count == 1 && lf_extent_is(at[0].stride, 1) ? CONTIGUOUS : OTHER;
 }
 
+/* Do four neighbours from a multiple of four on lie at a multiple of four? In memory of our own, if rows do. */
+static bool is_aligned(const lf_emitter *e, const lf_access *a)
+{
+    axis at[LF_MAX_RANK];
+    const int count = merged_axes(a, 0, a->row_axes, at);
+    bool ours = a->place == LF_STAT || (a->place == LF_KEPT && e->kept[a->index] >= 0) ||
+                (a->place == LF_VALUE && (e->plan->storage[a->index] == LF_PREPARED || e->plan->storage[a->index] == LF_IN_BUFFER));
+    for (int i = 0; i < count; i++)
+        ours = ours && at[i].stride.coef % 4 == 0;
+    return ours;
+}
+
 static void emit_comment(lf_emitter *e, const lf_access *a, lf_node node)
 {
     lf_str_add(&e->s, " // ");
@@ -214,7 +226,7 @@ void lf_emit_load(lf_emitter *e, int32_t phase, int32_t step, int indent)
         lf_str_addf(&e->s, "); float v%d[W]; EACH v%d[w] = u%d;", (int)step, (int)step, (int)step);
         break;
     case CONTIGUOUS:
-        lf_str_addf(&e->s, "float v%d[W]; load<%s>(v%d, ", (int)step, fixed, (int)step);
+        lf_str_addf(&e->s, "float v%d[W]; load<%s, %s>(v%d, ", (int)step, fixed, is_aligned(e, a) ? "true" : "false", (int)step);
         emit_base(e, a);
         emit_sides(e, a, "col");
         lf_str_add(&e->s, ");");

@@ -33,7 +33,7 @@ typedef struct lf_emitter {
 } lf_emitter;
 
 /* Fixed texts, from src/cuda/text. */
-extern const char lf_text_base[], lf_text_math[], lf_text_plain[], lf_text_stats[], lf_text_split[], lf_text_wgmma[], lf_text_fold_maxsumexp[];
+extern const char lf_text_base[], lf_text_math[], lf_text_plain[], lf_text_stats[], lf_text_windows[], lf_text_short_moments[], lf_text_split[], lf_text_wgmma[], lf_text_fold_maxsumexp[];
 
 /* ---- emit_access.c ---- */
 
@@ -83,8 +83,6 @@ void lf_emit_tensor_texts(lf_emitter *e);
 
 /* ---- emit.c ---- */
 
-/* Columns of a tile of the group's product. */
-int lf_tile_columns(const lf_emitter *e);
 
 bool lf_is_fed(const lf_emitter *e, int32_t stat, int32_t phase); /* a ROW statistic that the phase's steps feed */
 int32_t lf_range_of(const lf_emitter *e, int32_t phase);

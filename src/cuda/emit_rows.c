@@ -53,9 +53,9 @@ static void emit_row_stat(lf_emitter *e, int32_t index, bool partials)
     } else {
         lf_str_addf(&e->s, "join_partials<T, %s_stat>(a.area[%d] + row * ((", m->name, (int)e->partial[index]);
         lf_emit_extent(e, e->g->product.n);
-        lf_str_addf(&e->s, " + %d) / %d * %d), (int)((", lf_tile_columns(e) - 1, lf_tile_columns(e), m->states);
+        lf_str_addf(&e->s, " + %d) / %d * %d), (int)((", LF_CUDA_TILE - 1, LF_CUDA_TILE, m->states);
         lf_emit_extent(e, e->g->product.n);
-        lf_str_addf(&e->s, " + %d) / %d), tid)", lf_tile_columns(e) - 1, lf_tile_columns(e));
+        lf_str_addf(&e->s, " + %d) / %d), tid)", LF_CUDA_TILE - 1, LF_CUDA_TILE);
     }
     emit_finish(e, index);
 }

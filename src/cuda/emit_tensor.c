@@ -30,13 +30,30 @@ static bool is_scaled(const lf_emitter *e)
     return e->target.mode == LF_CUDA_FP32 || e->target.mode == LF_CUDA_FP16;
 }
 
+/* How many of a thread's 64 sums in a partial's columns the steps' code is written out for; see text/wgmma.cu. Measured: logsumexp alone wants all, gelu and silu few. */
+static int sums_at_a_time(int flops)
+{
+    enum { ALL = 64, SOME = 32, MUCH = 8 };
+    return flops > MUCH ? SOME : ALL;
+}
+
+static void emit_parts(lf_emitter *e)
+{
+    const lf_phase *p = &e->g->phase[e->g->product.phase];
+    int steps = 0;
+    for (int32_t i = 0; i < p->steps; i++)
+        steps += p->step[i].kind == LF_STEP_OP ? lf_op_row(p->step[i].op)->flops : 0;
+    lf_str_addf(&e->s, "    enum { PART = %d };\n", sums_at_a_time(steps));
+}
+
 void lf_emit_tensor_extents(lf_emitter *e)
 {
     const lf_product *p = &e->g->product;
     int chunk;
     const int64_t lines = lf_tensor_lines(e->target, p, &chunk);
-    lf_str_addf(&e->s, "    enum { MODE = %d, SCALED = %d, N = %lld, COLUMN_TILES = %lld, LINES = %lld, CHUNK = %d };\n", (int)e->target.mode, is_scaled(e),
-                (long long)p->n.coef, (long long)(p->n.coef + LF_CUDA_TENSOR_COLUMNS - 1) / LF_CUDA_TENSOR_COLUMNS, (long long)lines, chunk);
+    lf_str_addf(&e->s, "    enum { MODE = %d, SCALED = %d, N = %lld, LINES = %lld, CHUNK = %d };\n", (int)e->target.mode, is_scaled(e),
+                (long long)p->n.coef, (long long)lines, chunk);
+    emit_parts(e);
     lf_str_addf(&e->s, "    static __device__ __forceinline__ const float *x_unscale(const Args &a) { return a.area[%d]; }\n", (int)e->x_scale);
     lf_str_addf(&e->s, "    static __device__ __forceinline__ const float *w_unscale(const Args &a) { return a.scale[%d]; }\n", (int)e->group);
 }
@@ -72,12 +89,12 @@ static void emit_split(lf_emitter *e, int64_t lines)
                 LF_CUDA_THREADS, (int)e->group, threads, (int)e->target.mode, (long long)p->k.coef, (long long)lines);
 }
 
-static void emit_kernel(lf_emitter *e, const char *suffix, int cluster)
+static void emit_kernel(lf_emitter *e, const char *suffix, const char *shape, int cluster)
 {
     lf_str_addf(&e->s, "extern \"C\" __global__ void __cluster_dims__(%d, 1, 1) __launch_bounds__(%d, 1)\n"
                        "g%d_product%s(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap w, const __grid_constant__ Args a)\n{\n"
-                       "    tensor_product<g%d, %d>(a, &x, &w);\n}\n\n",
-                cluster, LF_CUDA_TENSOR_THREADS, (int)e->group, suffix, (int)e->group, cluster);
+                       "    tensor_product<g%d, %s>(a, &x, &w);\n}\n\n",
+                cluster, LF_CUDA_TENSOR_THREADS, (int)e->group, suffix, (int)e->group, shape);
 }
 
 void lf_emit_tensor_kernels(lf_emitter *e)
@@ -86,8 +103,8 @@ void lf_emit_tensor_kernels(lf_emitter *e)
     const int64_t lines = lf_tensor_lines(e->target, &e->g->product, &chunk);
     char name[32];
     emit_split(e, lines);
-    emit_kernel(e, "", 2);
-    emit_kernel(e, "_alone", 1);
+    emit_kernel(e, "", "Pairs", 2);
+    emit_kernel(e, "_alone", "Alone", 1);
     snprintf(name, sizeof name, "g%d_product", (int)e->group);
     lf_cuda_launch *launch = lf_emit_launch(e, name, LF_CUDA_TENSOR, e->g->rows, e->g->product.n);
     if (launch) {

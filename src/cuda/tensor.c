@@ -13,27 +13,30 @@ enum { /* of cuda.h */
     MAX_DYNAMIC_SHARED = 8,  /* CUfunction_attribute */
     CLUSTER_DIMENSION = 4    /* CUlaunchAttributeID */
 };
-enum { STAGES = 4, SLOTS = 32 * 256 * 4, SCALE_ROOM = 8 }; /* as in text/wgmma.cu; floats past the last scale that a pair may read */
+enum { SLOTS = 32 * 256 * 4, SCALE_ROOM = 8 }; /* as in text/wgmma.cu; floats past the last scale that a pair may read */
 
-static unsigned shared_bytes(lf_cuda_mode mode)
+/* Pairs: four stages, and sums in shared memory. Alone: six stages. */
+static unsigned shared_bytes(lf_cuda_mode mode, bool alone)
 {
-    const unsigned stage = (LF_CUDA_TENSOR_ROWS + LF_CUDA_TENSOR_COLUMNS) * LF_CUDA_LINE;
-    return 1024 + STAGES * stage + (mode == LF_CUDA_FP32 ? SLOTS : 0) + 2 * STAGES * 8;
+    const unsigned stages = alone ? 6 : 4, columns = alone ? LF_CUDA_ALONE_COLUMNS : LF_CUDA_TENSOR_COLUMNS;
+    return 1024 + stages * (LF_CUDA_TENSOR_ROWS + columns) * LF_CUDA_LINE + (mode == LF_CUDA_FP32 && !alone ? SLOTS : 0) + 2 * stages * 8;
 }
 
 lf_status lf_cuda_tensor_ready(lf_cuda_program *p, int32_t index, lf_diag *diag)
 {
     const lf_cuda_driver *driver = p->device->driver;
     const lf_cuda_launch *l = &p->source.launch[index];
-    const unsigned shared = shared_bytes(l->mode);
+    const unsigned shared = shared_bytes(l->mode, false);
     lf_cuda_attribute cluster = {.id = CLUSTER_DIMENSION, .value = {2, 1, 1}};
     lf_cuda_config config = {2, 1, 1, LF_CUDA_TENSOR_THREADS, 1, 1, shared, NULL, &cluster, 1};
     char name[48];
     snprintf(name, sizeof name, "%s_alone", l->name);
     int error = driver->function_get(&p->alone[index], p->module, name);
     error = error ? error : driver->function_set(p->function[index], MAX_DYNAMIC_SHARED, (int)shared);
-    error = error ? error : driver->function_set(p->alone[index], MAX_DYNAMIC_SHARED, (int)shared);
+    error = error ? error : driver->function_set(p->alone[index], MAX_DYNAMIC_SHARED, (int)shared_bytes(l->mode, true));
     error = error ? error : driver->clusters(&p->resident[index], p->function[index], &config);
+    if (!error && p->resident[index] < 1)
+        return lf_fail(diag, LF_ERR_DEVICE, "device cuda: %s has no room for a cluster of two blocks", p->device->name);
     return lf_cuda_status(p->device, error, "asking what a kernel takes", diag);
 }
 
@@ -106,18 +109,19 @@ lf_status lf_cuda_tensor_launch(const lf_cuda_program *p, int32_t index, int64_t
 {
     const lf_cuda_launch *l = &p->source.launch[index];
     const int64_t row_blocks = (rows + LF_CUDA_TENSOR_ROWS - 1) / LF_CUDA_TENSOR_ROWS;
-    const int64_t column_tiles = (l->width.coef + LF_CUDA_TENSOR_COLUMNS - 1) / LF_CUDA_TENSOR_COLUMNS;
-    const int cluster = row_blocks > 1 && p->resident[index] > 0 ? 2 : 1;
-    const int64_t fit = cluster == 2 ? p->resident[index] : p->device->units, tiles = (row_blocks + cluster - 1) / cluster * column_tiles;
+    const bool alone = row_blocks == 1;
+    const int cluster = alone ? 1 : 2, columns = alone ? LF_CUDA_ALONE_COLUMNS : LF_CUDA_TENSOR_COLUMNS;
+    const int64_t column_tiles = (l->width.coef + columns - 1) / columns;
+    const int64_t fit = alone ? p->device->units : p->resident[index], tiles = (row_blocks + cluster - 1) / cluster * column_tiles;
     const int64_t rounds = (tiles + fit - 1) / fit, clusters = (tiles + rounds - 1) / rounds; /* no more than the rounds need */
     _Alignas(64) unsigned char x[128], w[128];
     void *params[] = {x, w, args};
     int error = encode(p, x, l->mode, x_lines, rows, l->lines, LF_CUDA_TENSOR_ROWS);
-    error = error ? error : encode(p, w, l->mode, p->lines[l->group], l->width.coef, l->lines, LF_CUDA_TENSOR_COLUMNS / cluster);
+    error = error ? error : encode(p, w, l->mode, p->lines[l->group], l->width.coef, l->lines, columns / cluster);
     if (tiles > INT32_MAX)
         return lf_fail(diag, LF_ERR_DATA, "the extents are too large: a product of %lld tiles", (long long)tiles);
     if (!error)
-        error = p->device->driver->launch(cluster == 2 ? p->function[index] : p->alone[index], (unsigned)(clusters * cluster), 1, 1, LF_CUDA_TENSOR_THREADS, 1, 1,
-                                          shared_bytes(l->mode), stream, params, NULL);
+        error = p->device->driver->launch(alone ? p->alone[index] : p->function[index], (unsigned)(clusters * cluster), 1, 1, LF_CUDA_TENSOR_THREADS, 1, 1,
+                                          shared_bytes(l->mode, alone), stream, params, NULL);
     return lf_cuda_status(p->device, error, "launching a product", diag);
 }

@@ -19,7 +19,7 @@ struct g0 {
     static __device__ __forceinline__ void element(const Args &a, const i64 row, const i64 rows, const i64 col, float (&p)[W], Rest &rest)
     {
         float v0[W]; EACH v0[w] = p[w]; // product
-        float v1[W]; load<true>(v1, a.prepared[1] + col); // linear.bias [1024]
+        float v1[W]; load<true, true>(v1, a.prepared[1] + col); // linear.bias [1024]
         float v2[W]; EACH v2[w] = op_add(v0[w], v1[w], 1.0f); // a
         store(a.area[2] + row * 1024 + col, v2); // for the columns' moments
         store_out(a.redo, a.out[0], 0 + row * 1024 + col, a.out_each[0], v2); // a
@@ -60,13 +60,13 @@ __device__ __forceinline__ void g0_rows1_row(const Args &a, const i64 row, const
 #pragma unroll 2
     for (i64 col = tid * 4; col < 1024; col += T * 4) {
         enum { W = 4 };
-        float v0[W]; load<false>(v0, a.out[0] + row * 1024 + col); // a
-        float v1[W]; load<false>(v1, a.area[0] + col); // moments of b
-        float v2[W]; load<false>(v2, a.area[1] + col); // moments of b
+        float v0[W]; load<false, false>(v0, a.out[0] + row * 1024 + col); // a
+        float v1[W]; load<false, true>(v1, a.area[0] + col); // moments of b
+        float v2[W]; load<false, true>(v2, a.area[1] + col); // moments of b
         float v3[W]; EACH v3[w] = op_batch_norm(v0[w], v1[w], v2[w], 9.99999975e-06f); // b
-        float v4[W]; load<true>(v4, a.prepared[4] + col); // norm.weight [1024]
+        float v4[W]; load<true, true>(v4, a.prepared[4] + col); // norm.weight [1024]
         float v5[W]; EACH v5[w] = op_mul(v3[w], v4[w]); // b
-        float v6[W]; load<true>(v6, a.prepared[5] + col); // norm.bias [1024]
+        float v6[W]; load<true, true>(v6, a.prepared[5] + col); // norm.bias [1024]
         float v7[W]; EACH v7[w] = op_add(v5[w], v6[w], 1.0f); // b
         float v8[W]; EACH v8[w] = op_relu(v7[w]); // c
         store_out(a.redo, a.out[0], 0 + row * 1024 + col, a.out_each[0], v8); // c [B, 1024]

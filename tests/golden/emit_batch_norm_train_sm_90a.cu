@@ -12,7 +12,8 @@ struct g0 {
     static __device__ __forceinline__ i64 rows(const Args &a) { return a.dim[0]; }
     static __device__ __forceinline__ i64 columns(const Args &a) { return 1024; }
     static __device__ __forceinline__ i64 depth(const Args &a) { return 1024; }
-    enum { MODE = 0, SCALED = 1, N = 1024, COLUMN_TILES = 4, LINES = 32, CHUNK = 4 };
+    enum { MODE = 0, SCALED = 1, N = 1024, LINES = 32, CHUNK = 4 };
+    enum { PART = 64 };
     static __device__ __forceinline__ const float *x_unscale(const Args &a) { return a.area[1]; }
     static __device__ __forceinline__ const float *w_unscale(const Args &a) { return a.scale[0]; }
     // phase 0: B x 1024
@@ -20,7 +21,7 @@ struct g0 {
     static __device__ __forceinline__ void element(const Args &a, const i64 row, const i64 rows, const i64 col, float (&p)[W], Rest &rest)
     {
         float v0[W]; EACH v0[w] = p[w]; // product
-        float v1[W]; load<true>(v1, a.prepared[1] + col); // linear.bias [1024]
+        float v1[W]; load<true, true>(v1, a.prepared[1] + col); // linear.bias [1024]
         float v2[W]; EACH v2[w] = op_add(v0[w], v1[w], 1.0f); // a
         store(a.area[4] + row * 1024 + col, v2); // for the columns' moments
         store_out(a.redo, a.out[0], 0 + row * 1024 + col, a.out_each[0], v2); // a
@@ -48,13 +49,13 @@ extern "C" __global__ void __launch_bounds__(256) g0_split_weight(const float *f
 extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(384, 1)
 g0_product(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap w, const __grid_constant__ Args a)
 {
-    tensor_product<g0, 2>(a, &x, &w);
+    tensor_product<g0, Pairs>(a, &x, &w);
 }
 
 extern "C" __global__ void __cluster_dims__(1, 1, 1) __launch_bounds__(384, 1)
 g0_product_alone(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap w, const __grid_constant__ Args a)
 {
-    tensor_product<g0, 1>(a, &x, &w);
+    tensor_product<g0, Alone>(a, &x, &w);
 }
 
 // moments of each column, for b
@@ -80,13 +81,13 @@ __device__ __forceinline__ void g0_rows1_row(const Args &a, const i64 row, const
 #pragma unroll 2
     for (i64 col = tid * 4; col < 1024; col += T * 4) {
         enum { W = 4 };
-        float v0[W]; load<false>(v0, a.out[0] + row * 1024 + col); // a
-        float v1[W]; load<false>(v1, a.area[2] + col); // moments of b
-        float v2[W]; load<false>(v2, a.area[3] + col); // moments of b
+        float v0[W]; load<false, false>(v0, a.out[0] + row * 1024 + col); // a
+        float v1[W]; load<false, true>(v1, a.area[2] + col); // moments of b
+        float v2[W]; load<false, true>(v2, a.area[3] + col); // moments of b
         float v3[W]; EACH v3[w] = op_batch_norm(v0[w], v1[w], v2[w], 9.99999975e-06f); // b
-        float v4[W]; load<true>(v4, a.prepared[4] + col); // norm.weight [1024]
+        float v4[W]; load<true, true>(v4, a.prepared[4] + col); // norm.weight [1024]
         float v5[W]; EACH v5[w] = op_mul(v3[w], v4[w]); // b
-        float v6[W]; load<true>(v6, a.prepared[5] + col); // norm.bias [1024]
+        float v6[W]; load<true, true>(v6, a.prepared[5] + col); // norm.bias [1024]
         float v7[W]; EACH v7[w] = op_add(v5[w], v6[w], 1.0f); // b
         float v8[W]; EACH v8[w] = op_relu(v7[w]); // c
         store_out(a.redo, a.out[0], 0 + row * 1024 + col, a.out_each[0], v8); // c [B, 1024]

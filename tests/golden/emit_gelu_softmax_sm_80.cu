@@ -19,7 +19,7 @@ struct g0 {
     static __device__ __forceinline__ void element(const Args &a, const i64 row, const i64 rows, const i64 col, float (&p)[W], Rest &rest)
     {
         float v0[W]; EACH v0[w] = p[w]; // product
-        float v1[W]; load<true>(v1, a.prepared[1] + col); // linear.bias [8192]
+        float v1[W]; load<true, true>(v1, a.prepared[1] + col); // linear.bias [8192]
         float v2[W]; EACH v2[w] = op_add(v0[w], v1[w], 1.0f); // a
         float v3[W]; EACH v3[w] = op_gelu(v2[w], 0.0f); // b
         store(a.area[0] + row * 8192 + col, v3); // b
@@ -50,7 +50,7 @@ __device__ __forceinline__ void g0_rows1_row(const Args &a, const i64 row, const
 #pragma unroll 2
     for (i64 col = tid * 4; col < 8192; col += T * 4) {
         enum { W = 4 };
-        float v0[W]; load<false>(v0, a.area[0] + row * 8192 + col); // b
+        float v0[W]; load<false, true>(v0, a.area[0] + row * 8192 + col); // b
         float v1[W]; EACH v1[w] = stat0[0]; // maxsumexp of c
         float v2[W]; EACH v2[w] = stat0[1]; // maxsumexp of c
         float v3[W]; EACH v3[w] = op_softmax(v0[w], v1[w], v2[w]); // c

@@ -19,7 +19,7 @@ struct g0 {
     static __device__ __forceinline__ void element(const Args &a, const i64 row, const i64 rows, const i64 col, float (&p)[W], Rest &rest)
     {
         float v0[W]; EACH v0[w] = p[w]; // product
-        float v1[W]; load<true>(v1, a.prepared[1] + col); // linear.bias [8192]
+        float v1[W]; load<true, true>(v1, a.prepared[1] + col); // linear.bias [8192]
         float v2[W]; EACH v2[w] = op_add(v0[w], v1[w], 1.0f); // a
         EACH p[w] = v2[w]; // for the maxsumexp of the row
     }

@@ -12,7 +12,8 @@ struct g0 {
     static __device__ __forceinline__ i64 rows(const Args &a) { return a.dim[0]; }
     static __device__ __forceinline__ i64 columns(const Args &a) { return 8192; }
     static __device__ __forceinline__ i64 depth(const Args &a) { return 8192; }
-    enum { MODE = 0, SCALED = 1, N = 8192, COLUMN_TILES = 32, LINES = 256, CHUNK = 4 };
+    enum { MODE = 0, SCALED = 1, N = 8192, LINES = 256, CHUNK = 4 };
+    enum { PART = 64 };
     static __device__ __forceinline__ const float *x_unscale(const Args &a) { return a.area[1]; }
     static __device__ __forceinline__ const float *w_unscale(const Args &a) { return a.scale[0]; }
     // phase 0: B x 8192
@@ -20,7 +21,7 @@ struct g0 {
     static __device__ __forceinline__ void element(const Args &a, const i64 row, const i64 rows, const i64 col, float (&p)[W], Rest &rest)
     {
         float v0[W]; EACH v0[w] = p[w]; // product
-        float v1[W]; load<true>(v1, a.prepared[1] + col); // linear.bias [8192]
+        float v1[W]; load<true, true>(v1, a.prepared[1] + col); // linear.bias [8192]
         float v2[W]; EACH v2[w] = op_add(v0[w], v1[w], 1.0f); // a
         EACH p[w] = v2[w]; // for the maxsumexp of the row
     }
@@ -48,13 +49,13 @@ extern "C" __global__ void __launch_bounds__(256) g0_split_weight(const float *f
 extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(384, 1)
 g0_product(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap w, const __grid_constant__ Args a)
 {
-    tensor_product<g0, 2>(a, &x, &w);
+    tensor_product<g0, Pairs>(a, &x, &w);
 }
 
 extern "C" __global__ void __cluster_dims__(1, 1, 1) __launch_bounds__(384, 1)
 g0_product_alone(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap w, const __grid_constant__ Args a)
 {
-    tensor_product<g0, 1>(a, &x, &w);
+    tensor_product<g0, Alone>(a, &x, &w);
 }
 
 // A row through phases 1 to 1.
@@ -63,7 +64,7 @@ __device__ __forceinline__ void g0_rows1_row(const Args &a, const i64 row, const
     enum { T = 32 };
     // maxsumexp for b
     float stat0[2];
-    join_partials<T, maxsumexp_stat>(a.area[2] + row * ((8192 + 255) / 256 * 2), (int)((8192 + 255) / 256), tid).finish((double)8192, stat0);
+    join_partials<T, maxsumexp_stat>(a.area[2] + row * ((8192 + 127) / 128 * 2), (int)((8192 + 127) / 128), tid).finish((double)8192, stat0);
     // phase 1: B x 1
 #pragma unroll 2
     for (i64 col = tid * 1; col < 1; col += T * 1) {

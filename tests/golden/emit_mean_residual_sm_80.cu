@@ -23,7 +23,7 @@ __device__ __forceinline__ void g0_rows0_row(const Args &a, const i64 row, const
     for (i64 col = tid * 4; col < 8192; col += T * 4) {
         enum { W = 4 };
         const float u0 = read<false>(a.area[0] + row); float v0[W]; EACH v0[w] = u0; // e
-        float v1[W]; load<true>(v1, a.in[0] + row * 8192 + col); // x [B, 8192]
+        float v1[W]; load<true, false>(v1, a.in[0] + row * 8192 + col); // x [B, 8192]
         float v2[W]; EACH v2[w] = op_add(v0[w], v1[w], 1.0f); // f
         store_out(a.redo, a.out[0], 0 + row * 8192 + col, a.out_each[0], v2); // f [B, 8192]
     }

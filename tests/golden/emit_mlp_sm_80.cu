@@ -19,7 +19,7 @@ struct g0 {
     static __device__ __forceinline__ void element(const Args &a, const i64 row, const i64 rows, const i64 col, float (&p)[W], Rest &rest)
     {
         float v0[W]; EACH v0[w] = p[w]; // product
-        float v1[W]; load<true>(v1, a.prepared[1] + col); // hidden.bias [256]
+        float v1[W]; load<true, true>(v1, a.prepared[1] + col); // hidden.bias [256]
         float v2[W]; EACH v2[w] = op_add(v0[w], v1[w], 1.0f); // a
         float v3[W]; EACH v3[w] = op_gelu(v2[w], 0.0f); // b
         store(a.area[0] + row * 256 + col, v3); // b [B, 256]
@@ -57,7 +57,7 @@ struct g1 {
     static __device__ __forceinline__ void element(const Args &a, const i64 row, const i64 rows, const i64 col, float (&p)[W], Rest &rest)
     {
         float v0[W]; EACH v0[w] = p[w]; // product
-        float v1[W]; load<true>(v1, a.prepared[3] + col); // classes.bias [10]
+        float v1[W]; load<true, true>(v1, a.prepared[3] + col); // classes.bias [10]
         float v2[W]; EACH v2[w] = op_add(v0[w], v1[w], 1.0f); // c
         store(a.area[1] + row * 10 + col, v2); // c
         EACH p[w] = v2[w]; // for the maxsumexp of the row
@@ -87,7 +87,7 @@ __device__ __forceinline__ void g1_rows1_row(const Args &a, const i64 row, const
 #pragma unroll 2
     for (i64 col = tid * 1; col < 10; col += T * 1) {
         enum { W = 1 };
-        float v0[W]; load<false>(v0, a.area[1] + row * 10 + col); // c
+        float v0[W]; load<false, false>(v0, a.area[1] + row * 10 + col); // c
         float v1[W]; EACH v1[w] = stat0[0]; // maxsumexp of d
         float v2[W]; EACH v2[w] = stat0[1]; // maxsumexp of d
         float v3[W]; EACH v3[w] = op_log_softmax(v0[w], v1[w], v2[w]); // d

@@ -12,7 +12,8 @@ struct g0 {
     static __device__ __forceinline__ i64 rows(const Args &a) { return a.dim[0]; }
     static __device__ __forceinline__ i64 columns(const Args &a) { return 256; }
     static __device__ __forceinline__ i64 depth(const Args &a) { return 784; }
-    enum { MODE = 0, SCALED = 1, N = 256, COLUMN_TILES = 1, LINES = 28, CHUNK = 4 };
+    enum { MODE = 0, SCALED = 1, N = 256, LINES = 28, CHUNK = 4 };
+    enum { PART = 32 };
     static __device__ __forceinline__ const float *x_unscale(const Args &a) { return a.area[2]; }
     static __device__ __forceinline__ const float *w_unscale(const Args &a) { return a.scale[0]; }
     // phase 0: B x 256
@@ -20,7 +21,7 @@ struct g0 {
     static __device__ __forceinline__ void element(const Args &a, const i64 row, const i64 rows, const i64 col, float (&p)[W], Rest &rest)
     {
         float v0[W]; EACH v0[w] = p[w]; // product
-        float v1[W]; load<true>(v1, a.prepared[1] + col); // hidden.bias [256]
+        float v1[W]; load<true, true>(v1, a.prepared[1] + col); // hidden.bias [256]
         float v2[W]; EACH v2[w] = op_add(v0[w], v1[w], 1.0f); // a
         float v3[W]; EACH v3[w] = op_gelu(v2[w], 0.0f); // b
         store(a.area[0] + row * 256 + col, v3); // b [B, 256]
@@ -48,13 +49,13 @@ extern "C" __global__ void __launch_bounds__(256) g0_split_weight(const float *f
 extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(384, 1)
 g0_product(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap w, const __grid_constant__ Args a)
 {
-    tensor_product<g0, 2>(a, &x, &w);
+    tensor_product<g0, Pairs>(a, &x, &w);
 }
 
 extern "C" __global__ void __cluster_dims__(1, 1, 1) __launch_bounds__(384, 1)
 g0_product_alone(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap w, const __grid_constant__ Args a)
 {
-    tensor_product<g0, 1>(a, &x, &w);
+    tensor_product<g0, Alone>(a, &x, &w);
 }
 
 // ---- group 1: linear+log_softmax ----
@@ -70,7 +71,8 @@ struct g1 {
     static __device__ __forceinline__ i64 rows(const Args &a) { return a.dim[0]; }
     static __device__ __forceinline__ i64 columns(const Args &a) { return 10; }
     static __device__ __forceinline__ i64 depth(const Args &a) { return 256; }
-    enum { MODE = 0, SCALED = 1, N = 10, COLUMN_TILES = 1, LINES = 8, CHUNK = 4 };
+    enum { MODE = 0, SCALED = 1, N = 10, LINES = 8, CHUNK = 4 };
+    enum { PART = 64 };
     static __device__ __forceinline__ const float *x_unscale(const Args &a) { return a.area[4]; }
     static __device__ __forceinline__ const float *w_unscale(const Args &a) { return a.scale[1]; }
     // phase 0: B x 10
@@ -78,7 +80,7 @@ struct g1 {
     static __device__ __forceinline__ void element(const Args &a, const i64 row, const i64 rows, const i64 col, float (&p)[W], Rest &rest)
     {
         float v0[W]; EACH v0[w] = p[w]; // product
-        float v1[W]; load<true>(v1, a.prepared[3] + col); // classes.bias [10]
+        float v1[W]; load<true, true>(v1, a.prepared[3] + col); // classes.bias [10]
         float v2[W]; EACH v2[w] = op_add(v0[w], v1[w], 1.0f); // c
         store(a.area[5] + row * 10 + col, v2); // c
         EACH p[w] = v2[w]; // for the maxsumexp of the row
@@ -107,13 +109,13 @@ extern "C" __global__ void __launch_bounds__(256) g1_split_weight(const float *f
 extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(384, 1)
 g1_product(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap w, const __grid_constant__ Args a)
 {
-    tensor_product<g1, 2>(a, &x, &w);
+    tensor_product<g1, Pairs>(a, &x, &w);
 }
 
 extern "C" __global__ void __cluster_dims__(1, 1, 1) __launch_bounds__(384, 1)
 g1_product_alone(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap w, const __grid_constant__ Args a)
 {
-    tensor_product<g1, 1>(a, &x, &w);
+    tensor_product<g1, Alone>(a, &x, &w);
 }
 
 // A row through phases 1 to 1.
@@ -122,12 +124,12 @@ __device__ __forceinline__ void g1_rows1_row(const Args &a, const i64 row, const
     enum { T = 32 };
     // maxsumexp for d
     float stat0[2];
-    join_partials<T, maxsumexp_stat>(a.area[6] + row * ((10 + 255) / 256 * 2), (int)((10 + 255) / 256), tid).finish((double)10, stat0);
+    join_partials<T, maxsumexp_stat>(a.area[6] + row * ((10 + 127) / 128 * 2), (int)((10 + 127) / 128), tid).finish((double)10, stat0);
     // phase 1: B x 10
 #pragma unroll 2
     for (i64 col = tid * 1; col < 10; col += T * 1) {
         enum { W = 1 };
-        float v0[W]; load<false>(v0, a.area[5] + row * 10 + col); // c
+        float v0[W]; load<false, false>(v0, a.area[5] + row * 10 + col); // c
         float v1[W]; EACH v1[w] = stat0[0]; // maxsumexp of d
         float v2[W]; EACH v2[w] = stat0[1]; // maxsumexp of d
         float v3[W]; EACH v3[w] = op_log_softmax(v0[w], v1[w], v2[w]); // d

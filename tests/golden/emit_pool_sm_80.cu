@@ -19,7 +19,7 @@ struct g0 {
     static __device__ __forceinline__ void element(const Args &a, const i64 row, const i64 rows, const i64 col, float (&p)[W], Rest &rest)
     {
         float v0[W]; EACH v0[w] = p[w]; // product
-        float v1[W]; load<true>(v1, a.prepared[1] + col); // linear.bias [1024]
+        float v1[W]; load<true, true>(v1, a.prepared[1] + col); // linear.bias [1024]
         float v2[W]; EACH v2[w] = op_add(v0[w], v1[w], 1.0f); // a
         store(a.area[0] + row * 1024 + col, v2); // a
     }
@@ -48,7 +48,7 @@ __device__ __forceinline__ void g0_rows1_row(const Args &a, const i64 row, const
 #pragma unroll 2
     for (i64 col = tid * 4; col < 512; col += T * 4) {
         enum { W = 4 };
-        float v0[W]; load<false>(v0, a.area[1] + row * 512 + col); // max of b
+        float v0[W]; load<false, true>(v0, a.area[1] + row * 512 + col); // max of b
         EACH fold1.put(v0[w]);
     }
     row_sync<T>();

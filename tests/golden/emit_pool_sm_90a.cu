@@ -12,7 +12,8 @@ struct g0 {
     static __device__ __forceinline__ i64 rows(const Args &a) { return a.dim[0]; }
     static __device__ __forceinline__ i64 columns(const Args &a) { return 1024; }
     static __device__ __forceinline__ i64 depth(const Args &a) { return 1024; }
-    enum { MODE = 0, SCALED = 1, N = 1024, COLUMN_TILES = 4, LINES = 32, CHUNK = 4 };
+    enum { MODE = 0, SCALED = 1, N = 1024, LINES = 32, CHUNK = 4 };
+    enum { PART = 64 };
     static __device__ __forceinline__ const float *x_unscale(const Args &a) { return a.area[1]; }
     static __device__ __forceinline__ const float *w_unscale(const Args &a) { return a.scale[0]; }
     // phase 0: B x 1024
@@ -20,7 +21,7 @@ struct g0 {
     static __device__ __forceinline__ void element(const Args &a, const i64 row, const i64 rows, const i64 col, float (&p)[W], Rest &rest)
     {
         float v0[W]; EACH v0[w] = p[w]; // product
-        float v1[W]; load<true>(v1, a.prepared[1] + col); // linear.bias [1024]
+        float v1[W]; load<true, true>(v1, a.prepared[1] + col); // linear.bias [1024]
         float v2[W]; EACH v2[w] = op_add(v0[w], v1[w], 1.0f); // a
         store(a.area[2] + row * 1024 + col, v2); // a
     }
@@ -47,13 +48,13 @@ extern "C" __global__ void __launch_bounds__(256) g0_split_weight(const float *f
 extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(384, 1)
 g0_product(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap w, const __grid_constant__ Args a)
 {
-    tensor_product<g0, 2>(a, &x, &w);
+    tensor_product<g0, Pairs>(a, &x, &w);
 }
 
 extern "C" __global__ void __cluster_dims__(1, 1, 1) __launch_bounds__(384, 1)
 g0_product_alone(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap w, const __grid_constant__ Args a)
 {
-    tensor_product<g0, 1>(a, &x, &w);
+    tensor_product<g0, Alone>(a, &x, &w);
 }
 
 // A row through phases 1 to 2.
@@ -68,7 +69,7 @@ __device__ __forceinline__ void g0_rows1_row(const Args &a, const i64 row, const
 #pragma unroll 2
     for (i64 col = tid * 4; col < 512; col += T * 4) {
         enum { W = 4 };
-        float v0[W]; load<false>(v0, a.area[3] + row * 512 + col); // max of b
+        float v0[W]; load<false, true>(v0, a.area[3] + row * 512 + col); // max of b
         EACH fold1.put(v0[w]);
     }
     row_sync<T>();

@@ -9,17 +9,17 @@ typedef unsigned char u8;
 
 // ---- memory ----
 
-// W neighbours, in one access where the address allows it. fixed: nobody writes there while the kernel runs.
+// W neighbours, in one access where the address allows it. fixed: nobody writes there while the kernel runs. aligned: it is known to allow it.
 template <bool fixed> __device__ __forceinline__ float read(const float *p) { return fixed ? __ldg(p) : *p; }
-template <bool fixed, int W> __device__ __forceinline__ void load(float (&v)[W], const float *p)
+template <bool fixed, bool aligned, int W> __device__ __forceinline__ void load(float (&v)[W], const float *p)
 {
-    if (W % 4 == 0 && ((size_t)p & 15) == 0) {
+    if (W % 4 == 0 && (aligned || ((size_t)p & 15) == 0)) {
 #pragma unroll
         for (int i = 0; i < W / 4; ++i) {
             const float4 q = fixed ? __ldg((const float4 *)p + i) : *((const float4 *)p + i);
             v[4 * i] = q.x, v[4 * i + 1] = q.y, v[4 * i + 2] = q.z, v[4 * i + 3] = q.w;
         }
-    } else if (W == 2 && ((size_t)p & 7) == 0) {
+    } else if (W == 2 && (aligned || ((size_t)p & 7) == 0)) {
         const float2 q = fixed ? __ldg((const float2 *)p) : *(const float2 *)p;
         v[0] = q.x, v[W - 1] = q.y;
     } else {

@@ -29,7 +29,7 @@ template <int T, int N, i64 K> __device__ __forceinline__ void narrow_product(fl
 #pragma unroll 4
     for (i64 k = (i64)tid * W; k + W <= K; k += T * W) {
         float v[W];
-        load<false>(v, x + k);
+        load<false, false>(v, x + k);
 #pragma unroll
         for (int n = 0; n < N; ++n)
             EACH all.s[n] += (double)v[w] * __ldg(weight + n * K + k + w);

@@ -94,7 +94,7 @@ template <int T, int MODE, i64 K, i64 LINES, bool fixed> __device__ __forceinlin
     float v[HELD][W];
     const auto take = [&](float (&to)[W], i64 k) {
         if (step == 1 && k + W <= K)
-            load<fixed>(to, row + k);
+            load<fixed, false>(to, row + k);
         else
             EACH to[w] = k + w < K ? read<fixed>(row + (k + w) * step) : 0.0f;
     };
