@@ -51,8 +51,10 @@ test-exhaustive:
 	cat $(BUILD)/math-worst.txt; cat $(BUILD)/math-accuracy.txt $(BUILD)/math-worst.txt > bench/results/math-accuracy.txt; exit $$good
 
 test-gpu:
-	@echo "make test-gpu: linfuse has no GPU backend yet, so there is nothing to test" >&2
-	@exit 1
+	@tools/setup test
+	cmake --preset release -DLINFUSE_TESTS=ON
+	cmake --build $(BUILD) -j $(JOBS)
+	ctest --test-dir $(BUILD) -L '^gpu$$' --output-on-failure --no-tests=error
 
 # BENCH: options of bench/cpu.py, such as BENCH=--quick.
 bench: $(BUILD)/build.ninja .venv-bench/ready

@@ -183,6 +183,9 @@ LF_API void lf_program_memory(const lf_program *program, size_t *params, size_t 
  * name without one counts as 1024). As JSON (the fields of `linfuse explain --json`) or as text for people. Caller owns *out. */
 LF_API lf_status lf_program_explain(lf_program *program, const int64_t *dims, bool json, char **out);
 
+/* The program's kernels as CUDA C for an architecture (sm_90a, sm_80); needs no GPU. Caller owns *out, lf_string_free. */
+LF_API lf_status lf_program_emit(lf_program *program, const char *arch, char **out);
+
 /* ---- calling ---- */
 
 LF_API lf_status lf_call_new(lf_program *program, lf_call **out);
@@ -197,7 +200,14 @@ LF_API lf_status lf_call_output_shape(lf_call *call, size_t index, int *rank, in
 LF_API lf_status lf_call_set_output(lf_call *call, size_t index, float *data);
 /* Runs. After the first run at some extents, a run at them allocates nothing. */
 LF_API lf_status lf_call_run(lf_call *call);
-/* How many rows the last run redid as written because a guarded rewrite met a number that is not finite. */
+/* For a program compiled for cuda. Without it inputs and outputs are host memory, which a run copies to the GPU and back before it returns.
+ * With it they are the GPU's memory (device addresses as pointers), and a run launches on this stream (a CUstream or cudaStream_t; NULL is the
+ * default one), does not synchronise, and may be captured into a graph after a first run at its extents. Programs use the CUDA context that
+ * is current when the first of them is compiled in a context of linfuse, or else the first GPU's primary one. */
+LF_API lf_status lf_call_use_stream(lf_call *call, void *stream);
+/* cuda: seconds of each of `runs` runs by the GPU's own clock, its cache flushed before each, copies of host memory not counted. */
+LF_API lf_status lf_call_time(lf_call *call, size_t runs, double *seconds);
+/* How many rows the last run redid as written because a guarded rewrite met a number that is not finite. On cuda it waits for the stream. */
 LF_API int64_t lf_call_rows_redone(const lf_call *call);
 /* Bytes of workspace the call holds. */
 LF_API size_t lf_call_memory(const lf_call *call);

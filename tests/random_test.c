@@ -27,7 +27,7 @@
 #define SANITIZED 0
 #endif
 
-enum { WORKERS = 2, ENOUGH = 4000, FEW = 400, LONG = 40000, MOST_FAILURES = 3 };
+enum { MOST_WORKERS = 64, ENOUGH = 4000, FEW = 400, LONG = 40000, MOST_FAILURES = 3 };
 
 typedef struct job {
     uint64_t seed;
@@ -155,7 +155,8 @@ int main(int argc, char **argv)
 {
     static job j = {.lock = PTHREAD_MUTEX_INITIALIZER};
     const char *seed = getenv("LINFUSE_SEED"), *many = getenv("LINFUSE_LONG");
-    pthread_t thread[WORKERS];
+    const char *workers = getenv("LINFUSE_WORKERS"); /* on a GPU most of the time is compiling */
+    pthread_t thread[MOST_WORKERS];
     j.seed = seed ? strtoull(seed, NULL, 0) : 1;
     j.count = argc > 1 ? strtol(argv[1], NULL, 0) : many && strcmp(many, "1") == 0 ? LONG : SANITIZED ? FEW : ENOUGH;
     j.first = argc > 2 ? strtol(argv[2], NULL, 0) : 0;
@@ -166,7 +167,8 @@ int main(int argc, char **argv)
         signal(SIGFPE, crashed);
     }
     int started = 0;
-    while (started < WORKERS && pthread_create(&thread[started], NULL, work, &j) == 0)
+    const long wanted = workers ? strtol(workers, NULL, 0) : 2;
+    while (started < wanted && started < MOST_WORKERS && pthread_create(&thread[started], NULL, work, &j) == 0)
         started++;
     for (int i = 0; i < started; i++)
         pthread_join(thread[i], NULL);

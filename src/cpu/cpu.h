@@ -24,6 +24,10 @@ lf_status lf_cpu_weights_new(const lf_plan *plan, const lf_kern *kern, const flo
                              bool *finite, lf_cpu_weights **out, lf_diag *diag);
 void lf_cpu_weights_free(lf_cpu_weights *w);
 size_t lf_cpu_weights_bytes(const lf_cpu_weights *w); /* owned, borrowed parameters not counted */
+/* What was prepared, for another backend to take: row-major tensors, one per prepared (NULL where only a packed form is left), and narrow
+ * products' weight [n][k] and bias [n], one per group (NULL for others). */
+const float *const *lf_cpu_weights_tensors(const lf_cpu_weights *w);
+const double *const *lf_cpu_weights_narrow(const lf_cpu_weights *w);
 
 /* Is none of x[0..count) Inf or NaN? By all threads. */
 bool lf_cpu_all_finite(const float *x, int64_t count, lf_pool *pool);

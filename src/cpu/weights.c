@@ -444,3 +444,13 @@ size_t lf_cpu_weights_bytes(const lf_cpu_weights *w)
 {
     return sizeof *w + lf_arena_bytes(&w->arena) + w->bytes;
 }
+
+const float *const *lf_cpu_weights_tensors(const lf_cpu_weights *w)
+{
+    return w->tensor;
+}
+
+const double *const *lf_cpu_weights_narrow(const lf_cpu_weights *w)
+{
+    return (const double *const *)w->narrow;
+}

@@ -23,7 +23,7 @@ lf_status lf_call_new(lf_program *program, lf_call **out)
     if (!out)
         return fail_new(program, LF_ERR_ARG, "a call wants a place for it");
     *out = NULL;
-    if (program->target != LF_TARGET_CPU)
+    if (program->target == LF_TARGET_MODEL_ONLY)
         return fail_new(program, LF_ERR_DEVICE, program->no_device);
     lf_call *c = calloc(1, sizeof *c);
     if (!c)
@@ -48,6 +48,12 @@ lf_status lf_call_new(lf_program *program, lf_call **out)
         lf_call_free(c);
         return fail_new(program, LF_ERR_NOMEM, no_memory);
     }
+    if (program->target == LF_TARGET_CUDA) {
+        if (lf_cuda_call_new(program->context->gpu, &c->cuda, NULL) != LF_OK) {
+            lf_call_free(c);
+            return fail_new(program, LF_ERR_NOMEM, no_memory);
+        }
+    }
     *out = c;
     return LF_OK;
 }
@@ -59,6 +65,7 @@ void lf_call_free(lf_call *call)
     for (int i = 0; i < LF_CALL_SIZES; i++)
         lf_cpu_instance_free(call->sized[i].instance);
     lf_redo_free(call);
+    lf_cuda_call_free(call->cuda);
     lf_aligned_free(call->workspace);
     free(call->flagged);
     lf_arena_free(&call->arena);
@@ -260,22 +267,21 @@ static lf_status reserve_flags(lf_call *c)
     return LF_OK;
 }
 
-lf_status lf_call_run(lf_call *call)
+lf_status lf_call_ready(lf_call *c)
 {
-    if (!call)
-        return LF_ERR_ARG;
-    lf_call *c = call;
-    lf_program *p = c->program;
-    const lf_cpu_instance *instance = NULL;
-    c->rows_redone = 0;
-    if (!p->prepared)
+    if (!c->program->prepared)
         return lf_fail(&c->diag, LF_ERR_ARG, "the program's parameters are not prepared");
     lf_status status = learn_dims(c);
-    if (status == LF_OK)
-        status = check_outputs(c);
-    if (status != LF_OK)
-        return status;
-    const lf_variant *v = p->fused.weights ? &p->fused : &p->exact;
+    return status == LF_OK ? check_outputs(c) : status;
+}
+
+static lf_status run_cpu(lf_call *c)
+{
+    lf_program *p = c->program;
+    const lf_cpu_instance *instance = NULL;
+    lf_status status = LF_OK;
+    c->rows_redone = 0;
+    const lf_variant *v = p->fused.ready ? &p->fused : &p->exact;
     bool guarded = p->guarded && v == &p->fused;
     if (guarded)
         status = reserve_flags(c);
@@ -291,13 +297,30 @@ lf_status lf_call_run(lf_call *call)
     return LF_OK;
 }
 
-int64_t lf_call_rows_redone(const lf_call *call) { return call ? call->rows_redone : 0; }
+lf_status lf_call_run(lf_call *call)
+{
+    if (!call)
+        return LF_ERR_ARG;
+    lf_status status = lf_call_ready(call);
+    if (status != LF_OK)
+        return status;
+    return call->cuda ? lf_call_run_cuda(call) : run_cpu(call);
+}
+
+int64_t lf_call_rows_redone(const lf_call *call)
+{
+    int64_t rows = 0;
+    if (!call || !call->cuda)
+        return call ? call->rows_redone : 0;
+    return lf_cuda_call_redone(call->cuda, &rows, NULL) == LF_OK ? rows : 0;
+}
 
 size_t lf_call_memory(const lf_call *call)
 {
     if (!call)
         return 0;
     size_t bytes = sizeof *call + call->workspace_size + call->flagged_size + lf_arena_bytes(&call->arena);
+    bytes += call->cuda ? lf_cuda_call_bytes(call->cuda) : 0;
     for (int i = 0; i < LF_CALL_SIZES; i++)
         bytes += call->sized[i].instance ? lf_cpu_instance_bytes(call->sized[i].instance) : 0;
     for (int32_t i = 0; i < call->program->written.inputs; i++)

@@ -47,6 +47,9 @@ struct lf_call {
     size_t flagged_size;
     lf_redo redo;
     int64_t rows_redone;
+    lf_cuda_call *cuda;           /* on a GPU; owned */
+    bool on_device;               /* inputs and outputs are the device's, and run does not wait */
+    void *stream;
 };
 
 /* The plan at these extents, made at most once while remembered, with workspace to match. Message in the call. */
@@ -57,5 +60,11 @@ lf_status lf_redo_reserve(lf_call *call);
 /* Redoes the flagged rows as written. Cannot fail once room is reserved. */
 void lf_redo_rows(lf_call *call);
 void lf_redo_free(lf_call *call);
+
+/* lf_call_run on a GPU, extents learnt and outputs checked. */
+lf_status lf_call_run_cuda(lf_call *call);
+
+/* Learns extents and checks bindings: what every run begins with. */
+lf_status lf_call_ready(lf_call *call);
 
 #endif

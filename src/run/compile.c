@@ -9,11 +9,18 @@ enum { DEFAULT_EXTENT = 1024 }; /* what a named extent counts as where nobody sa
 
 static lf_status check_options(lf_program *p, const lf_options *o)
 {
-    if (strcmp(o->device, "cuda") == 0)
-        return lf_fail(&p->diag, LF_ERR_DEVICE, "device cuda: this build has no CUDA backend; use --device cpu, or explain with h200 or a100");
-    if (strcmp(o->precision, "fp32") != 0)
-        return lf_fail(&p->diag, LF_ERR_UNSUPPORTED, "precision %s: only fp32 is built so far", o->precision);
-    p->target = strcmp(o->device, "cpu") == 0 ? LF_TARGET_CPU : LF_TARGET_MODEL_ONLY;
+    p->target = strcmp(o->device, "cpu") == 0 ? LF_TARGET_CPU : strcmp(o->device, "cuda") == 0 ? LF_TARGET_CUDA : LF_TARGET_MODEL_ONLY;
+    if (p->target == LF_TARGET_CUDA && !p->context->gpu) {
+        lf_status status = lf_cuda_device_open(&p->context->gpu, &p->diag);
+        if (status != LF_OK)
+            return status;
+    }
+    static const char *const modes[] = {"fp32", "tf32", "bf16", "fp16"}; /* in order of lf_cuda_mode */
+    for (int i = 0; i < 4; i++)
+        if (strcmp(o->precision, modes[i]) == 0)
+            p->mode = (lf_cuda_mode)i;
+    if (p->mode != LF_CUDA_FP32 && p->target != LF_TARGET_CUDA)
+        return lf_fail(&p->diag, LF_ERR_UNSUPPORTED, "precision %s: device %s has only fp32 so far", o->precision, o->device);
     memcpy(p->device, o->device, sizeof p->device);
     snprintf(p->no_device, sizeof p->no_device, "device %s can be explained but not run here; compile for cpu", p->device);
     for (int i = 0; i < p->written.symbols; i++)
@@ -118,6 +125,16 @@ static bool all_exact(const lf_notes *notes)
     return true;
 }
 
+/* What redoes rows as written is rarely met: the ordinary units will do. */
+lf_status lf_variant_for_cuda(lf_program *p, lf_variant *v)
+{
+    lf_cuda_target target = {0};
+    if (v->cuda)
+        return LF_OK;
+    lf_status status = v == &p->fused ? lf_cuda_device_target(p->context->gpu, p->mode, &target, &p->diag) : LF_OK;
+    return status == LF_OK ? lf_cuda_program_new(p->context->gpu, v->plan, target, &v->cuda, &p->diag) : status;
+}
+
 lf_status lf_compile(lf_program *p, const lf_options *o)
 {
     lf_rewrite_options rewrite = {.rules = o->rules, .assume_finite = o->assume_finite, .dims = p->hint};
@@ -137,5 +154,9 @@ lf_status lf_compile(lf_program *p, const lf_options *o)
         rewrite.as_written = true;
         status = build_variant(p, &p->exact, &rewrite, true);
     }
+    if (status == LF_OK && p->target == LF_TARGET_CUDA)
+        status = lf_variant_for_cuda(p, &p->fused);
+    if (status == LF_OK && p->target == LF_TARGET_CUDA && p->guarded && p->exact.plan)
+        status = lf_variant_for_cuda(p, &p->exact);
     return status;
 }

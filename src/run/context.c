@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "base/rng.h"
@@ -28,6 +29,7 @@ void lf_context_free(lf_context *context)
     if (!context)
         return;
     lf_pool_free(context->pool);
+    lf_cuda_device_close(context->gpu);
     free(context);
 }
 
@@ -117,8 +119,11 @@ lf_status lf_device_peak(lf_context *context, const char *device, double *flops,
         return lf_fail(&context->diag, LF_ERR_ARG, "a device wants a name");
     lf_status status = lf_context_pool(context);
     lf_device found;
+    const bool cuda = strcmp(device, "cuda") == 0;
+    if (status == LF_OK && cuda && !context->gpu)
+        status = lf_cuda_device_open(&context->gpu, &context->diag);
     if (status == LF_OK)
-        status = lf_device_find(device, lf_kern_pick(), context->pool, &found, &context->diag);
+        status = lf_device_find(cuda ? lf_cuda_device_like(context->gpu) : device, lf_kern_pick(), context->pool, &found, &context->diag);
     if (status != LF_OK)
         return status;
     if (flops)

@@ -1,18 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <ctype.h>
-#include <errno.h>
-#include <fcntl.h>
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <sys/utsname.h>
-#include <unistd.h>
 
+#include "base/cache.h"
 #include "base/rng.h"
-#include "base/str.h"
 #include "cpu/measure.h"
 #include "run/device.h"
 
@@ -59,25 +55,11 @@ static void find_model(char *model, size_t size)
             *c = '?';
 }
 
-/* The path of the file under the user's cache, NULL when there is none or no memory for it. Caller frees. */
-static char *cache_path(const cpu_key *key, bool make)
+/* The name of the file under the user's cache. */
+static void cache_name(const cpu_key *key, char *name, size_t size)
 {
-    const char *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-    lf_str path = {0};
-    if (xdg && xdg[0] == '/')
-        lf_str_add(&path, xdg);
-    else if (home && home[0] == '/')
-        lf_str_addf(&path, "%s/.cache", home);
-    else
-        return NULL;
-    if (make && path.text)
-        mkdir(path.text, 0700);
-    lf_str_add(&path, "/linfuse");
-    if (make && path.text)
-        mkdir(path.text, 0755);
     lf_rng hash = lf_rng_seed(FORMAT, key->model);
-    lf_str_addf(&path, "/cpu-%016llx-%s-%d" BUILD ".json", (unsigned long long)lf_rng_u64(&hash), key->kern->isa, key->threads);
-    return lf_str_take(&path);
+    snprintf(name, size, "cpu-%016llx-%.32s-%d" BUILD ".json", (unsigned long long)lf_rng_u64(&hash), key->kern->isa, key->threads);
 }
 
 /* ---- reading and writing it ---- */
@@ -151,18 +133,12 @@ static bool parse_rates(const char *text, size_t length, const cpu_key *key, lf_
 
 static bool load_rates(const cpu_key *key, lf_cpu_rates *out)
 {
-    char *path = cache_path(key, false), text[MOST_FILE];
-    int file = path ? open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1; /* nonblocking: it may be anything, a pipe even */
-    struct stat info;
-    size_t length = 0;
-    free(path);
-    if (file < 0)
-        return false;
-    if (fstat(file, &info) == 0 && S_ISREG(info.st_mode))
-        for (ssize_t got = 1; got > 0 && length < sizeof text; length += got > 0 ? (size_t)got : 0)
-            got = read(file, text + length, sizeof text - length);
-    close(file);
-    return length < sizeof text && parse_rates(text, length, key, out);
+    char name[128], *text;
+    size_t length;
+    cache_name(key, name, sizeof name);
+    bool good = lf_cache_read(name, MOST_FILE, &text, &length) && parse_rates(text, length, key, out);
+    free(text);
+    return good;
 }
 
 static json_t *rates_json(const cpu_key *key, lf_cpu_rates *rates)
@@ -174,24 +150,16 @@ static json_t *rates_json(const cpu_key *key, lf_cpu_rates *rates)
     return NULL;
 }
 
-/* Written aside and renamed, so that a reader sees all of it or nothing. What fails is left undone. */
 static void save_rates(const cpu_key *key, lf_cpu_rates *rates)
 {
-    char *path = cache_path(key, true);
-    json_t *root = path ? rates_json(key, rates) : NULL;
-    lf_str aside = {0};
-    if (root)
-        lf_str_addf(&aside, "%s.XXXXXX", path);
-    int file = aside.text && !aside.failed ? mkstemp(aside.text) : -1;
-    if (file >= 0) {
-        bool written = json_dumpfd(root, file, JSON_INDENT(2)) == 0;
-        written = close(file) == 0 && written;
-        if (!written || rename(aside.text, path) != 0)
-            unlink(aside.text);
-    }
-    lf_str_free(&aside);
+    char name[128];
+    json_t *root = rates_json(key, rates);
+    char *text = root ? json_dumps(root, JSON_INDENT(2)) : NULL;
+    cache_name(key, name, sizeof name);
+    if (text)
+        lf_cache_write(name, text, strlen(text));
+    free(text);
     json_decref(root);
-    free(path);
 }
 
 /* ---- the device ---- */

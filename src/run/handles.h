@@ -7,6 +7,7 @@
 
 #include "base/pool.h"
 #include "cpu/cpu.h"
+#include "cuda/cuda.h"
 #include "plan/plan.h"
 #include "rewrite/rewrite.h"
 
@@ -16,6 +17,7 @@ struct lf_context {
     lf_parallel_for loop; /* the caller's, with user, borrowed; NULL: threads of our own */
     void *user;
     lf_pool *pool;        /* made for the first program; owned */
+    lf_cuda_device *gpu;  /* opened for the first program that wants it; owned */
 };
 
 struct lf_model {
@@ -49,7 +51,9 @@ typedef struct lf_variant {
     lf_plan *plan;              /* NULL: this variant is not there */
     lf_node *home;              /* one per node of the written graph */
     lf_notes notes;
-    lf_cpu_weights *weights;    /* NULL until prepared, or when this variant has no use at present */
+    bool ready;                 /* prepared, and of use at present */
+    lf_cpu_weights *weights;    /* cpu: NULL unless ready */
+    lf_cuda_program *cuda;      /* cuda: compiled when first wanted, holds its weights when ready; owned */
 } lf_variant;
 
 /* How the rows of the batch run through the model; see lf_graph_rows. */
@@ -71,6 +75,7 @@ struct lf_program {
     lf_batch batch;
     const lf_kern *kern;
     lf_target target;
+    lf_cuda_mode mode;          /* cuda: how products take their operands */
     char device[16];
     int64_t hint[LF_MAX_SYMBOLS];
     const char **input_text;    /* one per input: its shape in words, made early because calls in other threads share the arena */
@@ -84,6 +89,9 @@ struct lf_program {
 
 /* The pass list: copy -> check -> rewrite -> verify -> plan. Needs: program->written, verified. Message in the program. */
 lf_status lf_compile(lf_program *program, const lf_options *options);
+
+/* Compiles the variant for the GPU, once. Message in the program. */
+lf_status lf_variant_for_cuda(lf_program *program, lf_variant *variant);
 
 /* Starts the threads, or takes the caller's loop, once. Message in the context. */
 lf_status lf_context_pool(lf_context *context);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "cuda/emit.h"
 #include "run/account.h"
 #include "run/device.h"
 #include "run/handles.h"
@@ -58,6 +59,7 @@ static void drop_weights(lf_program *p)
     lf_cpu_weights_free(p->fused.weights);
     lf_cpu_weights_free(p->exact.weights);
     p->fused.weights = p->exact.weights = NULL;
+    p->fused.ready = p->exact.ready = false;
     p->prepared = false;
 }
 
@@ -66,6 +68,8 @@ void lf_program_free(lf_program *program)
     if (!program)
         return;
     drop_weights(program);
+    lf_cuda_program_free(program->fused.cuda);
+    lf_cuda_program_free(program->exact.cuda);
     for (int32_t i = 0; program->param && i < program->written.params; i++)
         lf_aligned_free(program->param[i]);
     free(program->param);
@@ -174,8 +178,21 @@ static lf_status prepare_variant(lf_program *p, lf_variant *v, bool pack, bool *
         return lf_fail_nomem(&p->diag, "preparing weights");
     for (int32_t i = 0; i < v->graph.params; i++)
         param[v->graph.param[i]] = p->param[i];
-    lf_status status = lf_cpu_weights_new(v->plan, p->kern, param, pack, p->context->pool, finite, &v->weights, &p->diag);
+    lf_cpu_weights *made;
+    const bool here = p->target != LF_TARGET_CUDA;
+    lf_status status = lf_cpu_weights_new(v->plan, p->kern, param, pack && here, p->context->pool, finite, &made, &p->diag);
     free(param);
+    if (status != LF_OK)
+        return status;
+    if (here) {
+        v->weights = made;
+    } else {
+        status = lf_variant_for_cuda(p, v);
+        if (status == LF_OK)
+            status = lf_cuda_program_weights(v->cuda, lf_cpu_weights_tensors(made), lf_cpu_weights_narrow(made), &p->diag);
+        lf_cpu_weights_free(made);
+    }
+    v->ready = status == LF_OK;
     return status;
 }
 
@@ -214,8 +231,7 @@ lf_status lf_program_prepare(lf_program *program)
         status = unused_finite(p, &unused);
     if (status == LF_OK && !(finite && unused)) {
         /* Folded weights that are not finite need not give what the model gives as written: run it as written. */
-        lf_cpu_weights_free(p->fused.weights);
-        p->fused.weights = NULL;
+        drop_weights(p);
         status = prepare_variant(p, &p->exact, true, NULL);
     } else if (status == LF_OK && p->guarded && p->exact.plan) {
         status = prepare_variant(p, &p->exact, false, NULL);
@@ -237,6 +253,10 @@ void lf_program_memory(const lf_program *program, size_t *params, size_t *prepar
         made += lf_cpu_weights_bytes(program->fused.weights);
     if (program && program->exact.weights)
         made += lf_cpu_weights_bytes(program->exact.weights);
+    if (program && program->fused.cuda)
+        made += lf_cuda_program_bytes(program->fused.cuda);
+    if (program && program->exact.cuda)
+        made += lf_cuda_program_bytes(program->exact.cuda);
     if (params)
         *params = given;
     if (prepared)
@@ -273,12 +293,28 @@ lf_status lf_program_explain(lf_program *program, const int64_t *dims, bool json
                           .device = &device, .dims = dims ? dims : p->hint};
     lf_status status = lf_graph_check_dims(&p->written, account.dims, &p->diag);
     if (status == LF_OK)
-        status = lf_device_find(p->device, p->kern, p->context->pool, &device, &p->diag);
-    if (status == LF_OK && p->target == LF_TARGET_CPU)
+        status = lf_device_find(p->target == LF_TARGET_CUDA ? lf_cuda_device_like(p->context->gpu) : p->device, p->kern, p->context->pool, &device, &p->diag);
+    if (status == LF_OK && p->target == LF_TARGET_CUDA)
+        account.workspace_bytes = lf_cuda_workspace(p->fused.cuda, account.dims) - lf_plan_intermediate_bytes(p->fused.plan, account.dims);
+    else if (status == LF_OK && p->target == LF_TARGET_CPU)
         status = cpu_workspace(p, account.dims, &account.workspace_bytes);
     else if (status == LF_OK)
         account.workspace_bytes = lf_cost_workspace(p->fused.plan, account.dims, &device);
     if (status != LF_OK)
         return status;
     return json ? lf_account_json(&account, out, &p->diag) : lf_account_text(&account, out, &p->diag);
+}
+
+lf_status lf_program_emit(lf_program *program, const char *arch, char **out)
+{
+    if (!program)
+        return LF_ERR_ARG;
+    if (!out || !arch || (strcmp(arch, "sm_90a") != 0 && strcmp(arch, "sm_80") != 0))
+        return lf_fail(&program->diag, LF_ERR_ARG, "arch: '%.64s' is none of sm_90a, sm_80", arch ? arch : "");
+    lf_cuda_source source;
+    lf_status status = lf_cuda_emit(program->fused.plan, (lf_cuda_target){.wgmma = strcmp(arch, "sm_90a") == 0, .mode = program->mode}, &source, &program->diag);
+    *out = source.text;
+    source.text = NULL;
+    lf_cuda_source_free(&source);
+    return status;
 }

@@ -103,7 +103,8 @@ def test_help_and_version(linfuse):
         (["check", "M", "--weights", "no/such.safetensors"], "no/such.safetensors"),
         (["check", "no/such.lf"], "cannot read no/such.lf: No such file"),
         (["check", "."], "cannot read .: it is a directory"),
-        (["emit", "M", "--arch", "sm_80"], "emit comes with the GPU backend"),
+        (["emit", "M"], "emit wants --arch"),
+        (["emit", "M", "--arch", "sm_10"], "sm_10"),
     ],
 )
 def test_bad_usage(refused, model, arguments, says):

@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Files under the user's cache, $XDG_CACHE_HOME/linfuse or ~/.cache/linfuse. What cannot be read or written is as good as not
+ * there: nothing here fails loudly. */
+#ifndef LF_BASE_CACHE_H
+#define LF_BASE_CACHE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* The whole file called name, at most `most` bytes of it. *out: malloc'ed, caller frees. False when there is none, it is longer,
+ * or no regular file. */
+bool lf_cache_read(const char *name, size_t most, char **out, size_t *length);
+
+/* Written aside and renamed, so that a reader sees all of it or nothing, whoever else writes. */
+void lf_cache_write(const char *name, const char *data, size_t length);
+
+#endif

@@ -1,0 +1,288 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A call's memory on the device, its runs, and how long they take. */
+#include <stdlib.h>
+#include <time.h>
+
+#include "cuda/device.h"
+
+enum { CONTROL = 64 }; /* bytes before a set of flags: any, done, redone */
+
+/* Memory that grows and is reused. */
+typedef struct room {
+    lf_cuda_ptr at;
+    size_t bytes;
+} room;
+
+struct lf_cuda_call {
+    lf_cuda_device *device; /* borrowed */
+    room workspace, flags, flush;
+    bool watched;           /* the last run watched for rows to redo */
+    room *in, *out;         /* by port: copies of host memory */
+    lf_cuda_ptr *input, *output;
+    int32_t inputs, outputs;
+    void *stream;           /* of the last run */
+};
+
+lf_status lf_cuda_call_new(lf_cuda_device *device, lf_cuda_call **out, lf_diag *diag)
+{
+    *out = calloc(1, sizeof **out);
+    if (!*out)
+        return lf_fail_nomem(diag, "the call");
+    (*out)->device = device;
+    return LF_OK;
+}
+
+void lf_cuda_call_free(lf_cuda_call *c)
+{
+    if (!c)
+        return;
+    if (lf_cuda_enter(c->device, NULL) == LF_OK) {
+        c->device->driver->free(c->workspace.at);
+        c->device->driver->free(c->flags.at);
+        c->device->driver->free(c->flush.at);
+        for (int32_t i = 0; c->in && i < c->inputs; i++)
+            c->device->driver->free(c->in[i].at);
+        for (int32_t i = 0; c->out && i < c->outputs; i++)
+            c->device->driver->free(c->out[i].at);
+        lf_cuda_leave(c->device);
+    }
+    free(c->in);
+    free(c->out);
+    free(c->input);
+    free(c->output);
+    free(c);
+}
+
+size_t lf_cuda_call_bytes(const lf_cuda_call *c)
+{
+    size_t bytes = sizeof *c + c->workspace.bytes + c->flags.bytes + c->flush.bytes;
+    for (int32_t i = 0; i < c->inputs; i++)
+        bytes += c->in[i].bytes;
+    for (int32_t i = 0; i < c->outputs; i++)
+        bytes += c->out[i].bytes;
+    return bytes;
+}
+
+/* ---- memory ---- */
+
+static lf_status reserve(lf_cuda_call *c, room *r, size_t bytes, const char *what, bool *grown, lf_diag *diag)
+{
+    *grown = bytes > r->bytes;
+    if (!*grown)
+        return LF_OK;
+    c->device->driver->free(r->at); /* waits for whoever still uses it */
+    *r = (room){0};
+    lf_status status = lf_cuda_alloc(c->device, bytes, what, &r->at, diag);
+    if (status == LF_OK)
+        r->bytes = bytes;
+    return status;
+}
+
+static lf_status reserve_ports(lf_cuda_call *c, const lf_graph *g, lf_diag *diag)
+{
+    if (c->in)
+        return LF_OK;
+    c->inputs = g->inputs;
+    c->outputs = g->outputs;
+    c->in = calloc((size_t)g->inputs + 1, sizeof *c->in);
+    c->out = calloc((size_t)g->outputs + 1, sizeof *c->out);
+    c->input = calloc((size_t)g->inputs + 1, sizeof *c->input);
+    c->output = calloc((size_t)g->outputs + 1, sizeof *c->output);
+    if (c->in && c->out && c->input && c->output)
+        return LF_OK;
+    free(c->in);
+    free(c->out);
+    free(c->input);
+    free(c->output);
+    c->in = c->out = NULL;
+    c->input = c->output = NULL;
+    c->inputs = c->outputs = 0;
+    return lf_fail_nomem(diag, "the call");
+}
+
+/* The program that runs, the one that redoes rows of too wide a range, the one that redoes rows as written. */
+typedef struct passes {
+    const lf_cuda_program *main, *full, *exact;
+} passes;
+
+static passes passes_of(const lf_cuda_job *job)
+{
+    const lf_cuda_program *main = job->main;
+    return main->wide_weights ? (passes){main->full, NULL, job->exact} : (passes){main, main->full, job->exact};
+}
+
+static size_t flags_bytes(const lf_cuda_job *job)
+{
+    return CONTROL + ((size_t)job->batch + CONTROL - 1) / CONTROL * CONTROL;
+}
+
+static lf_status reserve_workspace(lf_cuda_call *c, const lf_cuda_job *job, lf_diag *diag)
+{
+    const passes p = passes_of(job);
+    const lf_cuda_program *const each[] = {p.main, p.full, p.exact};
+    int64_t most = 0;
+    bool grown;
+    for (int i = 0; i < 3; i++) {
+        int64_t bytes = each[i] ? lf_cuda_workspace(each[i], job->dims) : 0;
+        if (bytes < 0)
+            return lf_fail(diag, LF_ERR_DATA, "the extents are too large: a count of elements or bytes overflows");
+        most = bytes > most ? bytes : most;
+    }
+    lf_status status = reserve(c, &c->workspace, (size_t)most, "workspace", &grown, diag);
+    if (status != LF_OK || (!p.full && !p.exact))
+        return status;
+    status = reserve(c, &c->flags, 2 * flags_bytes(job), "the rows' flags", &grown, diag);
+    if (status == LF_OK && grown) /* from then on kernels leave them 0 */
+        status = lf_cuda_status(c->device, c->device->driver->set_bytes(c->flags.at, 0, c->flags.bytes, job->stream), "clearing flags", diag);
+    return status;
+}
+
+static size_t port_bytes(const lf_graph *g, lf_node port, const int64_t *dims)
+{
+    return (size_t)lf_shape_count(&lf_at(g, port)->shape, dims) * sizeof(float);
+}
+
+static lf_status bring_inputs(lf_cuda_call *c, const lf_cuda_job *job, lf_diag *diag)
+{
+    const lf_graph *g = job->main->plan->graph;
+    lf_status status = LF_OK;
+    for (int32_t i = 0; i < g->inputs && status == LF_OK; i++) {
+        const size_t bytes = port_bytes(g, g->input[i], job->dims);
+        bool grown;
+        c->input[i] = (lf_cuda_ptr)(uintptr_t)job->input[i];
+        if (!job->on_host)
+            continue;
+        status = reserve(c, &c->in[i], bytes, "a copy of the inputs", &grown, diag);
+        if (status == LF_OK && bytes > 0)
+            status = lf_cuda_status(c->device, c->device->driver->to_device(c->in[i].at, job->input[i], bytes, job->stream), "copying inputs", diag);
+        c->input[i] = c->in[i].at;
+    }
+    for (int32_t i = 0; i < g->outputs && status == LF_OK; i++) {
+        bool grown;
+        c->output[i] = (lf_cuda_ptr)(uintptr_t)job->output[i];
+        if (!job->on_host)
+            continue;
+        status = reserve(c, &c->out[i], port_bytes(g, g->output[i], job->dims), "a copy of the outputs", &grown, diag);
+        c->output[i] = c->out[i].at;
+    }
+    return status;
+}
+
+static lf_status take_outputs(lf_cuda_call *c, const lf_cuda_job *job, lf_diag *diag)
+{
+    const lf_graph *g = job->main->plan->graph;
+    lf_status status = LF_OK;
+    for (int32_t i = 0; i < g->outputs && status == LF_OK; i++) {
+        const size_t bytes = port_bytes(g, g->output[i], job->dims);
+        if (bytes > 0)
+            status = lf_cuda_status(c->device, c->device->driver->to_host(job->output[i], c->out[i].at, bytes, job->stream), "copying outputs", diag);
+    }
+    return status == LF_OK ? lf_cuda_status(c->device, c->device->driver->stream_wait(job->stream), "running", diag) : status;
+}
+
+/* ---- running ---- */
+
+static lf_cuda_flags flags_at(lf_cuda_ptr at)
+{
+    return (lf_cuda_flags){.any = at, .done = at + 4, .redone = at + 8, .rows = at + CONTROL};
+}
+
+static lf_status launch(lf_cuda_call *c, const lf_cuda_job *job, lf_diag *diag)
+{
+    const passes p = passes_of(job);
+    const lf_cuda_flags watched = flags_at(c->flags.at), wide = flags_at(c->flags.at + flags_bytes(job));
+    lf_cuda_pass pass = {.dims = job->dims, .batch = job->batch, .input = c->input, .output = c->output, .workspace = c->workspace.at,
+                         .watched = p.exact ? &watched : NULL, .wide = p.full ? &wide : NULL, .stream = job->stream};
+    lf_status status = lf_cuda_launch_all(p.main, &pass, diag);
+    pass.wide = NULL;
+    pass.wanted = &wide;
+    if (status == LF_OK && p.full)
+        status = lf_cuda_launch_all(p.full, &pass, diag);
+    pass.watched = NULL;
+    pass.wanted = &watched;
+    if (status == LF_OK && p.exact)
+        status = lf_cuda_launch_all(p.exact, &pass, diag);
+    c->watched = p.exact != NULL;
+    return status;
+}
+
+static lf_status run(lf_cuda_call *c, const lf_cuda_job *job, lf_diag *diag)
+{
+    c->stream = job->stream;
+    lf_status status = reserve_ports(c, job->main->plan->graph, diag);
+    if (status == LF_OK)
+        status = reserve_workspace(c, job, diag);
+    if (status == LF_OK)
+        status = bring_inputs(c, job, diag);
+    if (status == LF_OK)
+        status = launch(c, job, diag);
+    return status == LF_OK && job->on_host ? take_outputs(c, job, diag) : status;
+}
+
+lf_status lf_cuda_call_run(lf_cuda_call *c, const lf_cuda_job *job, lf_diag *diag)
+{
+    lf_status status = lf_cuda_enter(c->device, diag);
+    if (status != LF_OK)
+        return status;
+    status = run(c, job, diag);
+    lf_cuda_leave(c->device);
+    return status;
+}
+
+lf_status lf_cuda_call_redone(lf_cuda_call *c, int64_t *rows, lf_diag *diag)
+{
+    *rows = 0;
+    if (!c->watched)
+        return LF_OK;
+    lf_status status = lf_cuda_enter(c->device, diag);
+    if (status != LF_OK)
+        return status;
+    status = lf_cuda_status(c->device, c->device->driver->to_host(rows, c->flags.at + 8, sizeof *rows, c->stream), "counting rows", diag);
+    if (status == LF_OK)
+        status = lf_cuda_status(c->device, c->device->driver->stream_wait(c->stream), "counting rows", diag);
+    lf_cuda_leave(c->device);
+    return status;
+}
+
+/* ---- timing ---- */
+
+/* L2 is flushed by writing several times as much as it holds. */
+static lf_status time_one(lf_cuda_call *c, const lf_cuda_job *job, void *const event[2], double *seconds, lf_diag *diag)
+{
+    const lf_cuda_driver *driver = c->device->driver;
+    float ms = 0;
+    int error = driver->set_bytes(c->flush.at, 1, c->flush.bytes, job->stream);
+    error = error ? error : driver->event_record(event[0], job->stream);
+    lf_status status = lf_cuda_status(c->device, error, "timing", diag);
+    if (status == LF_OK)
+        status = launch(c, job, diag);
+    if (status != LF_OK)
+        return status;
+    error = driver->event_record(event[1], job->stream);
+    error = error ? error : driver->event_wait(event[1]);
+    error = error ? error : driver->event_ms(&ms, event[0], event[1]);
+    *seconds = ms * 1e-3;
+    return lf_cuda_status(c->device, error, "timing", diag);
+}
+
+lf_status lf_cuda_call_time(lf_cuda_call *c, const lf_cuda_job *job, size_t runs, double *seconds, lf_diag *diag)
+{
+    const lf_cuda_driver *driver = c->device->driver;
+    void *event[2] = {NULL, NULL};
+    bool grown;
+    lf_status status = lf_cuda_enter(c->device, diag);
+    if (status != LF_OK)
+        return status;
+    status = reserve(c, &c->flush, 4 * c->device->cache_bytes + 1, "flushing the cache", &grown, diag);
+    if (status == LF_OK)
+        status = lf_cuda_status(c->device, driver->event_new(&event[0], 0), "timing", diag);
+    if (status == LF_OK)
+        status = lf_cuda_status(c->device, driver->event_new(&event[1], 0), "timing", diag);
+    for (size_t i = 0; i < runs && status == LF_OK; i++)
+        status = time_one(c, job, event, &seconds[i], diag);
+    for (int i = 0; i < 2; i++)
+        if (event[i])
+            driver->event_free(event[i]);
+    lf_cuda_leave(c->device);
+    return status;
+}

@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A plan made runnable on a GPU. Three lifetimes:
+ *   lf_cuda_device   a GPU and its context: the caller's current one, or the first GPU's own
+ *   lf_cuda_program  a plan compiled for it, with its weights on the device
+ *   lf_cuda_call     the memory one running call needs on the device */
+#ifndef LF_CUDA_CUDA_H
+#define LF_CUDA_CUDA_H
+
+#include "cuda/emit.h"
+#include "plan/plan.h"
+
+typedef struct lf_cuda_device lf_cuda_device;
+typedef struct lf_cuda_program lf_cuda_program;
+typedef struct lf_cuda_call lf_cuda_call;
+
+/* Fails: LF_ERR_DEVICE where there is no driver, no GPU, no run-time compiler, or they are too old. */
+lf_status lf_cuda_device_open(lf_cuda_device **out, lf_diag *diag);
+void lf_cuda_device_close(lf_cuda_device *device);
+/* The row of the device table that comes closest, by name. */
+const char *lf_cuda_device_like(const lf_cuda_device *device);
+
+/* The kernels this device is best served with. Fails: LF_ERR_UNSUPPORTED where it cannot do the mode. */
+lf_status lf_cuda_device_target(const lf_cuda_device *device, lf_cuda_mode mode, lf_cuda_target *out, lf_diag *diag);
+
+/* Compiles. Borrows device and plan. Rows whose range is too wide for products on tensor cores are done again on the ordinary units, by a
+ * second program inside. Fails: LF_ERR_NOMEM, LF_ERR_DEVICE, LF_ERR_UNSUPPORTED. */
+lf_status lf_cuda_program_new(lf_cuda_device *device, const lf_plan *plan, lf_cuda_target target, lf_cuda_program **out, lf_diag *diag);
+void lf_cuda_program_free(lf_cuda_program *program);
+/* Gives it its weights, which are copied to the device. tensor: one per prepared tensor of the plan, row-major. narrow: one per group, the
+ * weight [n][k] and bias [n] of a narrow product, NULL for others. Fails: LF_ERR_NOMEM, LF_ERR_DEVICE. */
+lf_status lf_cuda_program_weights(lf_cuda_program *program, const float *const *tensor, const double *const *narrow, lf_diag *diag);
+size_t lf_cuda_program_bytes(const lf_cuda_program *program); /* on the device */
+/* Bytes of workspace at these extents, -1 where that overflows; of them those of intermediate tensors. */
+int64_t lf_cuda_workspace(const lf_cuda_program *program, const int64_t *dims);
+
+/* What a call runs. */
+typedef struct lf_cuda_job {
+    const lf_cuda_program *main;
+    const lf_cuda_program *exact; /* for rows that main's witnesses flag; NULL: none is watched */
+    const int64_t *dims;
+    int64_t batch;                /* rows that can be flagged */
+    const void *const *input;     /* by port: addresses on the device, or of host memory */
+    void *const *output;
+    bool on_host;                 /* inputs are copied to the device, outputs back, and the run is over when they are there */
+    void *stream;                 /* a CUstream; NULL: the default one */
+} lf_cuda_job;
+
+lf_status lf_cuda_call_new(lf_cuda_device *device, lf_cuda_call **out, lf_diag *diag);
+void lf_cuda_call_free(lf_cuda_call *call);
+/* Runs it: launches on the stream and comes back. After the first run at some extents nothing is allocated.
+ * Fails: LF_ERR_NOMEM with the bytes asked for, LF_ERR_DATA when extents are too large, LF_ERR_DEVICE. */
+lf_status lf_cuda_call_run(lf_cuda_call *call, const lf_cuda_job *job, lf_diag *diag);
+/* Rows the last run redid as written; waits for the stream. */
+lf_status lf_cuda_call_redone(lf_cuda_call *call, int64_t *rows, lf_diag *diag);
+/* Seconds of `runs` runs by the device's clock, L2 flushed before each; inputs and outputs stay on the device. A first run must be over. */
+lf_status lf_cuda_call_time(lf_cuda_call *call, const lf_cuda_job *job, size_t runs, double *seconds, lf_diag *diag);
+size_t lf_cuda_call_bytes(const lf_cuda_call *call);
+
+#endif

@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A GPU, its context and its memory. */
+#include "cuda/device.h"
+
+#include <stdlib.h>
+
+enum { /* CUdevice_attribute */
+    ATTRIBUTE_UNITS = 16,
+    ATTRIBUTE_L2 = 38,
+    ATTRIBUTE_MAJOR = 75,
+    ATTRIBUTE_MINOR = 76
+};
+enum { OUT_OF_MEMORY = 2, OLDEST = 7 }; /* CUDA_ERROR_OUT_OF_MEMORY; the first compute capability that is served */
+
+lf_status lf_cuda_status(const lf_cuda_device *d, int error, const char *what, lf_diag *diag)
+{
+    const char *text = NULL;
+    if (error == 0)
+        return LF_OK;
+    d->driver->error_string(error, &text);
+    return lf_fail(diag, error == OUT_OF_MEMORY ? LF_ERR_NOMEM : LF_ERR_DEVICE, "device cuda: %s: %s (error %d)", what, text ? text : "unknown", error);
+}
+
+static lf_status choose(lf_cuda_device *d, lf_diag *diag)
+{
+    const lf_cuda_driver *driver = d->driver;
+    int count = 0;
+    if (driver->context_current(&d->context) == 0 && d->context) /* a framework's, whose memory we are to work on */
+        return lf_cuda_status(d, driver->context_device(&d->ordinal), "asking for the current GPU", diag);
+    lf_status status = lf_cuda_status(d, driver->device_count(&count), "counting GPUs", diag);
+    if (status == LF_OK && count == 0)
+        status = lf_fail(diag, LF_ERR_DEVICE, "device cuda: there is no GPU on this machine");
+    if (status == LF_OK)
+        status = lf_cuda_status(d, driver->device_get(&d->ordinal, 0), "finding the GPU", diag);
+    if (status == LF_OK)
+        status = lf_cuda_status(d, driver->primary_retain(&d->context, d->ordinal), "starting the GPU", diag);
+    d->primary = status == LF_OK;
+    return status;
+}
+
+static lf_status describe(lf_cuda_device *d, lf_diag *diag)
+{
+    const lf_cuda_driver *driver = d->driver;
+    int l2 = 0;
+    int error = driver->device_name(d->name, (int)sizeof d->name, d->ordinal);
+    error = error ? error : driver->device_attribute(&d->major, ATTRIBUTE_MAJOR, d->ordinal);
+    error = error ? error : driver->device_attribute(&d->minor, ATTRIBUTE_MINOR, d->ordinal);
+    error = error ? error : driver->device_attribute(&d->units, ATTRIBUTE_UNITS, d->ordinal);
+    error = error ? error : driver->device_attribute(&l2, ATTRIBUTE_L2, d->ordinal);
+    d->cache_bytes = (size_t)l2;
+    if (error)
+        return lf_cuda_status(d, error, "asking what the GPU is", diag);
+    if (d->major < OLDEST)
+        return lf_fail(diag, LF_ERR_DEVICE, "device cuda: %s has compute capability %d.%d, and 7.0 is the least that will do", d->name, d->major, d->minor);
+    return LF_OK;
+}
+
+lf_status lf_cuda_device_open(lf_cuda_device **out, lf_diag *diag)
+{
+    const lf_nvrtc *compiler;
+    lf_cuda_device *d = *out = calloc(1, sizeof *d);
+    if (!d)
+        return lf_fail_nomem(diag, "the device");
+    lf_status status = lf_cuda_driver_find(&d->driver, diag);
+    if (status == LF_OK)
+        status = lf_nvrtc_find(&compiler, diag);
+    if (status == LF_OK)
+        status = choose(d, diag);
+    if (status == LF_OK)
+        status = describe(d, diag);
+    if (status != LF_OK) {
+        lf_cuda_device_close(d);
+        *out = NULL;
+    }
+    return status;
+}
+
+void lf_cuda_device_close(lf_cuda_device *d)
+{
+    if (d && d->primary)
+        d->driver->primary_release(d->ordinal);
+    free(d);
+}
+
+lf_status lf_cuda_device_target(const lf_cuda_device *d, lf_cuda_mode mode, lf_cuda_target *out, lf_diag *diag)
+{
+    *out = (lf_cuda_target){.wgmma = d->major == 9 && d->minor == 0, .mode = mode};
+    if (mode != LF_CUDA_FP32 && !out->wgmma)
+        return lf_fail(diag, LF_ERR_UNSUPPORTED, "device cuda: %s has compute capability %d.%d; precisions other than fp32 are built for 9.0 so far", d->name,
+                       d->major, d->minor);
+    return LF_OK;
+}
+
+const char *lf_cuda_device_like(const lf_cuda_device *d)
+{
+    return d->major >= 9 ? "h200" : "a100";
+}
+
+lf_status lf_cuda_enter(const lf_cuda_device *d, lf_diag *diag)
+{
+    return lf_cuda_status(d, d->driver->context_push(d->context), "using the GPU", diag);
+}
+
+void lf_cuda_leave(const lf_cuda_device *d)
+{
+    void *popped;
+    d->driver->context_pop(&popped);
+}
+
+lf_status lf_cuda_alloc(const lf_cuda_device *d, size_t bytes, const char *what, lf_cuda_ptr *out, lf_diag *diag)
+{
+    *out = 0;
+    if (bytes == 0)
+        return LF_OK;
+    int error = d->driver->alloc(out, bytes);
+    if (error == OUT_OF_MEMORY)
+        return lf_fail(diag, LF_ERR_NOMEM, "no memory on %s for %s: %zu MB", d->name, what, (bytes >> 20) + 1);
+    return lf_cuda_status(d, error, what, diag);
+}

@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the emitter's files share. Inside the cuda room. */
+#ifndef LF_CUDA_EMIT_PARTS_H
+#define LF_CUDA_EMIT_PARTS_H
+
+#include "base/str.h"
+#include "cuda/emit.h"
+
+/* Phases [first, end) of a group that one kernel runs. */
+typedef struct lf_range {
+    int32_t first, end;
+    bool product; /* tiles of the wide product; otherwise row by row */
+} lf_range;
+
+typedef struct lf_emitter {
+    const lf_plan *plan;
+    const lf_graph *graph;
+    lf_cuda_target target;
+    lf_cuda_source *out;
+    lf_str s;
+    bool failed;             /* no memory for something other than text */
+    /* the group under way */
+    const lf_group *g;
+    int32_t group;
+    lf_range *range;         /* one per phase at most */
+    int32_t ranges;
+    bool tensor;             /* its product is on tensor cores */
+    int32_t x_lines, x_scale; /* then: areas of x as they read it */
+    int32_t *kept;           /* one per kept value: its area, -1 where it lies in an output */
+    int32_t (*result)[LF_MAX_RESULTS]; /* one per statistic: the areas of its results, -1 where they stay in registers */
+    int32_t *partial;        /* one per statistic: the area of its partials, -1 */
+    int32_t *column;         /* one per statistic: the area of what a column statistic is taken from, -1 */
+} lf_emitter;
+
+/* Fixed texts, from src/cuda/text. */
+extern const char lf_text_base[], lf_text_math[], lf_text_plain[], lf_text_stats[], lf_text_windows[], lf_text_short_moments[], lf_text_split[], lf_text_wgmma[], lf_text_fold_maxsumexp[];
+
+/* ---- emit_access.c ---- */
+
+/* An extent as an expression of a.dim; in parentheses where it has several factors. */
+void lf_emit_extent(lf_emitter *e, lf_extent extent);
+/* A number as a float literal. */
+void lf_emit_number(lf_emitter *e, double number);
+/* "[B][8192] name" of a node, for comments. */
+void lf_emit_shape(lf_emitter *e, lf_node node);
+/* The pointer a node's elements begin at; true where nobody writes there during a launch. */
+bool lf_emit_home(lf_emitter *e, lf_node node);
+/* `float vI[W];` and the loading of step I, at `row` and `col`. */
+void lf_emit_load(lf_emitter *e, int32_t phase, int32_t step, int indent);
+/* One store of a phase. */
+void lf_emit_store(lf_emitter *e, const lf_store *store, int indent);
+/* The element at column `column` of the row a segment's or window's statistic is taken from, as an expression. */
+void lf_emit_row_element(lf_emitter *e, const lf_access *from, const char *column);
+void lf_emit_indent(lf_emitter *e, int indent);
+
+/* ---- emit_phase.c ---- */
+
+/* All steps, then watches and stores. product: what LF_STEP_PRODUCT is, an expression of w. */
+void lf_emit_steps(lf_emitter *e, int32_t phase, const char *product, int indent);
+/* A multiple of 4 known in advance gives 4 elements at a time, everything else 1. */
+int lf_emit_lanes(lf_extent width);
+/* The functions of all ops of the plan, and the monoids' types. */
+void lf_emit_ops(lf_emitter *e);
+void lf_emit_monoids(lf_emitter *e);
+
+/* ---- emit_rows.c, emit_product.c, emit_columns.c: kernels ---- */
+
+void lf_emit_rows(lf_emitter *e, int32_t range);
+void lf_emit_product(lf_emitter *e, int32_t range);
+void lf_emit_columns(lf_emitter *e, int32_t stat);
+
+/* ---- emit_tensor.c ---- */
+
+/* Can tensor cores do this group's product? Its extents must be known but for the rows. */
+bool lf_is_tensor_product(lf_cuda_target target, const lf_product *p);
+/* Lines of a row of x or of the weight: a whole number of chunks between promotions, of *chunk lines each. */
+int64_t lf_tensor_lines(lf_cuda_target target, const lf_product *p, int *chunk);
+/* What the struct of a product says for tensor cores, and its kernels. */
+void lf_emit_tensor_extents(lf_emitter *e);
+void lf_emit_tensor_kernels(lf_emitter *e);
+/* The fixed texts a plan's tensor products need. */
+void lf_emit_tensor_texts(lf_emitter *e);
+
+/* ---- emit.c ---- */
+
+
+bool lf_is_fed(const lf_emitter *e, int32_t stat, int32_t phase); /* a ROW statistic that the phase's steps feed */
+int32_t lf_range_of(const lf_emitter *e, int32_t phase);
+/* The range in which a statistic's results are made: that of its phase, or the one after a product. -1 for columns. */
+int32_t lf_finished_in(const lf_emitter *e, int32_t stat);
+lf_cuda_launch *lf_emit_launch(lf_emitter *e, const char *name, lf_cuda_work work, lf_extent rows, lf_extent width);
+
+#endif

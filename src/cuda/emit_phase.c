@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The steps of a phase, W elements at a time, and the ops and monoids they name. */
+#include <ctype.h>
+#include <string.h>
+
+#include "cuda/emit_parts.h"
+
+/* ---- ops ---- */
+
+/* Ops with a form of their own, where the expression is slower or less exact than what the device has. */
+static const struct own_form {
+    lf_op op;
+    const char *expression;
+} own_forms[] = {
+    {LF_OP_gelu, "sel(a == 0.0f, gelu_erf(x), x / (1.0f + expf(-1.59576912f * (x + 0.044715f * x * x * x))))"},
+};
+
+static const char *expression_of(lf_op op)
+{
+    for (size_t i = 0; i < sizeof own_forms / sizeof *own_forms; i++)
+        if (own_forms[i].op == op)
+            return own_forms[i].expression;
+    return lf_op_row(op)->expression;
+}
+
+/* Does the expression name this variable? */
+static bool names(const char *expression, char variable)
+{
+    for (const char *at = expression; (at = strchr(at, variable)); at++) {
+        const bool before = at > expression && (isalnum((unsigned char)at[-1]) || at[-1] == '_' || at[-1] == '.');
+        if (!before && !isalnum((unsigned char)at[1]) && at[1] != '_')
+            return true;
+    }
+    return false;
+}
+
+static const char variables[] = "xyzabc"; /* values, then numbers */
+
+static void emit_op(lf_emitter *e, lf_op op)
+{
+    const char *expression = expression_of(op), *comma = "";
+    lf_str_addf(&e->s, "__device__ __forceinline__ float op_%s(", lf_op_row(op)->name);
+    for (const char *v = variables; *v; v++)
+        if (names(expression, *v)) {
+            lf_str_addf(&e->s, "%sfloat %c", comma, *v);
+            comma = ", ";
+        }
+    lf_str_addf(&e->s, ") { return %s; }\n", expression);
+}
+
+void lf_emit_ops(lf_emitter *e)
+{
+    bool used[LF_OP_COUNT] = {false};
+    for (int32_t g = 0; g < e->plan->groups; g++)
+        for (int32_t p = 0; p < e->plan->group[g].phases; p++)
+            for (int32_t i = 0; i < e->plan->group[g].phase[p].steps; i++) {
+                const lf_step *s = &e->plan->group[g].phase[p].step[i];
+                if (s->kind == LF_STEP_OP)
+                    used[s->op] = true;
+            }
+    for (int op = 0; op < LF_OP_COUNT; op++)
+        if (used[op])
+            emit_op(e, (lf_op)op);
+    lf_str_add(&e->s, "\n");
+}
+
+/* ---- monoids ---- */
+
+/* s0, s1, s2 with something around each. */
+static void emit_states(lf_emitter *e, int states, const char *format, const char *between)
+{
+    for (int i = 0; i < states; i++) {
+        lf_str_add(&e->s, i ? between : "");
+        for (const char *c = format; *c; c++)
+            if (*c == '#')
+                lf_str_addf(&e->s, "%d", i);
+            else
+                lf_str_addn(&e->s, c, 1);
+    }
+}
+
+static void emit_monoid(lf_emitter *e, lf_monoid monoid)
+{
+    const lf_monoid_info *m = lf_monoid_row(monoid);
+    static const char inside[] = "    __device__ __forceinline__";
+    lf_str_addf(&e->s, "template <typename number> struct %s_stat {\n    enum { STATES = %d, RESULTS = %d };\n    number ", m->name,
+                m->states, m->results);
+    emit_states(e, m->states, "s#", ", ");
+    lf_str_addf(&e->s, ";\n%s void begin() %s\n%s void put(number x) %s\n", inside, m->identity, inside, m->put);
+    lf_str_addf(&e->s, "    template <class other> __device__ __forceinline__ void join(const other &t)\n    {\n        const number ");
+    emit_states(e, m->states, "t# = (number)t.s#", ", ");
+    lf_str_addf(&e->s, ";\n        %s\n    }\n%s void finish(number n, float *r) const\n    {\n        number ", m->combine, inside);
+    emit_states(e, m->results, "r#", ", ");
+    lf_str_addf(&e->s, ";\n        %s\n        ", m->finish);
+    emit_states(e, m->results, "r[#] = (float)r#;", " ");
+    lf_str_addf(&e->s, "\n    }\n%s %s_stat shuffled(int lanes) const\n    {\n        %s_stat t;\n        ", inside, m->name, m->name);
+    emit_states(e, m->states, "t.s# = __shfl_xor_sync(~0u, s#, lanes);", " ");
+    lf_str_addf(&e->s, "\n        return t;\n    }\n%s void get(const float *p) { ", inside);
+    emit_states(e, m->states, "s# = p[#];", " ");
+    lf_str_addf(&e->s, " }\n%s void set(float *p) const { ", inside);
+    emit_states(e, m->states, "p[#] = s#;", " ");
+    lf_str_addf(&e->s, " }\n%s void get_strided(const float *p, i64 stride) { ", inside);
+    emit_states(e, m->states, "s# = p[# * stride];", " ");
+    lf_str_addf(&e->s, " }\n%s void put_strided(float *p, i64 stride) const { ", inside);
+    emit_states(e, m->states, "p[# * stride] = s#;", " ");
+    lf_str_add(&e->s, " }\n};\n");
+}
+
+void lf_emit_monoids(lf_emitter *e)
+{
+    bool used[LF_MONOID_COUNT] = {false};
+    for (int32_t g = 0; g < e->plan->groups; g++)
+        for (int32_t i = 0; i < e->plan->group[g].stats; i++)
+            used[e->plan->group[g].stat[i].monoid] = true;
+    for (int m = 0; m < LF_MONOID_COUNT; m++)
+        if (used[m])
+            emit_monoid(e, (lf_monoid)m);
+    lf_str_add(&e->s, "\n");
+}
+
+/* ---- steps ---- */
+
+int lf_emit_lanes(lf_extent width)
+{
+    return lf_extent_known(width) && width.coef % 4 == 0 ? 4 : 1;
+}
+
+static void emit_op_step(lf_emitter *e, const lf_step *s, int32_t index)
+{
+    const char *expression = expression_of(s->op), *comma = "";
+    lf_str_addf(&e->s, "float v%d[W]; EACH v%d[w] = op_%s(", (int)index, (int)index, lf_op_row(s->op)->name);
+    for (int i = 0; i < 6; i++) {
+        if (!names(expression, variables[i]))
+            continue;
+        lf_str_add(&e->s, comma);
+        comma = ", ";
+        if (i < 3)
+            lf_str_addf(&e->s, "v%d[w]", (int)s->arg[i]);
+        else
+            lf_emit_number(e, s->attr[i - 3]);
+    }
+    lf_str_addf(&e->s, "); // %s\n", lf_at(e->graph, s->node)->name);
+}
+
+static void emit_step(lf_emitter *e, int32_t phase, int32_t index, const char *product, int indent)
+{
+    const lf_step *s = &e->g->phase[phase].step[index];
+    if (s->kind == LF_STEP_LOAD) {
+        lf_emit_load(e, phase, index, indent);
+        return;
+    }
+    lf_emit_indent(e, indent);
+    if (s->kind == LF_STEP_OP) {
+        emit_op_step(e, s, index);
+        return;
+    }
+    lf_str_addf(&e->s, "float v%d[W]; EACH v%d[w] = ", (int)index, (int)index);
+    if (s->kind == LF_STEP_PRODUCT)
+        lf_str_addf(&e->s, "%s; // product\n", product);
+    else {
+        lf_emit_number(e, s->number);
+        lf_str_add(&e->s, ";\n");
+    }
+}
+
+void lf_emit_steps(lf_emitter *e, int32_t phase, const char *product, int indent)
+{
+    const lf_phase *p = &e->g->phase[phase];
+    for (int32_t i = 0; i < p->steps; i++)
+        emit_step(e, phase, i, product, indent);
+    for (int32_t i = 0; i < p->watches; i++) {
+        lf_emit_indent(e, indent);
+        lf_str_addf(&e->s, "watch(a.redo, row, rows, v%d);\n", (int)p->watch[i]);
+    }
+    for (int32_t i = 0; i < e->g->stats; i++)
+        if (e->g->stat[i].phase == phase && e->column[i] >= 0) {
+            lf_emit_indent(e, indent);
+            lf_str_addf(&e->s, "store(a.area[%d] + row * ", (int)e->column[i]);
+            lf_emit_extent(e, p->width);
+            lf_str_addf(&e->s, " + col, v%d); // for the columns' %s\n", (int)e->g->stat[i].step,
+                        lf_monoid_row(e->g->stat[i].monoid)->name);
+        }
+    for (int32_t i = 0; i < p->stores; i++)
+        lf_emit_store(e, &p->store[i], indent);
+}

@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The kernel of a wide product: tiles of x times weight, its phase's steps on each element while it is in a register, and
+ * the tile's part of each row's statistics. What follows in later phases is another kernel's, which joins the parts. */
+#include <stdio.h>
+
+#include "cuda/emit_parts.h"
+
+static const char inside[] = "    static __device__ __forceinline__";
+
+static void emit_extents(lf_emitter *e)
+{
+    const lf_product *p = &e->g->product;
+    const struct { const char *name; lf_extent extent; } all[] = {{"rows", e->g->rows}, {"columns", p->n}, {"depth", p->k}};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        lf_str_addf(&e->s, "%s i64 %s(const Args &a) { return ", inside, all[i].name);
+        lf_emit_extent(e, all[i].extent);
+        lf_str_add(&e->s, "; }\n");
+    }
+}
+
+static void emit_operands(lf_emitter *e)
+{
+    const lf_product *p = &e->g->product;
+    lf_str_addf(&e->s, "%s float x(const Args &a, i64 row, i64 k) { return ", inside);
+    lf_emit_row_element(e, &p->x, "k");
+    lf_str_addf(&e->s, "; }\n%s float weight(const Args &a, i64 n, i64 k) { return __ldg(", inside);
+    lf_emit_home(e, p->weight);
+    lf_str_add(&e->s, p->w_is_kn ? " + k * " : " + n * ");
+    lf_emit_extent(e, p->w_is_kn ? p->n : p->k);
+    lf_str_add(&e->s, p->w_is_kn ? " + n); } // " : " + k); } // ");
+    lf_emit_shape(e, p->weight);
+    lf_str_add(&e->s, "\n");
+}
+
+/* The statistics of rows that the product's phase feeds: the first, and the others. */
+static void emit_rest(lf_emitter *e, int32_t first)
+{
+    const int32_t phase = e->g->product.phase;
+    lf_str_add(&e->s, "    struct Rest {\n");
+    for (int32_t i = first + 1; i < e->g->stats; i++)
+        if (lf_is_fed(e, i, phase))
+            lf_str_addf(&e->s, "        %s_stat<float> s%d;\n", lf_monoid_row(e->g->stat[i].monoid)->name, (int)i);
+    lf_str_add(&e->s, "        __device__ __forceinline__ void begin() {");
+    for (int32_t i = first + 1; i < e->g->stats; i++)
+        if (lf_is_fed(e, i, phase))
+            lf_str_addf(&e->s, " s%d.begin();", (int)i);
+    lf_str_add(&e->s, " }\n        __device__ __forceinline__ void join_lanes(int lanes) {");
+    for (int32_t i = first + 1; i < e->g->stats; i++)
+        if (lf_is_fed(e, i, phase))
+            lf_str_addf(&e->s, " s%d = ::join_lanes(s%d, lanes);", (int)i, (int)i);
+    lf_str_add(&e->s, " }\n");
+    lf_str_add(&e->s, "    };\n");
+}
+
+static void emit_element(lf_emitter *e, int32_t first)
+{
+    const int32_t phase = e->g->product.phase;
+    lf_str_addf(&e->s, "    // phase %d: %s x %s\n    template <int W>\n%s void element(const Args &a, const i64 row, const i64 rows, const i64 col, "
+                       "float (&p)[W], Rest &rest)\n    {\n",
+                (int)phase, lf_extent_text(e->graph, e->g->rows), lf_extent_text(e->graph, e->g->phase[phase].width), inside);
+    lf_emit_steps(e, phase, "p[w]", 2);
+    for (int32_t i = first; i < e->g->stats && first >= 0; i++)
+        if (i > first && lf_is_fed(e, i, phase))
+            lf_str_addf(&e->s, "        EACH rest.s%d.put(v%d[w]);\n", (int)i, (int)e->g->stat[i].step);
+    if (first >= 0)
+        lf_str_addf(&e->s, "        EACH p[w] = v%d[w]; // for the %s of the row\n", (int)e->g->stat[first].step,
+                    lf_monoid_row(e->g->stat[first].monoid)->name);
+    lf_str_addf(&e->s, "    }\n%s void end(const Args &a, const i64 row, const int tile, const int tiles, const First &first, const Rest &rest)\n    {\n",
+                inside);
+    for (int32_t i = first; i < e->g->stats && first >= 0; i++)
+        if (lf_is_fed(e, i, phase)) {
+            const int states = lf_monoid_row(e->g->stat[i].monoid)->states;
+            if (i == first)
+                lf_str_add(&e->s, "        first");
+            else
+                lf_str_addf(&e->s, "        rest.s%d", (int)i);
+            lf_str_addf(&e->s, ".set(a.area[%d] + (row * tiles + tile) * %d);\n", (int)e->partial[i], states);
+        }
+    lf_str_add(&e->s, "    }\n");
+}
+
+void lf_emit_product(lf_emitter *e, int32_t range)
+{
+    const lf_product *p = &e->g->product;
+    const int32_t phase = e->range[range].first;
+    int32_t first = -1, fed = 0;
+    char name[32];
+    for (int32_t i = e->g->stats - 1; i >= 0; i--)
+        if (lf_is_fed(e, i, phase)) {
+            first = i;
+            fed++;
+        }
+    snprintf(name, sizeof name, "g%d_product", (int)e->group);
+    lf_str_add(&e->s, "// ");
+    lf_emit_shape(e, p->node);
+    lf_str_addf(&e->s, " = rows of %s elements by ", lf_extent_text(e->graph, p->k));
+    lf_emit_shape(e, p->weight);
+    lf_str_addf(&e->s, "%s\nstruct g%d {\n    enum { W = %d, STATS = %d, WEIGHT_IS_KN = %d };\n", p->w_is_kn ? "" : " transposed", (int)e->group,
+                lf_emit_lanes(p->n), (int)fed, p->w_is_kn);
+    if (first < 0)
+        lf_str_add(&e->s, "    typedef no_stat First;\n");
+    else
+        lf_str_addf(&e->s, "    typedef %s_stat<float> First;\n", lf_monoid_row(e->g->stat[first].monoid)->name);
+    emit_rest(e, first < 0 ? e->g->stats : first);
+    emit_extents(e);
+    if (e->tensor)
+        lf_emit_tensor_extents(e);
+    else
+        emit_operands(e);
+    emit_element(e, first);
+    if (e->tensor) {
+        lf_str_add(&e->s, "};\n\n");
+        lf_emit_tensor_kernels(e);
+        return;
+    }
+    lf_str_addf(&e->s, "};\n\nextern \"C\" __global__ void __launch_bounds__(%d) %s(const Args a)\n{\n    if (nothing_wanted(a.redo))\n        return;\n"
+                       "    plain_product<g%d>(a);\n    end_redo(a.redo);\n}\n\n",
+                LF_CUDA_THREADS, name, (int)e->group);
+    lf_emit_launch(e, name, LF_CUDA_TILES, e->g->rows, p->n);
+}

@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Kernels that go row by row: T threads take a row through a range of phases, with everything that is complete within a row. */
+#include <stdio.h>
+
+#include "cuda/emit_parts.h"
+
+enum { WIDE = 1024 }; /* rows of more elements than this take a whole block */
+
+static bool is_wide(lf_extent width)
+{
+    return !lf_extent_known(width) || width.coef > WIDE;
+}
+
+/* A warp for short rows, a block for long ones. From the plan alone: bits must not depend on the batch. */
+static int threads_a_row(const lf_emitter *e, const lf_range *r)
+{
+    const lf_product *product = &e->g->product;
+    bool wide = product->node != LF_NONE && product->narrow && product->phase >= r->first && product->phase < r->end &&
+                is_wide(product->k);
+    for (int32_t p = r->first; p < r->end; p++)
+        wide = wide || is_wide(e->g->phase[p].width);
+    return wide ? LF_CUDA_THREADS : 32;
+}
+
+/* ---- statistics ---- */
+
+static void emit_finish(lf_emitter *e, int32_t index)
+{
+    const lf_stat *st = &e->g->stat[index];
+    lf_str_add(&e->s, ".finish((double)");
+    lf_emit_extent(e, e->g->phase[st->phase].width);
+    lf_str_addf(&e->s, ", stat%d);\n", (int)index);
+    for (int k = 0; k < lf_monoid_row(st->monoid)->results; k++)
+        if (e->result[index][k] >= 0)
+            lf_str_addf(&e->s, "    if (tid == 0) a.area[%d][row] = stat%d[%d];\n", (int)e->result[index][k], (int)index, k);
+}
+
+static void emit_stat_comment(lf_emitter *e, int32_t index)
+{
+    const lf_stat *st = &e->g->stat[index];
+    lf_str_addf(&e->s, "    // %s for %s\n", lf_monoid_row(st->monoid)->name, lf_at(e->graph, st->node)->name);
+}
+
+/* ROW: from what the threads of this row have folded, or from a product's partials. */
+static void emit_row_stat(lf_emitter *e, int32_t index, bool partials)
+{
+    const lf_stat *st = &e->g->stat[index];
+    const lf_monoid_info *m = lf_monoid_row(st->monoid);
+    emit_stat_comment(e, index);
+    lf_str_addf(&e->s, "    float stat%d[%d];\n    ", (int)index, m->results);
+    if (!partials) {
+        lf_str_addf(&e->s, "join_row<T>(fold%d.total())", (int)index);
+    } else {
+        lf_str_addf(&e->s, "join_partials<T, %s_stat>(a.area[%d] + row * ((", m->name, (int)e->partial[index]);
+        lf_emit_extent(e, e->g->product.n);
+        lf_str_addf(&e->s, " + %d) / %d * %d), (int)((", LF_CUDA_TILE - 1, LF_CUDA_TILE, m->states);
+        lf_emit_extent(e, e->g->product.n);
+        lf_str_addf(&e->s, " + %d) / %d), tid)", LF_CUDA_TILE - 1, LF_CUDA_TILE);
+    }
+    emit_finish(e, index);
+}
+
+static void emit_results(lf_emitter *e, int32_t index, lf_extent own)
+{
+    for (int k = 0; k < LF_MAX_RESULTS; k++) {
+        if (e->result[index][k] < 0) {
+            lf_str_add(&e->s, ", 0");
+            continue;
+        }
+        lf_str_addf(&e->s, ", a.area[%d] + row * ", (int)e->result[index][k]);
+        lf_emit_extent(e, own);
+    }
+    lf_str_add(&e->s, ");\n    row_sync<T>();\n");
+}
+
+/* SEGMENT, WINDOW: from the finished row. */
+static void emit_inner_stat(lf_emitter *e, int32_t index)
+{
+    const lf_stat *st = &e->g->stat[index];
+    const bool window = st->span == LF_SPAN_WINDOW;
+    lf_extent own = st->count;
+    if (window && !lf_extent_mul(st->count, st->groups, &own))
+        e->failed = true; /* the reader allows no such extents */
+    emit_stat_comment(e, index);
+    lf_str_addf(&e->s, "    %s<T, %s_stat>([&](i64 c) { return ", window ? "windows" : "segments", lf_monoid_row(st->monoid)->name);
+    lf_emit_row_element(e, &st->from, "c");
+    lf_str_add(&e->s, "; }, ");
+    if (window) {
+        lf_emit_extent(e, st->groups);
+        lf_str_add(&e->s, ", ");
+    }
+    lf_emit_extent(e, st->count);
+    lf_str_add(&e->s, ", ");
+    lf_emit_extent(e, st->length);
+    if (window)
+        lf_str_addf(&e->s, ", Window{%lld, %lld, %lld, %lld, %s}", (long long)st->window.kernel, (long long)st->window.stride,
+                    (long long)st->window.padding, (long long)st->window.dilation, st->window.include_pad ? "true" : "false");
+    lf_str_add(&e->s, ", tid");
+    emit_results(e, index, own);
+}
+
+static void emit_stat(lf_emitter *e, int32_t index, bool partials)
+{
+    if (e->g->stat[index].span == LF_SPAN_ROW)
+        emit_row_stat(e, index, partials);
+    else
+        emit_inner_stat(e, index);
+}
+
+/* ---- phases ---- */
+
+static void emit_narrow(lf_emitter *e)
+{
+    const lf_product *p = &e->g->product;
+    lf_str_addf(&e->s, "    // product of %lld columns, in double precision: ", (long long)p->n.coef);
+    lf_emit_shape(e, p->weight);
+    lf_str_addf(&e->s, "\n    __shared__ float product[%d / T][%lld];\n    narrow_product<T, %lld, %lld>(product[threadIdx.x / T], &",
+                LF_CUDA_THREADS, (long long)p->n.coef, (long long)p->n.coef, (long long)p->k.coef);
+    lf_emit_row_element(e, &p->x, "0");
+    lf_str_addf(&e->s, ", a.narrow[%d], tid);\n", (int)e->group);
+}
+
+static void emit_phase(lf_emitter *e, int32_t phase)
+{
+    const lf_phase *p = &e->g->phase[phase];
+    const int lanes = lf_emit_lanes(p->width);
+    lf_str_addf(&e->s, "    // phase %d: %s x %s\n", (int)phase, p->one_row ? "1" : lf_extent_text(e->graph, e->g->rows),
+                lf_extent_text(e->graph, p->width));
+    if (e->g->product.node != LF_NONE && e->g->product.phase == phase)
+        emit_narrow(e);
+    for (int32_t i = 0; i < e->g->stats; i++)
+        if (lf_is_fed(e, i, phase))
+            lf_str_addf(&e->s, "    fold<%s_stat> fold%d;\n", lf_monoid_row(e->g->stat[i].monoid)->name, (int)i);
+    if (p->steps > 0) {
+        lf_str_addf(&e->s, "#pragma unroll 2\n    for (i64 col = tid * %d; col < ", lanes);
+        lf_emit_extent(e, p->width);
+        lf_str_addf(&e->s, "; col += T * %d) {\n        enum { W = %d };\n", lanes, lanes);
+        lf_emit_steps(e, phase, "product[threadIdx.x / T][col + w]", 2);
+        for (int32_t i = 0; i < e->g->stats; i++)
+            if (lf_is_fed(e, i, phase))
+                lf_str_addf(&e->s, "        EACH fold%d.put(v%d[w]);\n", (int)i, (int)e->g->stat[i].step);
+        lf_str_add(&e->s, "    }\n    row_sync<T>();\n");
+    }
+    for (int32_t i = 0; i < e->g->stats; i++)
+        if (e->g->stat[i].phase == phase && e->g->stat[i].span != LF_SPAN_COLUMN)
+            emit_stat(e, i, false);
+}
+
+void lf_emit_rows(lf_emitter *e, int32_t range)
+{
+    const lf_range *r = &e->range[range];
+    const int threads = threads_a_row(e, r);
+    const lf_extent rows = e->g->phase[r->first].one_row ? lf_extent_of(1) : e->g->rows;
+    char name[32];
+    snprintf(name, sizeof name, "g%d_rows%d", (int)e->group, (int)r->first);
+    lf_str_addf(&e->s, "// A row through phases %d to %d.\n__device__ __forceinline__ void %s_row(const Args &a, const i64 row, const i64 rows, const int tid)\n{\n"
+                       "    enum { T = %d };\n",
+                (int)r->first, (int)r->end - 1, name, threads);
+    for (int32_t i = 0; i < e->g->stats; i++)
+        if (lf_finished_in(e, i) == range && lf_range_of(e, e->g->stat[i].phase) != range)
+            emit_stat(e, i, true);
+    for (int32_t p = r->first; p < r->end; p++)
+        emit_phase(e, p);
+    lf_str_addf(&e->s, "}\n\nextern \"C\" __global__ void __launch_bounds__(%d) %s(const Args a)\n{\n    enum { T = %d, ROWS = %d };\n"
+                       "    if (nothing_wanted(a.redo))\n        return;\n    const i64 rows = ",
+                LF_CUDA_THREADS, name, threads, LF_CUDA_THREADS / threads);
+    lf_emit_extent(e, rows);
+    lf_str_addf(&e->s, ";\n    for (i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T; row < rows; row += (i64)gridDim.x * ROWS)\n"
+                       "        if (!left_out(a.redo, row, rows))\n            %s_row(a, row, rows, threadIdx.x %% T);\n    end_redo(a.redo);\n}\n\n",
+                name);
+    lf_cuda_launch *launch = lf_emit_launch(e, name, LF_CUDA_ROWS, rows, e->g->phase[r->first].width);
+    if (launch)
+        launch->rows_a_block = LF_CUDA_THREADS / threads;
+}

@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Products on tensor cores: what goes into the product's struct, and the kernels around it: one brings x into lines, two multiply (in
+ * clusters of two and alone), one brings the weight into lines when it is prepared. */
+#include <stdio.h>
+
+#include "cuda/emit_parts.h"
+
+enum { CHUNK = 4 }; /* lines between promotions: 128 of K in f32, PROMOTE in text/wgmma.cu */
+
+bool lf_is_tensor_product(lf_cuda_target target, const lf_product *p)
+{
+    return target.wgmma && p->node != LF_NONE && !p->narrow && p->weight_fixed && lf_extent_known(p->n) && lf_extent_known(p->k);
+}
+
+static int elements_of_line(lf_cuda_target target)
+{
+    return target.mode == LF_CUDA_FP32 || target.mode == LF_CUDA_TF32 ? 32 : 64;
+}
+
+int64_t lf_tensor_lines(lf_cuda_target target, const lf_product *p, int *chunk)
+{
+    const int each = elements_of_line(target);
+    const int64_t lines = (p->k.coef + each - 1) / each;
+    *chunk = target.mode != LF_CUDA_FP32 ? 1 : lines < CHUNK ? (int)lines : CHUNK;
+    return (lines + *chunk - 1) / *chunk * *chunk;
+}
+
+static bool is_scaled(const lf_emitter *e)
+{
+    return e->target.mode == LF_CUDA_FP32 || e->target.mode == LF_CUDA_FP16;
+}
+
+/* How many of a thread's 64 sums in a partial's columns the steps' code is written out for; see text/wgmma.cu. Measured: logsumexp alone wants all, gelu and silu few. */
+static int sums_at_a_time(int flops)
+{
+    enum { ALL = 64, SOME = 32, MUCH = 8 };
+    return flops > MUCH ? SOME : ALL;
+}
+
+static void emit_parts(lf_emitter *e)
+{
+    const lf_phase *p = &e->g->phase[e->g->product.phase];
+    int steps = 0;
+    for (int32_t i = 0; i < p->steps; i++)
+        steps += p->step[i].kind == LF_STEP_OP ? lf_op_row(p->step[i].op)->flops : 0;
+    lf_str_addf(&e->s, "    enum { PART = %d };\n", sums_at_a_time(steps));
+}
+
+void lf_emit_tensor_extents(lf_emitter *e)
+{
+    const lf_product *p = &e->g->product;
+    int chunk;
+    const int64_t lines = lf_tensor_lines(e->target, p, &chunk);
+    lf_str_addf(&e->s, "    enum { MODE = %d, SCALED = %d, N = %lld, LINES = %lld, CHUNK = %d };\n", (int)e->target.mode, is_scaled(e),
+                (long long)p->n.coef, (long long)lines, chunk);
+    emit_parts(e);
+    lf_str_addf(&e->s, "    static __device__ __forceinline__ const float *x_unscale(const Args &a) { return a.area[%d]; }\n", (int)e->x_scale);
+    lf_str_addf(&e->s, "    static __device__ __forceinline__ const float *w_unscale(const Args &a) { return a.scale[%d]; }\n", (int)e->group);
+}
+
+/* Rows by a warp, or by a block where they are long. */
+static int split_threads(const lf_product *p)
+{
+    return p->k.coef > 1024 ? LF_CUDA_THREADS : 32;
+}
+
+static void emit_split(lf_emitter *e, int64_t lines)
+{
+    const lf_product *p = &e->g->product;
+    const int threads = split_threads(p);
+    char name[32];
+    snprintf(name, sizeof name, "g%d_split", (int)e->group);
+    lf_str_addf(&e->s, "// x, %s elements a row, into %lld lines of 128 bytes\nextern \"C\" __global__ void __launch_bounds__(%d) %s(const Args a)\n{\n"
+                       "    enum { T = %d, ROWS = %d };\n    const i64 rows = ",
+                lf_extent_text(e->graph, p->k), (long long)lines, LF_CUDA_THREADS, name, threads, LF_CUDA_THREADS / threads);
+    lf_emit_extent(e, e->g->rows);
+    lf_str_addf(&e->s, ";\n    for (i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T; row < rows; row += (i64)gridDim.x * ROWS)\n"
+                       "        if (split_row<T, %d, %lld, %lld, false>(&",
+                (int)e->target.mode, (long long)p->k.coef, (long long)lines);
+    lf_emit_row_element(e, &p->x, "0");
+    lf_str_addf(&e->s, ", 1, (u8 *)a.area[%d] + row * %lld, a.area[%d] + row, threadIdx.x %% T) && threadIdx.x %% T == 0)\n"
+                       "            flag(a.redo, a.redo.wide, a.redo.wide_any, row, rows);\n}\n\n",
+                (int)e->x_lines, (long long)lines * LF_CUDA_LINE, (int)e->x_scale);
+    lf_cuda_launch *launch = lf_emit_launch(e, name, LF_CUDA_ROWS, e->g->rows, p->k);
+    if (launch)
+        launch->rows_a_block = LF_CUDA_THREADS / threads;
+    lf_str_addf(&e->s, "extern \"C\" __global__ void __launch_bounds__(%d) g%d_split_weight(const float *from, i64 row_step, i64 step, i64 rows, u8 *to, "
+                       "float *unscale, unsigned *wide)\n{\n    split_weight<%d, %d, %lld, %lld>(from, row_step, step, rows, to, unscale, wide);\n}\n\n",
+                LF_CUDA_THREADS, (int)e->group, threads, (int)e->target.mode, (long long)p->k.coef, (long long)lines);
+}
+
+static void emit_kernel(lf_emitter *e, const char *suffix, const char *shape, int cluster)
+{
+    lf_str_addf(&e->s, "extern \"C\" __global__ void __cluster_dims__(%d, 1, 1) __launch_bounds__(%d, 1)\n"
+                       "g%d_product%s(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap w, const __grid_constant__ Args a)\n{\n"
+                       "    tensor_product<g%d, %s>(a, &x, &w);\n}\n\n",
+                cluster, LF_CUDA_TENSOR_THREADS, (int)e->group, suffix, (int)e->group, shape);
+}
+
+void lf_emit_tensor_kernels(lf_emitter *e)
+{
+    int chunk;
+    const int64_t lines = lf_tensor_lines(e->target, &e->g->product, &chunk);
+    char name[32];
+    emit_split(e, lines);
+    emit_kernel(e, "", "Pairs", 2);
+    emit_kernel(e, "_alone", "Alone", 1);
+    snprintf(name, sizeof name, "g%d_product", (int)e->group);
+    lf_cuda_launch *launch = lf_emit_launch(e, name, LF_CUDA_TENSOR, e->g->rows, e->g->product.n);
+    if (launch) {
+        launch->x_area = e->x_lines;
+        launch->lines = lines;
+        launch->mode = e->target.mode;
+    }
+}
+
+/* The first statistic that a group's product feeds is taken from registers; some have a better way to do that than one by one. */
+static const struct own_fold {
+    lf_monoid monoid;
+    const char *text;
+} own_folds[] = {
+    {LF_MONOID_maxsumexp, lf_text_fold_maxsumexp},
+};
+
+static bool feeds(const lf_emitter *e, lf_monoid monoid)
+{
+    for (int32_t g = 0; g < e->plan->groups; g++) {
+        const lf_group *group = &e->plan->group[g];
+        for (int32_t i = 0; i < group->stats && lf_is_tensor_product(e->target, &group->product); i++)
+            if (group->stat[i].monoid == monoid && group->stat[i].span == LF_SPAN_ROW && group->stat[i].phase == group->product.phase)
+                return true;
+    }
+    return false;
+}
+
+void lf_emit_tensor_texts(lf_emitter *e)
+{
+    bool any = false;
+    for (int32_t g = 0; g < e->plan->groups; g++)
+        any = any || lf_is_tensor_product(e->target, &e->plan->group[g].product);
+    if (!any)
+        return;
+    lf_str_add(&e->s, lf_text_split);
+    lf_str_add(&e->s, "\n");
+    lf_str_add(&e->s, lf_text_wgmma);
+    lf_str_add(&e->s, "\n");
+    for (size_t i = 0; i < sizeof own_folds / sizeof *own_folds; i++)
+        if (feeds(e, own_folds[i].monoid)) {
+            lf_str_add(&e->s, own_folds[i].text);
+            lf_str_add(&e->s, "\n");
+        }
+}

@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+// What every generated kernel may use: memory a few elements at a time, statistics across threads, rows to be done again.
+typedef long long i64;
+typedef unsigned char u8;
+#undef INFINITY
+#define INFINITY __int_as_float(0x7f800000)
+#define sel(p, u, v) ((p) ? (u) : (v))
+#define EACH _Pragma("unroll") for (int w = 0; w < W; ++w)
+
+// ---- memory ----
+
+// W neighbours, in one access where the address allows it. fixed: nobody writes there while the kernel runs. aligned: it is known to allow it.
+template <bool fixed> __device__ __forceinline__ float read(const float *p) { return fixed ? __ldg(p) : *p; }
+template <bool fixed, bool aligned, int W> __device__ __forceinline__ void load(float (&v)[W], const float *p)
+{
+    if (W % 4 == 0 && (aligned || ((size_t)p & 15) == 0)) {
+#pragma unroll
+        for (int i = 0; i < W / 4; ++i) {
+            const float4 q = fixed ? __ldg((const float4 *)p + i) : *((const float4 *)p + i);
+            v[4 * i] = q.x, v[4 * i + 1] = q.y, v[4 * i + 2] = q.z, v[4 * i + 3] = q.w;
+        }
+    } else if (W == 2 && (aligned || ((size_t)p & 7) == 0)) {
+        const float2 q = fixed ? __ldg((const float2 *)p) : *(const float2 *)p;
+        v[0] = q.x, v[W - 1] = q.y;
+    } else {
+        EACH v[w] = read<fixed>(p + w);
+    }
+}
+template <int W> __device__ __forceinline__ void store(float *p, const float (&v)[W])
+{
+    if (W % 4 == 0 && ((size_t)p & 15) == 0) {
+#pragma unroll
+        for (int i = 0; i < W / 4; ++i)
+            *((float4 *)p + i) = make_float4(v[4 * i], v[4 * i + 1], v[4 * i + 2], v[4 * i + 3]);
+    } else if (W == 2 && ((size_t)p & 7) == 0) {
+        *(float2 *)p = make_float2(v[0], v[W - 1]);
+    } else {
+        EACH p[w] = v[w];
+    }
+}
+
+// ---- rows that are done again ----
+
+// A row of the batch in which a guarded rewrite met a number that is not finite is flagged, and a later launch computes it as
+// written. Between calls all flags are 0.
+struct Redo {
+    i64 batch;
+    u8 *flagged;                // [batch] set where a witness is not finite; NULL: nobody asks
+    unsigned *any;              // set with the first of them
+    const u8 *wanted;           // [batch] only these rows are wanted, and stored; NULL: all
+    const unsigned *wanted_any;
+    u8 *clear;                  // [batch] flags that this launch, the last to need them, sets back; NULL: none
+    unsigned *clear_any, *done; // likewise; blocks of this launch that are done
+    i64 *redone;                // how many rows there were
+    u8 *wide;                   // [batch] set where a row has too wide a range for the tensor cores; NULL: nobody asks
+    unsigned *wide_any;
+};
+
+// Do all rows of a grid of so many belong to one row of the batch each?
+__device__ __forceinline__ bool one_to_one(const Redo &r, i64 rows) { return r.batch > 0 && rows >= r.batch && rows % r.batch == 0; }
+
+__device__ __forceinline__ void flag(const Redo &r, u8 *flags, unsigned *any, i64 row, i64 rows)
+{
+    if (!flags)
+        return;
+    if (one_to_one(r, rows))
+        flags[row / (rows / r.batch)] = 1;
+    else
+        for (i64 i = 0; i < r.batch; ++i)
+            flags[i] = 1;
+    *any = 1;
+}
+
+template <int W> __device__ __forceinline__ void watch(const Redo &r, i64 row, i64 rows, const float (&v)[W])
+{
+    bool finite = true;
+    EACH finite = finite && v[w] - v[w] == 0.0f;
+    if (!finite)
+        flag(r, r.flagged, r.any, row, rows);
+}
+
+__device__ __forceinline__ bool left_out(const Redo &r, i64 row, i64 rows)
+{
+    return r.wanted && one_to_one(r, rows) && !r.wanted[row / (rows / r.batch)];
+}
+
+// True where no row is wanted at all.
+__device__ __forceinline__ bool nothing_wanted(const Redo &r)
+{
+    if (!r.wanted || *(const volatile unsigned *)r.wanted_any)
+        return false;
+    if (r.clear && threadIdx.x == 0 && blockIdx.x == 0)
+        *r.redone = 0;
+    return true;
+}
+
+// The last block of the last launch that needs the flags counts and clears them.
+__device__ __forceinline__ void end_redo(const Redo &r)
+{
+    __shared__ bool last;
+    if (!r.clear)
+        return;
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0)
+        last = atomicAdd(r.done, 1u) == gridDim.x - 1;
+    __syncthreads();
+    if (!last)
+        return;
+    unsigned long long mine = 0;
+    for (i64 i = threadIdx.x; i < r.batch; i += blockDim.x) {
+        mine += r.clear[i];
+        r.clear[i] = 0;
+    }
+    __shared__ unsigned long long count;
+    if (threadIdx.x == 0)
+        count = 0;
+    __syncthreads();
+    atomicAdd(&count, mine); // whole numbers: any order gives the same
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        *r.redone = (i64)count;
+        *r.clear_any = 0;
+        *r.done = 0;
+    }
+}
+
+// Elements of an output, of which each row of the batch has `each`.
+template <int W> __device__ __forceinline__ void store_out(const Redo &r, float *out, i64 at, i64 each, const float (&v)[W])
+{
+    if (!r.wanted) {
+        store<W>(out + at, v);
+        return;
+    }
+    EACH if (r.wanted[(at + w) / each]) out[at + w] = v[w];
+}
+
+// ---- statistics ----
+
+// Neighbouring lanes' states, joined in order of lane; every lane has the result.
+template <class M> __device__ __forceinline__ M join_lanes(M s, int lanes)
+{
+    for (int o = 1; o < lanes; o *= 2) {
+        M t = s.shuffled(o);
+        if (threadIdx.x & o) {
+            t.join(s);
+            s = t;
+        } else {
+            s.join(t);
+        }
+    }
+    return s;
+}
+
+template <int T> __device__ __forceinline__ void row_sync()
+{
+    if (T == 32)
+        __syncwarp();
+    else
+        __syncthreads();
+}
+
+// The states of the T threads of a row, joined in order of thread.
+template <int T, class M> __device__ __forceinline__ M join_row(M s)
+{
+    s = join_lanes(s, 32);
+    if constexpr (T == 32)
+        return s;
+    __shared__ M of_warp[T / 32];
+    __syncthreads();
+    if (threadIdx.x % 32 == 0)
+        of_warp[threadIdx.x % T / 32] = s;
+    __syncthreads();
+    s = of_warp[0];
+    for (int i = 1; i < T / 32; ++i)
+        s.join(of_warp[i]);
+    return s;
+}
+
+// Where no statistic is fed.
+struct no_stat {
+    __device__ __forceinline__ void begin() {}
+    __device__ __forceinline__ void put(float) {}
+    __device__ __forceinline__ void join(const no_stat &) {}
+    __device__ __forceinline__ no_stat shuffled(int) const { return *this; }
+};
+
+// Elements one after another: a few in f32, those partials in double precision.
+template <template <typename> class M> struct fold {
+    M<float> few;
+    M<double> all;
+    int n;
+    __device__ __forceinline__ fold() : n(0) { few.begin(), all.begin(); }
+    __device__ __forceinline__ void put(float x)
+    {
+        few.put(x);
+        if (++n == 64) {
+            all.join(few);
+            few.begin();
+            n = 0;
+        }
+    }
+    __device__ __forceinline__ M<double> total()
+    {
+        all.join(few);
+        return all;
+    }
+};
+
+// The partials [tiles][states] of one row; T threads.
+template <int T, template <typename> class M> __device__ __forceinline__ M<double> join_partials(const float *partial, int tiles, int tid)
+{
+    M<double> s;
+    s.begin();
+    for (int i = tid; i < tiles; i += T) {
+        M<float> t;
+        t.get(partial + (i64)i * M<float>::STATES);
+        s.join(t);
+    }
+    return join_row<T>(s);
+}

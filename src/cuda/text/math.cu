@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// Functions that the device has not, or not as fast.
+
+__device__ __forceinline__ float power_of_two(float x)
+{
+    float y;
+    asm("ex2.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+// x Phi(x), Phi the normal distribution: relu(x) less |x| (1 - Phi(|x|)), which is w T(2w - 1) exp(-x^2 / 2) with w = |x| / (|x| + k); near 0
+// Phi is 1/2 + x P(x^2). Polynomials as in src/cpu/kern_math.h. x^2 / 2 is had in two parts, or exp would lose digits. A few units of the
+// last place everywhere; 0 * x is NaN for -Inf, as PyTorch has it.
+__device__ __forceinline__ float gelu_erf(float x)
+{
+    const float k = 3.04296875f, a = fminf(16.0f, fabsf(x)), square = a * a;
+    const float high = -0.72134752f * square; // exp(-x^2 / 2) = 2^(high + low)
+    const float low = fmaf(-0.72134752f, square, -high) - fmaf(0.72134752f, fmaf(a, a, -square), 9.629814945e-09f * square);
+    const float two = power_of_two(high), e = fmaf(two, 0.693147181f * low, two);
+    const float d = a + k, w = __fdividef(a, d), v = fmaf(w, 2.0f, -1.0f);
+    const float off = ((d - k) - a) * ((1.0f - w) * (1.0f / k)); // what rounding made of d
+    float t = fmaf(v, 0x1.26589ap-14f, -0x1.36a898p-13f);
+    t = fmaf(v, t, -0x1.096b42p-10f);
+    t = fmaf(v, t, 0x1.5ed0aep-11f);
+    t = fmaf(v, t, 0x1.e30b66p-8f);
+    t = fmaf(v, t, -0x1.2217cp-7f);
+    t = fmaf(v, t, -0x1.b13206p-5f);
+    t = fmaf(v, t, 0x1.e7361p-3f);
+    t = fmaf(v, t, -0x1.079898p-1f);
+    t = fmaf(v, t, 0x1.76156cp-1f) * w;
+    const float far = (x < 0.0f ? 0.0f * x : x) - fmaf(t, off, t) * e;
+    float p = fmaf(square, 0x1.c7a62ep-14f, -0x1.375a8p-10f);
+    p = fmaf(square, p, 0x1.46da5cp-7f);
+    p = fmaf(square, p, -0x1.10587ap-4f);
+    p = fmaf(square, p, 0x1.988454p-2f);
+    return a < 0.7f ? x * fmaf(x, p, 0.5f) : far;
+}

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+// Products on the ordinary units, for any device and any extents: right before fast.
+
+// The sums of a narrow product's N columns.
+template <int N> struct narrow_sums {
+    double s[N];
+    __device__ __forceinline__ void join(const narrow_sums &t)
+    {
+#pragma unroll
+        for (int n = 0; n < N; ++n)
+            s[n] += t.s[n];
+    }
+    __device__ __forceinline__ narrow_sums shuffled(int lanes) const
+    {
+        narrow_sums t;
+#pragma unroll
+        for (int n = 0; n < N; ++n)
+            t.s[n] = __shfl_xor_sync(~0u, s[n], lanes);
+        return t;
+    }
+};
+
+// y[n] = bias[n] + sum over k of x[k] * weight[n][k], in double precision, by the T threads of a row.
+// y: shared, [N]. weight: [N][K], then the bias [N].
+template <int T, int N, i64 K> __device__ __forceinline__ void narrow_product(float *y, const float *x, const double *weight, int tid)
+{
+    constexpr int W = 4;
+    narrow_sums<N> all = {};
+#pragma unroll 4
+    for (i64 k = (i64)tid * W; k + W <= K; k += T * W) {
+        float v[W];
+        load<false, false>(v, x + k);
+#pragma unroll
+        for (int n = 0; n < N; ++n)
+            EACH all.s[n] += (double)v[w] * __ldg(weight + n * K + k + w);
+    }
+    for (i64 k = K / W * W + tid; k < K; k += T)
+#pragma unroll
+        for (int n = 0; n < N; ++n)
+            all.s[n] += (double)x[k] * __ldg(weight + n * K + k);
+    all = join_row<T>(all);
+    row_sync<T>(); // what y held before has been read
+    if (tid == 0)
+#pragma unroll
+        for (int n = 0; n < N; ++n)
+            y[n] = (float)(all.s[n] + __ldg(weight + N * K + n));
+    row_sync<T>();
+}
+
+// A tile of 128 x 128 of a product, 8 x 8 a thread, summed in runs of 256 of K. G: x(a, row, k) and weight(a, n, k), their
+// extents, and what becomes of an element:
+//   element<W>(a, row, rows, col, p, rest)   p: the product at W neighbouring columns; leaves what the first statistic of rows is fed
+//   First, Rest                              that statistic, and the others, which element feeds itself
+//   end(a, row, tile, tiles, first, rest)    stores the partials of a row in this tile of columns
+template <class G> __device__ __forceinline__ void plain_product(const Args &a)
+{
+    enum { TILE = 128, STEP = 16, RUN = 256, W = G::W };
+    __shared__ float xs[STEP][TILE + 4], ws[STEP][TILE + 4];
+    const i64 rows = G::rows(a), n = G::columns(a), k = G::depth(a), row_tiles = (rows + TILE - 1) / TILE;
+    const i64 row0 = blockIdx.x % row_tiles * TILE, col0 = blockIdx.x / row_tiles * TILE;
+    const int tid = threadIdx.x, tx = tid % 16, ty = tid / 16;
+    if (a.redo.wanted) {
+        const i64 row = row0 + tid % TILE;
+        if (!__syncthreads_or(row < rows && !left_out(a.redo, row, rows)))
+            return;
+    }
+    float acc[8][8], sum[8][8];
+#pragma unroll
+    for (int i = 0; i < 8; ++i)
+#pragma unroll
+        for (int j = 0; j < 8; ++j)
+            acc[i][j] = sum[i][j] = 0.0f;
+    for (i64 k0 = 0; k0 < k; k0 += STEP) {
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+            const int line = i * 16 + ty, at = tx; // 16 threads take 16 neighbours of K
+            xs[at][line] = row0 + line < rows && k0 + at < k ? G::x(a, row0 + line, k0 + at) : 0.0f;
+            const int c = G::WEIGHT_IS_KN ? tid % TILE : line, d = G::WEIGHT_IS_KN ? i * 2 + tid / TILE : at;
+            ws[d][c] = col0 + c < n && k0 + d < k ? G::weight(a, col0 + c, k0 + d) : 0.0f;
+        }
+        __syncthreads();
+#pragma unroll
+        for (int d = 0; d < STEP; ++d) {
+            float u[8], v[8];
+#pragma unroll
+            for (int i = 0; i < 8; ++i) {
+                u[i] = xs[d][ty * 4 + i / 4 * 64 + i % 4];
+                v[i] = ws[d][tx * 4 + i / 4 * 64 + i % 4];
+            }
+#pragma unroll
+            for (int i = 0; i < 8; ++i)
+#pragma unroll
+                for (int j = 0; j < 8; ++j)
+                    acc[i][j] = fmaf(u[i], v[j], acc[i][j]);
+        }
+        __syncthreads();
+        if ((k0 + STEP) % RUN == 0 || k0 + STEP >= k) {
+#pragma unroll
+            for (int i = 0; i < 8; ++i)
+#pragma unroll
+                for (int j = 0; j < 8; ++j)
+                    sum[i][j] += acc[i][j], acc[i][j] = 0.0f;
+        }
+    }
+#pragma unroll 1 // the sums may lie in local memory, which is touched rarely; eight copies of the steps would take seconds to compile
+    for (int i = 0; i < 8; ++i) {
+        const i64 row = row0 + ty * 4 + i / 4 * 64 + i % 4;
+        const bool here = row < rows && !left_out(a.redo, row, rows);
+        typename G::First first;
+        typename G::Rest rest;
+        first.begin();
+        rest.begin();
+#pragma unroll
+        for (int j = 0; j < 8; j += W) {
+            const i64 col = col0 + tx * 4 + j / 4 * 64 + j % 4;
+            if (!here || col >= n)
+                continue;
+            float p[W];
+            EACH p[w] = sum[i][j + w];
+            G::template element<W>(a, row, rows, col, p, rest);
+            EACH first.put(p[w]);
+        }
+        if (G::STATS > 0) {
+            first = join_lanes(first, 16);
+            rest.join_lanes(16);
+            if (here && tx == 0)
+                G::end(a, row, (int)(blockIdx.x / row_tiles), (int)((n + TILE - 1) / TILE), first, rest);
+        }
+    }
+}
+
+// ---- statistics of columns: two launches, blocks of rows and then those ----
+
+enum { COLUMN_ROWS = 256 };
+
+// value: [rows][width] -> partial: [blocks of rows][states][width]
+template <template <typename> class M> __device__ __forceinline__ void column_blocks(const float *value, i64 rows, i64 width, float *partial)
+{
+    const i64 stripes = (width + blockDim.x - 1) / blockDim.x;
+    const i64 block = blockIdx.x / stripes, col = blockIdx.x % stripes * blockDim.x + threadIdx.x;
+    if (col >= width)
+        return;
+    fold<M> f;
+    for (i64 row = block * COLUMN_ROWS; row < rows && row < (block + 1) * COLUMN_ROWS; ++row)
+        f.put(value[row * width + col]);
+    M<float> s;
+    s.begin();
+    s.join(f.total());
+    s.put_strided(partial + block * M<float>::STATES * width + col, width);
+}
+
+template <template <typename> class M>
+__device__ __forceinline__ void column_end(const float *partial, i64 rows, i64 width, float *r0, float *r1)
+{
+    const i64 col = (i64)blockIdx.x * blockDim.x + threadIdx.x;
+    if (col >= width)
+        return;
+    M<double> s;
+    s.begin();
+    for (i64 block = 0; block * COLUMN_ROWS < rows; ++block) {
+        M<float> t;
+        t.get_strided(partial + block * M<float>::STATES * width + col, width);
+        s.join(t);
+    }
+    float r[2];
+    s.finish((double)rows, r);
+    r0[col] = r[0];
+    if (M<float>::RESULTS > 1)
+        r1[col] = r[1];
+}

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+// Operands as the tensor cores read them: rows of lines of 128 bytes. MODE says what a line holds:
+//   0  fp32: 32 elements, each the sum of two fp16, [hi x32 | lo x32]; the row scaled by a power of two so that its largest lies in [2^14, 2^15)
+//   1  tf32: 32 elements, rounded      2  bf16: 64 elements, rounded      3  fp16: 64 elements, rounded, the row scaled as in 0
+enum { MODE_FP32, MODE_TF32, MODE_BF16, MODE_FP16 };
+template <int MODE> struct Line {
+    enum { ELEMENTS = MODE == MODE_FP32 || MODE == MODE_TF32 ? 32 : 64, SCALED = MODE == MODE_FP32 || MODE == MODE_FP16 };
+};
+
+__device__ __forceinline__ unsigned halves(float low, float high)
+{
+    unsigned d;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(high), "f"(low));
+    return d;
+}
+__device__ __forceinline__ float half_low(unsigned d)
+{
+    float f;
+    asm("{ .reg .b16 l, h; mov.b32 {l, h}, %1; cvt.f32.f16 %0, l; }" : "=f"(f) : "r"(d));
+    return f;
+}
+__device__ __forceinline__ float half_high(unsigned d)
+{
+    float f;
+    asm("{ .reg .b16 l, h; mov.b32 {l, h}, %1; cvt.f32.f16 %0, h; }" : "=f"(f) : "r"(d));
+    return f;
+}
+__device__ __forceinline__ unsigned brain_floats(float low, float high)
+{
+    unsigned d;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(high), "f"(low));
+    return d;
+}
+__device__ __forceinline__ unsigned tensor_float(float x)
+{
+    unsigned d;
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(d) : "f"(x));
+    return d;
+}
+
+// Four elements from k on, k a multiple of 4.
+template <int MODE> __device__ __forceinline__ void put_four(u8 *lines, i64 k, const float (&v)[4], float scale)
+{
+    const float s[4] = {v[0] * scale, v[1] * scale, v[2] * scale, v[3] * scale};
+    u8 *line = lines + k / Line<MODE>::ELEMENTS * 128;
+    const int at = (int)(k % Line<MODE>::ELEMENTS);
+    if (MODE == MODE_FP32) {
+        const uint2 hi = make_uint2(halves(s[0], s[1]), halves(s[2], s[3]));
+        const uint2 lo = make_uint2(halves(s[0] - half_low(hi.x), s[1] - half_high(hi.x)), halves(s[2] - half_low(hi.y), s[3] - half_high(hi.y)));
+        *(uint2 *)(line + at * 2) = hi;
+        *(uint2 *)(line + 64 + at * 2) = lo;
+    } else if (MODE == MODE_TF32) {
+        *(uint4 *)(line + at * 4) = make_uint4(tensor_float(v[0]), tensor_float(v[1]), tensor_float(v[2]), tensor_float(v[3]));
+    } else if (MODE == MODE_BF16) {
+        *(uint2 *)(line + at * 2) = make_uint2(brain_floats(v[0], v[1]), brain_floats(v[2], v[3]));
+    } else {
+        *(uint2 *)(line + at * 2) = make_uint2(halves(s[0], s[1]), halves(s[2], s[3]));
+    }
+}
+
+// The largest magnitude of a row and the smallest that is not 0, as bits: magnitudes order like whole numbers. (small: less 1, so that 0
+// is the largest of all.)
+struct row_range {
+    unsigned big, small;
+    __device__ __forceinline__ void join(const row_range &t) { big = max(big, t.big), small = min(small, t.small); }
+    __device__ __forceinline__ row_range shuffled(int lanes) const { return {__shfl_xor_sync(~0u, big, lanes), __shfl_xor_sync(~0u, small, lanes)}; }
+    __device__ __forceinline__ void put(float x)
+    {
+        const unsigned bits = __float_as_uint(x) & 0x7fffffffu;
+        big = max(big, bits), small = min(small, bits - 1);
+    }
+};
+
+// Does hi + lo hold the row? Not where something is not finite; where an element is below 2^-36 of the largest, which leaves it 3 bits (down
+// to 2^-17 all are as good as f32's); nor near the ends of f32's range, where scales would leave it.
+__device__ __forceinline__ bool is_too_wide(const row_range &r)
+{
+    const int big = (int)(r.big >> 23), small = (int)((r.small + 1) >> 23);
+    return r.big != 0 && (big > 127 + 60 || big < 127 - 60 || small < big - 36);
+}
+
+__device__ __forceinline__ int scale_exponent(const row_range &r)
+{
+    const int big = (int)(r.big >> 23);
+    return r.big == 0 || big == 255 ? 0 : min(max(141 - big, -126), 126); // 14 - the exponent of the largest
+}
+
+// One row by T threads into LINES lines, 0 after K elements; k stands `step` apart in `row`. Returns whether it is too wide. The row stays in registers where it fits.
+template <int T, int MODE, i64 K, i64 LINES, bool fixed> __device__ __forceinline__ bool split_row(const float *row, i64 step, u8 *lines, float *unscale, int tid)
+{
+    constexpr int W = 4, E = Line<MODE>::ELEMENTS;
+    constexpr i64 PADDED = LINES * E, TURNS = (PADDED + T * W - 1) / (T * W);
+    constexpr int HELD = TURNS <= 16 && Line<MODE>::SCALED ? (int)TURNS : 1;
+    float v[HELD][W];
+    const auto take = [&](float (&to)[W], i64 k) {
+        if (step == 1 && k + W <= K)
+            load<fixed, false>(to, row + k);
+        else
+            EACH to[w] = k + w < K ? read<fixed>(row + (k + w) * step) : 0.0f;
+    };
+    row_range range = {0, ~0u};
+    if (Line<MODE>::SCALED) {
+        if (HELD == TURNS) {
+#pragma unroll
+            for (int i = 0; i < HELD; ++i)
+                take(v[i], ((i64)i * T + tid) * W);
+#pragma unroll
+            for (int i = 0; i < HELD; ++i)
+                EACH range.put(v[i][w]);
+        } else {
+#pragma unroll 4
+            for (i64 k = tid * W; k < K; k += T * W) {
+                take(v[0], k);
+                EACH range.put(v[0][w]);
+            }
+        }
+        range = join_row<T>(range);
+    }
+    const int e = scale_exponent(range);
+    const float scale = __uint_as_float((unsigned)(127 + e) << 23);
+    if (tid == 0 && Line<MODE>::SCALED)
+        *unscale = __uint_as_float((unsigned)(127 - e) << 23);
+    if (HELD == TURNS && Line<MODE>::SCALED) {
+#pragma unroll
+        for (int i = 0; i < HELD; ++i) {
+            const i64 k = ((i64)i * T + tid) * W;
+            if (k < PADDED)
+                put_four<MODE>(lines, k, v[i], scale);
+        }
+    } else {
+#pragma unroll 4
+        for (i64 k = tid * W; k < PADDED; k += T * W) {
+            take(v[0], k);
+            put_four<MODE>(lines, k, v[0], scale);
+        }
+    }
+    return MODE == MODE_FP32 && is_too_wide(range);
+}
+
+// Weights, when they are prepared: [rows] of K elements, element k of row r at from[r * row_step + k * step]. wide: set where one is too wide.
+template <int T, int MODE, i64 K, i64 LINES>
+__device__ __forceinline__ void split_weight(const float *from, i64 row_step, i64 step, i64 rows, u8 *to, float *unscale, unsigned *wide)
+{
+    for (i64 row = (i64)blockIdx.x * (256 / T) + threadIdx.x / T; row < rows; row += (i64)gridDim.x * (256 / T))
+        if (split_row<T, MODE, K, LINES, true>(from + row * row_step, step, to + row * (LINES * 128), unscale + row, threadIdx.x % T) && threadIdx.x % T == 0)
+            *wide = 1;
+}

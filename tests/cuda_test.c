@@ -1,0 +1,362 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The CUDA backend without a GPU: generated text against tests/golden (LINFUSE_REFRESH=1 writes it anew), kernels through the run-time
+ * compiler where it is installed (requirements-test.txt), its cache under damage, and what is said where there is no driver. */
+#include "api_fixture.h"
+
+#include <dirent.h>
+#include <glob.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "cuda/compile.h"
+#include "cuda/cuda.h"
+#include "cuda/driver.h"
+#include "random_model.h"
+
+static const char *const arch[] = {"sm_80", "sm_90a"};
+
+static const char *source_dir(void)
+{
+    const char *source = getenv("LINFUSE_SOURCE_DIR");
+    return source ? source : ".";
+}
+
+static char *slurp(const char *path)
+{
+    FILE *f = fopen(path, "rb");
+    char *text = NULL;
+    if (f && fseek(f, 0, SEEK_END) == 0) {
+        long size = ftell(f);
+        rewind(f);
+        text = calloc((size_t)size + 1, 1);
+        assert_non_null(text);
+        assert_int_equal(fread(text, 1, (size_t)size, f), (size_t)size);
+    }
+    if (f)
+        fclose(f);
+    return text;
+}
+
+/* The kernels of a model's text; caller frees with lf_string_free. */
+static char *emitted(const char *text, const char *words, const char *for_arch)
+{
+    lf_context *context = context_of(1);
+    lf_model *model = model_of(context, text);
+    lf_program *program = program_of(context, model, words);
+    char *out = NULL;
+    OK_PROGRAM(program, lf_program_emit(program, for_arch, &out));
+    lf_program_free(program);
+    lf_model_free(model);
+    lf_context_free(context);
+    return out;
+}
+
+/* ---- text ---- */
+
+/* What is the model's own: from the first group on. */
+static const char *own_part(const char *text)
+{
+    const char *at = strstr(text, "// ---- group 0");
+    assert_non_null(at);
+    return at;
+}
+
+static void compare_golden(const char *path, const char *for_arch)
+{
+    char golden[1024], *model = slurp(path), *got = emitted(model, NULL, for_arch);
+    const char *name = strrchr(path, '/') + 1;
+    snprintf(golden, sizeof golden, "%s/tests/golden/emit_%.*s_%s.cu", source_dir(), (int)strcspn(name, "."), name, for_arch);
+    if (getenv("LINFUSE_REFRESH")) {
+        FILE *f = fopen(golden, "wb");
+        assert_non_null(f);
+        fprintf(f, "// SPDX-License-Identifier: Apache-2.0\n%s", own_part(got));
+        assert_int_equal(fclose(f), 0);
+    }
+    char *want = slurp(golden);
+    if (!want)
+        print_error("%s is not there; LINFUSE_REFRESH=1 writes it\n", golden);
+    assert_non_null(want);
+    if (strcmp(own_part(want), own_part(got)) != 0)
+        print_error("%s differs from what is generated now (LINFUSE_REFRESH=1 takes it)\n", golden);
+    assert_string_equal(own_part(want), own_part(got));
+    free(model);
+    free(want);
+    lf_string_free(got);
+}
+
+static void texts_are_as_they_were(void **state)
+{
+    (void)state;
+    char pattern[1024];
+    glob_t found;
+    snprintf(pattern, sizeof pattern, "%s/models/*.lf", source_dir());
+    assert_int_equal(glob(pattern, 0, NULL, &found), 0);
+    assert_true(found.gl_pathc >= 3);
+    for (size_t i = 0; i < found.gl_pathc; i++)
+        for (int a = 0; a < 2; a++)
+            compare_golden(found.gl_pathv[i], arch[a]);
+    globfree(&found);
+}
+
+/* Any model becomes text, and the same one twice. */
+static void any_model_becomes_text(void **state)
+{
+    (void)state;
+    static rnd_case c;
+    int made = 0;
+    for (uint64_t seed = 1; seed < 400; seed++) {
+        if (!rnd_make(seed, &c))
+            continue;
+        for (int a = 0; a < 2; a++)
+            for (int fused = 0; fused < 2; fused++) {
+                char *one = emitted(c.text, fused ? "fuse=true" : "fuse=false", arch[a]), *two = emitted(c.text, fused ? "fuse=true" : "fuse=false", arch[a]);
+                assert_string_equal(one, two);
+                lf_string_free(one);
+                lf_string_free(two);
+            }
+        made++;
+    }
+    assert_true(made > 100);
+}
+
+static void other_architectures_are_refused(void **state)
+{
+    (void)state;
+    rig r = rig_begin(1, "input x f32[B, 4]\ny = relu(x)\nreturn y\n", NULL);
+    char *out = NULL;
+    assert_int_equal(lf_program_emit(r.program, "sm_10", &out), LF_ERR_ARG);
+    assert_non_null(strstr(lf_program_message(r.program), "sm_10"));
+    rig_end(&r);
+}
+
+/* ---- compiling ---- */
+
+static bool compiler_is_there(void)
+{
+    const lf_nvrtc *nvrtc;
+    return lf_nvrtc_find(&nvrtc, NULL) == LF_OK;
+}
+
+/* The largest number of bytes that some kernel spills. */
+static long spills(const char *log)
+{
+    long most = 0;
+    for (const char *at = log; (at = strstr(at, "bytes stack frame, ")); at++) {
+        long bytes = strtol(at + strlen("bytes stack frame, "), NULL, 10);
+        most = bytes > most ? bytes : most;
+    }
+    return most;
+}
+
+/* Sums and promoted sums fill the registers of a product's warps: what does not fit is moved out between tiles, not in the loop. */
+enum { MOST_SPILLED = 400 };
+
+static void compile_for(const char *model, const char *words, const char *for_arch)
+{
+    lf_diag diag;
+    size_t size = 0;
+    char *text = emitted(model, words, for_arch), *cubin = NULL, *log = NULL;
+    lf_status status = lf_cuda_compile(text, for_arch, &cubin, &size, &log, &diag);
+    if (status != LF_OK)
+        print_error("%s: %s\n", for_arch, diag.text);
+    assert_int_equal(status, LF_OK);
+    if (strstr(log, "C75") || strstr(log, "warning") || spills(log) > MOST_SPILLED)
+        print_error("%s\n%s\n", for_arch, log);
+    assert_null(strstr(log, "C75")); /* serialised wgmma, setmaxnreg ignored */
+    assert_null(strstr(log, "warning"));
+    assert_true(spills(log) <= MOST_SPILLED);
+    free(cubin);
+    free(log);
+    lf_string_free(text);
+}
+
+static void every_family_compiles(void **state)
+{
+    (void)state;
+    static const char *const models[] = {"lse_chain", "gelu_softmax", "mean_residual", "group_norm", "pool", "batch_norm_train"};
+    if (!compiler_is_there())
+        skip();
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+        char path[1024], *text;
+        snprintf(path, sizeof path, "%s/models/%s.lf", source_dir(), models[i]);
+        text = slurp(path);
+        assert_non_null(text);
+        for (int a = 0; a < 2; a++)
+            compile_for(text, NULL, arch[a]);
+        free(text);
+    }
+    /* extents that fill no tile, line or pair */
+    compile_for("input x f32[B, 37]\nparam w f32[51, 37]\na = linear(x, w)\nb = layer_norm(a, [51])\nreturn b\n", NULL, "sm_90a");
+}
+
+/* ---- the cache ---- */
+
+static char cache[64];
+
+static int own_cache(void **state)
+{
+    (void)state;
+    snprintf(cache, sizeof cache, "/tmp/linfuse_cuda_test_XXXXXX");
+    return mkdtemp(cache) ? setenv("XDG_CACHE_HOME", cache, 1) : -1;
+}
+
+static int drop_cache(void **state)
+{
+    (void)state;
+    char command[128];
+    snprintf(command, sizeof command, "rm -rf %s", cache);
+    return system(command);
+}
+
+/* The one entry, as a path; how many there are. */
+static int entries(char *path, size_t size)
+{
+    char folder[128];
+    int count = 0;
+    snprintf(folder, sizeof folder, "%s/linfuse", cache);
+    DIR *dir = opendir(folder);
+    for (struct dirent *d; dir && (d = readdir(dir));)
+        if (strncmp(d->d_name, "cuda-", 5) == 0) {
+            snprintf(path, size, "%s/%.100s", folder, d->d_name);
+            count++;
+        }
+    if (dir)
+        closedir(dir);
+    return count;
+}
+
+static const char tiny[] = "extern \"C\" __global__ void nothing(float *x) { *x = 1.0f; }\n";
+
+static void compile_tiny(char **cubin, size_t *size)
+{
+    lf_diag diag;
+    lf_status status = lf_cuda_compile(tiny, "sm_80", cubin, size, NULL, &diag);
+    if (status != LF_OK)
+        print_error("%s\n", diag.text);
+    assert_int_equal(status, LF_OK);
+}
+
+static void damaged_entries_are_compiled_anew(void **state)
+{
+    (void)state;
+    char path[256], *first, *again;
+    size_t size, again_size;
+    if (!compiler_is_there())
+        skip();
+    compile_tiny(&first, &size);
+    assert_int_equal(entries(path, sizeof path), 1);
+    struct stat info;
+    assert_int_equal(stat(path, &info), 0);
+    for (int kind = 0; kind < 4; kind++) { /* a bit in the code, in the key, cut short, empty */
+        FILE *f = fopen(path, "r+b");
+        assert_non_null(f);
+        if (kind < 2) {
+            assert_int_equal(fseek(f, kind == 0 ? info.st_size - 40 : 60, SEEK_SET), 0);
+            fputc('!', f);
+            fputc('?', f);
+        } else {
+            assert_int_equal(ftruncate(fileno(f), kind == 2 ? info.st_size / 2 : 0), 0);
+        }
+        fclose(f);
+        compile_tiny(&again, &again_size);
+        assert_int_equal(again_size, size);
+        assert_memory_equal(again, first, size);
+        free(again);
+        struct stat now;
+        assert_int_equal(stat(path, &now), 0);
+        assert_int_equal(now.st_size, info.st_size); /* and stored again */
+    }
+    free(first);
+}
+
+static void no_cache_is_no_fault(void **state)
+{
+    (void)state;
+    static const char *const places[] = {"/dev/null/nowhere", "/proc/nowhere", "relative"};
+    if (!compiler_is_there())
+        skip();
+    for (int i = 0; i < 3; i++) {
+        char *cubin;
+        size_t size;
+        assert_int_equal(setenv("XDG_CACHE_HOME", places[i], 1), 0);
+        assert_int_equal(setenv("HOME", "/dev/null", 1), 0);
+        compile_tiny(&cubin, &size);
+        free(cubin);
+    }
+}
+
+static void processes_share_the_cache(void **state)
+{
+    (void)state;
+    char path[256];
+    if (!compiler_is_there())
+        skip();
+    pid_t child[3];
+    for (int i = 0; i < 3; i++) {
+        child[i] = fork();
+        assert_true(child[i] >= 0);
+        if (child[i] == 0) {
+            char *cubin = NULL;
+            size_t size = 0;
+            _exit(lf_cuda_compile(tiny, "sm_80", &cubin, &size, NULL, NULL) == LF_OK && size > 0 ? 0 : 1);
+        }
+    }
+    for (int i = 0; i < 3; i++) {
+        int status;
+        assert_int_equal(waitpid(child[i], &status, 0), child[i]);
+        assert_int_equal(status, 0);
+    }
+    assert_int_equal(entries(path, sizeof path), 1);
+}
+
+static void bad_text_is_told(void **state)
+{
+    (void)state;
+    lf_diag diag;
+    char *cubin;
+    size_t size;
+    if (!compiler_is_there())
+        skip();
+    assert_int_equal(lf_cuda_compile("__global__ void f() { nonsense }\n", "sm_80", &cubin, &size, NULL, &diag), LF_ERR_UNSUPPORTED);
+    assert_null(cubin);
+    assert_non_null(strstr(diag.text, "nonsense"));
+}
+
+/* ---- no driver ---- */
+
+static void absence_is_told(void **state)
+{
+    (void)state;
+    const lf_cuda_driver *driver;
+    if (lf_cuda_driver_find(&driver, NULL) == LF_OK)
+        skip();
+    lf_context *context = context_of(1);
+    lf_model *model = model_of(context, "input x f32[B, 4]\ny = relu(x)\nreturn y\n");
+    lf_options *options = options_of(context, "device=cuda");
+    lf_program *program = NULL;
+    assert_int_equal(lf_program_new(model, options, &program), LF_ERR_DEVICE);
+    assert_null(program);
+    assert_non_null(strstr(lf_model_message(model), "libcuda"));
+    double flops;
+    assert_int_equal(lf_device_peak(context, "cuda", &flops, NULL), LF_ERR_DEVICE);
+    lf_options_free(options);
+    lf_model_free(model);
+    lf_context_free(context);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(texts_are_as_they_were),
+        cmocka_unit_test(any_model_becomes_text),
+        cmocka_unit_test(other_architectures_are_refused),
+        cmocka_unit_test_setup_teardown(every_family_compiles, own_cache, drop_cache),
+        cmocka_unit_test_setup_teardown(damaged_entries_are_compiled_anew, own_cache, drop_cache),
+        cmocka_unit_test_setup_teardown(processes_share_the_cache, own_cache, drop_cache),
+        cmocka_unit_test_setup_teardown(bad_text_is_told, own_cache, drop_cache),
+        cmocka_unit_test_setup_teardown(no_cache_is_no_fault, own_cache, drop_cache),
+        cmocka_unit_test(absence_is_told),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

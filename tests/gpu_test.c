@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What needs a GPU (make test-gpu): products of odd extents, exactness, sameness of bits, rows that the tensor cores cannot hold, guards, device
+ * memory and streams. Random models run there too (random_test, LINFUSE_TEST_DEVICE=cuda). */
+#include "api_fixture.h"
+
+#include "cuda/driver.h"
+
+/* Whole numbers in -3..3: every product and sum of them is exact. */
+static void draw_whole(float *x, size_t count, uint64_t seed, const char *name)
+{
+    lf_draw_uniform(seed, name, 0.0f, 7.0f, count, x);
+    for (size_t i = 0; i < count; i++)
+        x[i] = floorf(x[i]) - 3.0f;
+}
+
+static void set_whole_params(rig *r)
+{
+    static const int64_t dims[MAX_DIMS] = {1, 1, 1, 1, 1, 1, 1, 1}; /* parameters have no named extent */
+    for (size_t i = 0; i < lf_model_port_count(r->model, LF_PORT_PARAM); i++) {
+        const char *name = lf_model_port_name(r->model, LF_PORT_PARAM, i);
+        size_t count = port_elements(r->model, LF_PORT_PARAM, i, dims);
+        float *data = malloc(count * sizeof *data);
+        assert_non_null(data);
+        draw_whole(data, count, 7, name);
+        OK_PROGRAM(r->program, lf_program_set_param(r->program, name, data, count));
+        free(data);
+    }
+    OK_PROGRAM(r->program, lf_program_prepare(r->program));
+}
+
+/* Rows sum up to what they should, whatever the extents: tiles, lines and pairs that are not full. */
+static void whole_numbers_are_exact(void **state)
+{
+    (void)state;
+    static const struct { int n, k; bool kn; } shape[] = {{9, 1, false},     {33, 17, false},   {40, 40, true},   {255, 64, false}, {256, 128, false},
+                                                          {257, 129, true},  {300, 96, false},  {511, 1000, false}, {1030, 36, false}, {64, 5000, false}};
+    static const int64_t rows[] = {1, 2, 31, 64, 127, 128, 129, 200, 257, 1000};
+    for (size_t s = 0; s < sizeof shape / sizeof *shape; s++) {
+        char text[512];
+        snprintf(text, sizeof text, "input x f32[B, %d]\nparam w f32[%d, %d]\nparam b f32[%d]\na = %s(x, w)\nc = add(a, b)\nd = sum(c, dim=1)\nreturn c, d\n", shape[s].k,
+                 shape[s].kn ? shape[s].k : shape[s].n, shape[s].kn ? shape[s].n : shape[s].k, shape[s].n, shape[s].kn ? "matmul" : "linear");
+        rig r = rig_begin(1, text, "device=cuda rules=none");
+        set_whole_params(&r);
+        for (size_t m = 0; m < sizeof rows / sizeof *rows; m++) {
+            tensors t = tensors_begin(r.model, &rows[m]);
+            draw_whole(t.in[0], t.in_count[0], 3, "x");
+            tensors_eval(&t, r.model, r.program);
+            tensors_run(&t, r.call);
+            for (size_t o = 0; o < t.outs; o++)
+                for (size_t i = 0; i < t.out_count[o]; i++)
+                    if ((double)t.out[o][i] != t.want[o][i]) {
+                        print_error("%d x %d, %lld rows, output %zu, element %zu: %g, not %g\n", shape[s].n, shape[s].k, (long long)rows[m], o, i, (double)t.out[o][i],
+                                    t.want[o][i]);
+                        fail();
+                    }
+            tensors_end(&t);
+        }
+        rig_end(&r);
+    }
+}
+
+static const char softmax_text[] = "input x f32[B, 500]\nparam w f32[700, 500]\nparam b f32[700]\na = linear(x, w, b)\nc = gelu(a)\nd = softmax(c, dim=1)\nreturn d\n";
+static const char norm_text[] = "input x f32[B, 300]\nparam w f32[512, 300]\na = linear(x, w)\nc = group_norm(a, 8)\nd = layer_norm(c, [512])\ne = max(d, dim=1)\nreturn d, e\n";
+
+/* The same bits in every run, and for a row whatever its neighbours. */
+static void bits_are_the_same(void **state)
+{
+    (void)state;
+    static const char *const texts[] = {softmax_text, norm_text};
+    for (int k = 0; k < 2; k++) {
+        rig r = rig_begin(1, texts[k], "device=cuda");
+        const int64_t rows = 300, part = 40, from = 17;
+        tensors all = tensors_begin(r.model, &rows), again = tensors_begin(r.model, &rows), some = tensors_begin(r.model, &part);
+        tensors_run(&all, r.call);
+        for (int i = 0; i < 20; i++) {
+            tensors_run(&again, r.call);
+            assert_same_bits(&all, &again, "run again");
+        }
+        const size_t width = some.in_count[0] / (size_t)part;
+        memcpy(some.in[0], all.in[0] + (size_t)from * width, some.in_count[0] * sizeof(float));
+        tensors_run(&some, r.call);
+        for (size_t o = 0; o < some.outs; o++)
+            assert_memory_equal(some.out[o], all.out[o] + (size_t)from * (some.out_count[o] / (size_t)part), some.out_count[o] * sizeof(float));
+        tensors_eval(&all, r.model, r.program);
+        assert_close(&all, tolerance(500), "softmax and norms");
+        tensors_end(&all);
+        tensors_end(&again);
+        tensors_end(&some);
+        rig_end(&r);
+    }
+}
+
+/* Error of each row by itself: a row of 1e-30 beside one of 1e30 counts as much. */
+static void assert_rows_close(const tensors *t, size_t rows, double most, const char *what)
+{
+    for (size_t o = 0; o < t->outs; o++) {
+        const size_t width = t->out_count[o] / rows;
+        for (size_t i = 0; i < rows; i++) {
+            double worst = worst_error(t->out[o] + i * width, t->want[o] + i * width, width);
+            if (!(worst <= most))
+                print_error("%s: output %zu, row %zu: error %g, at most %g wanted\n", what, o, i, worst, most);
+            assert_true(worst <= most);
+        }
+    }
+}
+
+/* Rows that two halves cannot hold: not finite, of wide range, tiny, huge; and weights likewise. */
+static void wide_rows_keep_their_digits(void **state)
+{
+    (void)state;
+    static const char text[] = "input x f32[B, 256]\nparam w f32[320, 256]\na = linear(x, w)\nreturn a\n";
+    const int64_t rows = 300;
+    rig r = rig_begin(1, text, "device=cuda");
+    for (int weights = 0; weights < 3; weights++) {
+        float *w = malloc(320 * 256 * sizeof *w);
+        assert_non_null(w);
+        lf_draw_uniform(4, "w", -0.1f, 0.1f, 320 * 256, w);
+        if (weights == 1)
+            for (int i = 0; i < 256; i++) /* nothing for the large elements of row 9, below */
+                w[5 * 256 + i] *= i % 2 ? 1e-18f : 0.0f;
+        if (weights == 2)
+            w[77 * 256 + 3] = INFINITY, w[78 * 256 + 3] = NAN;
+        OK_PROGRAM(r.program, lf_program_set_param(r.program, "w", w, 320 * 256));
+        OK_PROGRAM(r.program, lf_program_prepare(r.program));
+        tensors t = tensors_begin(r.model, &rows);
+        float *x = t.in[0];
+        x[3 * 256 + 7] = INFINITY;
+        x[4 * 256 + 8] = NAN;
+        x[5 * 256 + 9] = -INFINITY;
+        for (int i = 0; i < 256; i++) {
+            x[9 * 256 + i] *= i % 2 ? 1e-30f : 1e4f;
+            x[10 * 256 + i] *= 1e-37f;
+            x[11 * 256 + i] *= 1e30f;
+            x[12 * 256 + i] = 0.0f;
+        }
+        tensors_eval(&t, r.model, r.program);
+        tensors_run(&t, r.call);
+        assert_rows_close(&t, (size_t)rows, 1e-5, "wide rows");
+        tensors_end(&t);
+        free(w);
+    }
+    rig_end(&r);
+}
+
+static void guarded_rows_are_redone(void **state)
+{
+    (void)state;
+    static const char text[] = "input x f32[B, 512]\nparam w f32[400, 512]\nparam b f32[400]\na = linear(x, w, b)\nc = mean(a, dim=1, keepdim=true)\nd = gelu(c)\n"
+                               "e = add(d, x)\nreturn e\n";
+    const int64_t rows = 200;
+    rig r = rig_begin(1, text, "device=cuda");
+    tensors t = tensors_begin(r.model, &rows), clean = tensors_begin(r.model, &rows);
+    tensors_run(&clean, r.call);
+    assert_int_equal(lf_call_rows_redone(r.call), 0);
+    t.in[0][7 * 512 + 3] = INFINITY;
+    t.in[0][150 * 512 + 5] = NAN;
+    for (int twice = 0; twice < 2; twice++) {
+        tensors_eval(&t, r.model, r.program);
+        tensors_run(&t, r.call);
+        assert_close(&t, tolerance(512), "guarded rows");
+        assert_int_equal(lf_call_rows_redone(r.call), 2);
+        for (size_t i = 0; i < (size_t)rows; i++)
+            if (i != 7 && i != 150)
+                assert_memory_equal(t.out[0] + i * 512, clean.out[0] + i * 512, 512 * sizeof(float));
+    }
+    tensors_run(&clean, r.call); /* flags are clean again */
+    assert_int_equal(lf_call_rows_redone(r.call), 0);
+    tensors_end(&t);
+    tensors_end(&clean);
+    rig_end(&r);
+}
+
+static void other_precisions_are_as_good_as_their_digits(void **state)
+{
+    (void)state;
+    static const struct { const char *words; double most; } mode[] = {{"device=cuda", 2e-6}, {"device=cuda precision=tf32", 2e-3}, {"device=cuda precision=fp16", 2e-3},
+                                                                      {"device=cuda precision=bf16", 2e-2}};
+    const int64_t rows = 260;
+    for (int i = 0; i < 4; i++) {
+        rig r = rig_begin(1, "input x f32[B, 900]\nparam w f32[600, 900]\na = linear(x, w)\nreturn a\n", mode[i].words);
+        tensors t = tensors_begin(r.model, &rows);
+        tensors_eval(&t, r.model, r.program);
+        tensors_run(&t, r.call);
+        assert_close(&t, mode[i].most, mode[i].words);
+        tensors_end(&t);
+        rig_end(&r);
+    }
+}
+
+/* Device memory, the default stream, nothing copied: the same bits as from host memory. */
+static void device_memory_is_taken(void **state)
+{
+    (void)state;
+    const lf_cuda_driver *driver;
+    assert_int_equal(lf_cuda_driver_find(&driver, NULL), LF_OK);
+    rig r = rig_begin(1, softmax_text, "device=cuda");
+    const int64_t rows = 70, extents[2] = {70, 500};
+    tensors t = tensors_begin(r.model, &rows), host = tensors_begin(r.model, &rows);
+    tensors_run(&host, r.call);
+    void *context;
+    int device;
+    lf_cuda_ptr in, out;
+    assert_int_equal(driver->device_get(&device, 0), 0);
+    assert_int_equal(driver->primary_retain(&context, device), 0);
+    assert_int_equal(driver->context_push(context), 0);
+    assert_int_equal(driver->alloc(&in, t.in_count[0] * 4), 0);
+    assert_int_equal(driver->alloc(&out, t.out_count[0] * 4), 0);
+    assert_int_equal(driver->to_device(in, t.in[0], t.in_count[0] * 4, NULL), 0);
+    OK_CALL(r.call, lf_call_use_stream(r.call, NULL));
+    OK_CALL(r.call, lf_call_set_input(r.call, 0, 2, extents, (const float *)(uintptr_t)in));
+    OK_CALL(r.call, lf_call_set_output(r.call, 0, (float *)(uintptr_t)out));
+    OK_CALL(r.call, lf_call_run(r.call));
+    assert_int_equal(driver->to_host(t.out[0], out, t.out_count[0] * 4, NULL), 0);
+    assert_int_equal(driver->stream_wait(NULL), 0);
+    assert_same_bits(&t, &host, "device memory");
+    driver->free(in);
+    driver->free(out);
+    driver->context_pop(&context);
+    driver->primary_release(device);
+    tensors_end(&t);
+    tensors_end(&host);
+    rig_end(&r);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(whole_numbers_are_exact),     cmocka_unit_test(bits_are_the_same),       cmocka_unit_test(wide_rows_keep_their_digits),
+        cmocka_unit_test(guarded_rows_are_redone),     cmocka_unit_test(other_precisions_are_as_good_as_their_digits),
+        cmocka_unit_test(device_memory_is_taken),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
