@@ -151,7 +151,7 @@ static bool begin_group(lf_emitter *e, int32_t index)
         e->x_scale = whole_area(e, false, lf_extent_of(1), 1);
     }
     for (int32_t k = 0; k < g->kepts; k++)
-        e->kept[k] = g->kept[k].spare_output >= 0 ? -1 : whole_area(e, g->kept[k].one_row, g->kept[k].width, 1);
+        e->kept[k] = g->kept[k].in_output >= 0 ? -1 : whole_area(e, g->kept[k].one_row, g->kept[k].width, 1);
     for (int32_t i = 0; i < g->stats; i++)
         place_stat(e, i);
     return true;
