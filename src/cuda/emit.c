@@ -71,6 +71,11 @@ static void find_ranges(lf_emitter *e)
     }
 }
 
+bool lf_may_run_again(const lf_emitter *e)
+{
+    return !e->target.wgmma;
+}
+
 int32_t lf_range_of(const lf_emitter *e, int32_t phase)
 {
     int32_t r = 0;
