@@ -71,6 +71,11 @@ static void find_ranges(lf_emitter *e)
     }
 }
 
+bool lf_may_run_again(const lf_emitter *e)
+{
+    return !e->target.wgmma;
+}
+
 int32_t lf_range_of(const lf_emitter *e, int32_t phase)
 {
     int32_t r = 0;
@@ -151,7 +156,7 @@ static bool begin_group(lf_emitter *e, int32_t index)
         e->x_scale = whole_area(e, false, lf_extent_of(1), 1);
     }
     for (int32_t k = 0; k < g->kepts; k++)
-        e->kept[k] = g->kept[k].spare_output >= 0 ? -1 : whole_area(e, g->kept[k].one_row, g->kept[k].width, 1);
+        e->kept[k] = g->kept[k].in_output >= 0 ? -1 : whole_area(e, g->kept[k].one_row, g->kept[k].width, 1);
     for (int32_t i = 0; i < g->stats; i++)
         place_stat(e, i);
     return true;

@@ -130,7 +130,7 @@ static int32_t output_of(const lf_emitter *e, const lf_access *a)
 {
     switch (a->place) {
     case LF_VALUE: return e->plan->storage[a->index] == LF_IN_OUTPUT ? e->plan->where[a->index] : -1;
-    case LF_KEPT: return e->kept[a->index] < 0 ? e->g->kept[a->index].spare_output : -1;
+    case LF_KEPT: return e->kept[a->index] < 0 ? e->g->kept[a->index].in_output : -1;
     case LF_OUTPUT: return a->index;
     case LF_STAT: return -1;
     }
@@ -250,7 +250,7 @@ void lf_emit_store(lf_emitter *e, const lf_store *store, int indent)
     lf_emit_indent(e, indent);
     if (!together)
         lf_str_addf(&e->s, "EACH { const float one[1] = {v%d[w]}; ", (int)store->step);
-    if (output >= 0) {
+    if (output >= 0 && lf_may_run_again(e)) {
         lf_str_addf(&e->s, "store_out(a.redo, a.out[%d], 0", (int)output);
         emit_sides(e, a, col);
         lf_str_addf(&e->s, ", a.out_each[%d]", (int)output);

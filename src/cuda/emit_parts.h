@@ -83,6 +83,9 @@ void lf_emit_tensor_texts(lf_emitter *e);
 
 /* ---- emit.c ---- */
 
+/* Rows are done again by programs for the ordinary units: others need not ask which are wanted. */
+bool lf_may_run_again(const lf_emitter *e);
+
 
 bool lf_is_fed(const lf_emitter *e, int32_t stat, int32_t phase); /* a ROW statistic that the phase's steps feed */
 int32_t lf_range_of(const lf_emitter *e, int32_t phase);

@@ -150,6 +150,7 @@ void lf_emit_rows(lf_emitter *e, int32_t range)
 {
     const lf_range *r = &e->range[range];
     const int threads = threads_a_row(e, r);
+    const bool again = lf_may_run_again(e);
     const lf_extent rows = e->g->phase[r->first].one_row ? lf_extent_of(1) : e->g->rows;
     char name[32];
     snprintf(name, sizeof name, "g%d_rows%d", (int)e->group, (int)r->first);
@@ -162,12 +163,11 @@ void lf_emit_rows(lf_emitter *e, int32_t range)
     for (int32_t p = r->first; p < r->end; p++)
         emit_phase(e, p);
     lf_str_addf(&e->s, "}\n\nextern \"C\" __global__ void __launch_bounds__(%d) %s(const Args a)\n{\n    enum { T = %d, ROWS = %d };\n"
-                       "    if (nothing_wanted(a.redo))\n        return;\n    const i64 rows = ",
-                LF_CUDA_THREADS, name, threads, LF_CUDA_THREADS / threads);
+                       "%s    const i64 rows = ",
+                LF_CUDA_THREADS, name, threads, LF_CUDA_THREADS / threads, again ? "    if (nothing_wanted(a.redo))\n        return;\n" : "");
     lf_emit_extent(e, rows);
-    lf_str_addf(&e->s, ";\n    for (i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T; row < rows; row += (i64)gridDim.x * ROWS)\n"
-                       "        if (!left_out(a.redo, row, rows))\n            %s_row(a, row, rows, threadIdx.x %% T);\n    end_redo(a.redo);\n}\n\n",
-                name);
+    lf_str_addf(&e->s, ";\n    for (i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T; row < rows; row += (i64)gridDim.x * ROWS)\n%s%s_row(a, row, rows, threadIdx.x %% T);\n%s}\n\n",
+                again ? "        if (!left_out(a.redo, row, rows))\n            " : "        ", name, again ? "    end_redo(a.redo);\n" : "");
     lf_cuda_launch *launch = lf_emit_launch(e, name, LF_CUDA_ROWS, rows, e->g->phase[r->first].width);
     if (launch)
         launch->rows_a_block = LF_CUDA_THREADS / threads;

@@ -95,8 +95,7 @@ typedef struct lf_kept {
     lf_node node;
     bool one_row;
     lf_extent width;
-    int32_t spare_output; /* an output whose memory may hold it until that output is written, -1 when there is none */
-    int32_t in_output; /* the same where the grid goes phase by phase, -1 otherwise: there it must lie somewhere whole */
+    int32_t in_output; /* an output whose memory may hold it until that output is written, -1 when there is none */
 } lf_kept;
 
 enum { LF_NARROW = 8 }; /* columns up to which a product is narrow */

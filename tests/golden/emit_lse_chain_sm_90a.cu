@@ -75,7 +75,7 @@ __device__ __forceinline__ void g0_rows1_row(const Args &a, const i64 row, const
         float v3[W]; EACH v3[w] = op_leaky_relu(v2[w], 9.99999975e-05f); // d
         float v4[W]; EACH v4[w] = op_gelu(v3[w], 0.0f); // e
         float v5[W]; EACH v5[w] = op_gelu(v4[w], 0.0f); // f
-        EACH { const float one[1] = {v5[w]}; store_out(a.redo, a.out[0], 0 + row, a.out_each[0], one); } // f [B, 1]
+        EACH { const float one[1] = {v5[w]}; store(a.out[0] + row, one); } // f [B, 1]
     }
     row_sync<T>();
 }
@@ -83,12 +83,8 @@ __device__ __forceinline__ void g0_rows1_row(const Args &a, const i64 row, const
 extern "C" __global__ void __launch_bounds__(256) g0_rows1(const Args a)
 {
     enum { T = 32, ROWS = 8 };
-    if (nothing_wanted(a.redo))
-        return;
     const i64 rows = a.dim[0];
     for (i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T; row < rows; row += (i64)gridDim.x * ROWS)
-        if (!left_out(a.redo, row, rows))
-            g0_rows1_row(a, row, rows, threadIdx.x % T);
-    end_redo(a.redo);
+        g0_rows1_row(a, row, rows, threadIdx.x % T);
 }
 

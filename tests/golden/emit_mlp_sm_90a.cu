@@ -82,12 +82,12 @@ struct g1 {
         float v0[W]; EACH v0[w] = p[w]; // product
         float v1[W]; load<true, true>(v1, a.prepared[3] + col); // classes.bias [10]
         float v2[W]; EACH v2[w] = op_add(v0[w], v1[w], 1.0f); // c
-        store_out(a.redo, a.out[0], 0 + row * 10 + col, a.out_each[0], v2); // c
+        store(a.area[5] + row * 10 + col, v2); // c
         EACH p[w] = v2[w]; // for the maxsumexp of the row
     }
     static __device__ __forceinline__ void end(const Args &a, const i64 row, const int tile, const int tiles, const First &first, const Rest &rest)
     {
-        first.set(a.area[5] + (row * tiles + tile) * 2);
+        first.set(a.area[6] + (row * tiles + tile) * 2);
     }
 };
 
@@ -124,16 +124,16 @@ __device__ __forceinline__ void g1_rows1_row(const Args &a, const i64 row, const
     enum { T = 32 };
     // maxsumexp for d
     float stat0[2];
-    join_partials<T, maxsumexp_stat>(a.area[5] + row * ((10 + 127) / 128 * 2), (int)((10 + 127) / 128), tid).finish((double)10, stat0);
+    join_partials<T, maxsumexp_stat>(a.area[6] + row * ((10 + 127) / 128 * 2), (int)((10 + 127) / 128), tid).finish((double)10, stat0);
     // phase 1: B x 10
 #pragma unroll 2
     for (i64 col = tid * 1; col < 10; col += T * 1) {
         enum { W = 1 };
-        float v0[W]; load<false, false>(v0, a.out[0] + row * 10 + col); // c
+        float v0[W]; load<false, false>(v0, a.area[5] + row * 10 + col); // c
         float v1[W]; EACH v1[w] = stat0[0]; // maxsumexp of d
         float v2[W]; EACH v2[w] = stat0[1]; // maxsumexp of d
         float v3[W]; EACH v3[w] = op_log_softmax(v0[w], v1[w], v2[w]); // d
-        store_out(a.redo, a.out[0], 0 + row * 10 + col, a.out_each[0], v3); // d [B, 10]
+        store(a.out[0] + row * 10 + col, v3); // d [B, 10]
     }
     row_sync<T>();
 }
@@ -141,12 +141,8 @@ __device__ __forceinline__ void g1_rows1_row(const Args &a, const i64 row, const
 extern "C" __global__ void __launch_bounds__(256) g1_rows1(const Args a)
 {
     enum { T = 32, ROWS = 8 };
-    if (nothing_wanted(a.redo))
-        return;
     const i64 rows = a.dim[0];
     for (i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T; row < rows; row += (i64)gridDim.x * ROWS)
-        if (!left_out(a.redo, row, rows))
-            g1_rows1_row(a, row, rows, threadIdx.x % T);
-    end_redo(a.redo);
+        g1_rows1_row(a, row, rows, threadIdx.x % T);
 }
 

@@ -37,13 +37,9 @@ __device__ __forceinline__ void g0_rows0_row(const Args &a, const i64 row, const
 extern "C" __global__ void __launch_bounds__(256) g0_rows0(const Args a)
 {
     enum { T = 32, ROWS = 8 };
-    if (nothing_wanted(a.redo))
-        return;
     const i64 rows = (a.dim[0] * a.dim[1]);
     for (i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T; row < rows; row += (i64)gridDim.x * ROWS)
-        if (!left_out(a.redo, row, rows))
-            g0_rows0_row(a, row, rows, threadIdx.x % T);
-    end_redo(a.redo);
+        g0_rows0_row(a, row, rows, threadIdx.x % T);
 }
 
 // b [B, S, 1024] = rows of 1024 elements by linear.weight [1024, 1024] transposed
@@ -71,7 +67,7 @@ struct g0 {
         float v3[W]; EACH v3[w] = op_silu(v2[w]); // c
         float v4[W]; load<true, false>(v4, a.in[0] + row * 1024 + col); // x [B, S, 1024]
         float v5[W]; EACH v5[w] = op_add(v4[w], v3[w], 1.0f); // d
-        store_out(a.redo, a.out[0], 0 + row * 1024 + col, a.out_each[0], v5); // d [B, S, 1024]
+        store(a.out[0] + row * 1024 + col, v5); // d [B, S, 1024]
     }
     static __device__ __forceinline__ void end(const Args &a, const i64 row, const int tile, const int tiles, const First &first, const Rest &rest)
     {
