@@ -65,11 +65,16 @@ static void pack_w(int64_t n, int64_t k, const float *from, int64_t ld, bool is_
 
 /* ---- a tile ---- */
 
-/* What is far away must be asked for long before, and a little at a time: while a tile is summed, as much as its panel of w
- * holds. Into the second-level cache what comes after many tiles; into the first what comes next, where w is read
- * once and reading it is all there is to wait for. */
-typedef enum asking { ASK_NOTHING, ASK_FOR_LATER, ASK_FOR_NEXT } asking;
-enum { NEXT_FLOATS = 4096 }; /* ahead of b, where next: 16 KB are under way while memory answers, and a third of an L1 */
+/* What is far away must be asked for long before, and a little at a time, or what the tile itself reads waits behind it.
+ * Into the second-level cache what comes after many tiles, a quarter of a line a step; a whole line where tiles are few.
+ * Into the first-level cache what comes next, where w is read once and reading it is all there is to wait for. */
+typedef enum asking { ASK_NOTHING, ASK_FOR_LATER, ASK_FOR_SOON, ASK_FOR_NEXT } asking;
+enum {
+    LATER_FLOATS = LINE / 4, /* a step */
+    SOON_FLOATS = LINE,
+    FEW_TILES = 8,           /* cannot ask for all of the next panel at the slower pace */
+    NEXT_FLOATS = 4096       /* ahead of b: 16 KB are under way while memory answers, and a third of an L1 */
+};
 
 /* Adds k products to the sums of m rows, and asks for what lies at `ahead`. m and what are numbers once this is inlined. */
 static inline __attribute__((always_inline)) void run_of_tile(const int m, const asking what, int64_t k, const float *a,
@@ -80,14 +85,13 @@ static inline __attribute__((always_inline)) void run_of_tile(const int m, const
         UNROLL
         for (int v = 0; v < KERN_NV; v++)
             column[v] = *(const vec *)(b + v * KERN_LANES);
+        if (what == ASK_FOR_LATER || what == ASK_FOR_SOON)
+            __builtin_prefetch(ahead, 0, 2);
         UNROLL
-        for (int at = 0; at < KERN_NR; at += LINE) {
-            if (what == ASK_FOR_LATER)
-                __builtin_prefetch(ahead + at, 0, 2);
-            if (what == ASK_FOR_NEXT)
-                __builtin_prefetch(ahead + at, 0, 3);
-        }
-        ahead = what == ASK_NOTHING ? ahead : ahead + KERN_NR;
+        for (int at = 0; at < KERN_NR && what == ASK_FOR_NEXT; at += LINE)
+            __builtin_prefetch(ahead + at, 0, 3);
+        if (what != ASK_NOTHING)
+            ahead += what == ASK_FOR_LATER ? LATER_FLOATS : what == ASK_FOR_SOON ? SOON_FLOATS : KERN_NR;
         UNROLL
         for (int i = 0; i < m; i++) {
             UNROLL
@@ -119,6 +123,7 @@ static inline __attribute__((always_inline)) void tile(const int m, int64_t k, c
     switch (what) {
     case ASK_NOTHING: run_of_tile(m, ASK_NOTHING, k, a, b, NULL, sum); break;
     case ASK_FOR_LATER: run_of_tile(m, ASK_FOR_LATER, k, a, b, ahead, sum); break;
+    case ASK_FOR_SOON: run_of_tile(m, ASK_FOR_SOON, k, a, b, ahead, sum); break;
     case ASK_FOR_NEXT: run_of_tile(m, ASK_FOR_NEXT, k, a, b, ahead, sum); break;
     }
     UNROLL
@@ -173,27 +178,41 @@ static void pack_x(int64_t rows, int64_t k, const float *from, int64_t ld, float
     }
 }
 
-/* While the first rows meet a panel of w, the next panel is asked for; then, bit by bit, the next run of x. Where there are
- * only the first, w as it follows, run after run. */
+/* The part of what comes later that a tile asks for: first of the next panel of w, when that is done of the next run of x. */
+static const float *ask(const lf_multiply *p, const float *next_panel, int64_t floats, int64_t *of_panel, int64_t *of_x)
+{
+    const int64_t panel_floats = p->k * KERN_NR;
+    if (next_panel && *of_panel < panel_floats) {
+        *of_panel += floats;
+        return next_panel + *of_panel - floats;
+    }
+    if (!p->next_x || *of_x >= p->rows * p->k)
+        return NULL;
+    *of_x += floats;
+    return p->next_x + *of_x - floats;
+}
+
+/* A panel of w meets all rows before the next does. */
 static void multiply(const lf_multiply *p)
 {
     assert(p->k >= 1 && p->k <= LF_KBLOCK && p->n >= 1 && p->n <= LF_STRIP && p->rows >= 1);
     const int64_t panel_floats = p->k * KERN_NR;
-    int64_t asked = 0;
+    const asking pace = p->rows <= KERN_MR ? ASK_FOR_NEXT : p->rows <= FEW_TILES * KERN_MR ? ASK_FOR_SOON : ASK_FOR_LATER;
+    int64_t of_x = 0;
     float last[KERN_NR] = {0}; /* of a bias that ends inside a panel */
     for (int64_t col = 0; col < p->n; col += KERN_NR) {
-        const float *w = p->w + col * p->k;
-        const float *ahead = p->rows <= KERN_MR ? w + NEXT_FLOATS : col + KERN_NR < p->n ? w + panel_floats : p->next_w;
+        const float *w = p->w + col * p->k, *next_panel = col + KERN_NR < p->n ? w + panel_floats : p->next_w;
         const float *bias = p->bias ? p->bias + col : NULL;
+        int64_t of_panel = 0;
         if (bias && p->n - col < KERN_NR)
             bias = memcpy(last, bias, (size_t)(p->n - col) * sizeof *last);
         for (int64_t panel = 0, row = 0, end; row < p->rows; panel++, row = end) {
             end = first_of(p->rows, panel + 1);
             const target t = {p->c + row * p->ldc + col, p->ldc, p->add, bias};
-            const asking what = !ahead ? ASK_NOTHING : p->rows <= KERN_MR ? ASK_FOR_NEXT : ASK_FOR_LATER;
-            tile_of(end - row, p->k, p->x + row * p->k, w, &t, what, ahead);
-            ahead = p->next_x && asked < p->rows * p->k ? p->next_x + asked : NULL;
-            asked += panel_floats;
+            const float *ahead = w + NEXT_FLOATS;
+            if (pace != ASK_FOR_NEXT)
+                ahead = ask(p, next_panel, p->k * (pace == ASK_FOR_SOON ? SOON_FLOATS : LATER_FLOATS), &of_panel, &of_x);
+            tile_of(end - row, p->k, p->x + row * p->k, w, &t, ahead ? pace : ASK_NOTHING, ahead);
         }
     }
 }
