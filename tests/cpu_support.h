@@ -20,6 +20,7 @@
 #include "base/mem.h"
 #include "base/rng.h"
 #include "cpu/cpu.h"
+#include "sanitized.h"
 
 /* A test counts its cases; one that ran none has failed. */
 static int64_t cases;
@@ -37,21 +38,10 @@ static int some_ran(void **state)
     return cases > 0 ? 0 : -1;
 }
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define RIG_SANITIZED true
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define RIG_SANITIZED true
-#endif
-#endif
-#ifndef RIG_SANITIZED
-#define RIG_SANITIZED false
-#endif
-
 /* Sanitizers and emulators are slow: then sweeps take longer steps. */
 static inline bool rig_slow(void)
 {
-    return RIG_SANITIZED || getenv("LINFUSE_EMULATED");
+    return SANITIZED || getenv("LINFUSE_EMULATED");
 }
 
 /* Every how many models, where a test goes through a list of them. */

@@ -3,23 +3,13 @@
  * that fail at once, and a thousand programs that leave nothing behind. */
 #include "api_fixture.h"
 #include "api_models.h"
+#include "sanitized.h"
 
 #include <dirent.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <time.h>
 #include <unistd.h>
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SANITIZED 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define SANITIZED 1
-#endif
-#endif
-#ifndef SANITIZED
-#define SANITIZED 0
-#endif
 
 enum { S = 3 };
 

@@ -106,7 +106,7 @@ double lf_phase_work(const lf_group_at *g, const lf_phase_at *phase)
     return each * (double)phase->rows * (double)phase->width;
 }
 
-static double group_work(const lf_group_at *g)
+double lf_group_work(const lf_group_at *g)
 {
     double work = 0;
     for (int32_t i = 0; i < g->phases; i++)
@@ -116,7 +116,7 @@ static double group_work(const lf_group_at *g)
 
 void lf_group_schedule(lf_group_at *g, const lf_group *plan, const int64_t *dims, int threads)
 {
-    if (group_work(g) < LF_WORTH_WAKING) /* one thread will do it: nothing is cut for others */
+    if (lf_group_work(g) < LF_WORTH_WAKING) /* one thread will do it: nothing is cut for others */
         threads = 1;
     const bool gemm = g->product.present && !g->product.narrow;
     const int64_t most = gemm ? gemm_rows(has_columns(g)) : OTHER_ROWS;
@@ -190,11 +190,11 @@ static void layout_scratch(lf_group_at *g, const lf_kern *kern, lf_layout *scrat
     if (!p->present)
         return;
     g->tile = lf_layout_take(scratch, g->block_rows, p->ldc, 1);
-    g->more = lf_layout_take(scratch, lf_runs(p->k) > LF_RUNS ? g->block_rows : 0, p->ldc, 1);
     if (p->narrow) {
         g->x_row = lf_layout_take(scratch, p->x.col.form == LF_FORM_CONTIGUOUS ? 0 : p->k, 1, 1);
         return;
     }
+    g->more = lf_layout_take(scratch, lf_runs(p->k) > LF_RUNS ? g->block_rows : 0, p->ldc, 1);
     const int64_t n = lf_min64(p->n, LF_STRIP), k = lf_min64(p->k, LF_KBLOCK);
     g->x_row = lf_layout_take(scratch, lf_product_x_in_rows(p) ? 0 : g->block_rows, LF_KBLOCK, 1);
     g->w_run = lf_layout_take(scratch, kern->w_floats(n, k), 1, 1);

@@ -199,6 +199,7 @@ void lf_group_layout(lf_group_at *g, const lf_group *plan, const lf_kern *kern, 
 enum { LF_WORTH_WAKING = 1 << 16 };
 /* What a phase does, in steps on elements, very roughly. */
 double lf_phase_work(const lf_group_at *g, const lf_phase_at *phase);
+double lf_group_work(const lf_group_at *g);
 
 static inline int64_t lf_ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 static inline int64_t lf_min64(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -226,6 +227,22 @@ static inline int64_t lf_runs_floats(int64_t (*floats)(int64_t count, int64_t k)
 {
     const int64_t depth = lf_run_depth(k), rest = k % depth;
     return k / depth * floats(count, depth) + (rest > 0 ? floats(count, rest) : 0);
+}
+
+/* Where run `run` of strip `strip` of a packed w [n][k] begins. */
+static inline int64_t lf_w_run_at(const lf_kern *kern, int64_t n, int64_t k, int64_t strip, int64_t run)
+{
+    return strip * lf_runs_floats(kern->w_floats, LF_STRIP, k) +
+           run * kern->w_floats(lf_min64(LF_STRIP, n - strip * LF_STRIP), lf_run_depth(k));
+}
+
+/* Packs it. w: [n][k], or [k][n] where is_kn. */
+static inline void lf_w_run_pack(const lf_kern *kern, const float *w, int64_t n, int64_t k, bool is_kn, int64_t strip,
+                                 int64_t run, float *to)
+{
+    const int64_t col = strip * LF_STRIP, k0 = run * lf_run_depth(k);
+    kern->pack_w(lf_min64(LF_STRIP, n - col), lf_min64(lf_run_depth(k), k - k0), is_kn ? w + k0 * n + col : w + col * k + k0,
+                 is_kn ? n : k, is_kn, to);
 }
 
 /* Do the rows of x lie as rows of consecutive elements, evenly apart? */

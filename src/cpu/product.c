@@ -34,25 +34,19 @@ void lf_product_pack_x(const lf_piece *p, int64_t run, float *packed)
 static const float *packed_w(const lf_piece *p, int64_t strip, int64_t run)
 {
     const lf_product_at *product = &p->group->product;
-    const lf_kern *kern = p->run->instance->kern;
-    const int64_t n = lf_min64(LF_STRIP, product->n - strip * LF_STRIP);
-    if (n <= 0)
+    if (strip * LF_STRIP >= product->n)
         return NULL;
-    return p->run->weights->product[p->group_index] + strip * lf_runs_floats(kern->w_floats, LF_STRIP, product->k) +
-           run * kern->w_floats(n, product->depth);
+    return p->run->weights->product[p->group_index] +
+           lf_w_run_at(p->run->instance->kern, product->n, product->k, strip, run);
 }
 
 /* The same of a w that is known only now. */
 static const float *pack_w(const lf_piece *p, int64_t strip, int64_t run)
 {
     const lf_product_at *product = &p->group->product;
-    const float *w = lf_reach_base(p->run, &product->weight, p->area);
-    const int64_t col = strip * LF_STRIP, n = lf_min64(LF_STRIP, product->n - col), k0 = run * product->depth;
     float *to = p->scratch + p->group->w_run;
-    if (product->w_is_kn)
-        p->run->instance->kern->pack_w(n, depth_of(product, run), w + k0 * product->n + col, product->n, true, to);
-    else
-        p->run->instance->kern->pack_w(n, depth_of(product, run), w + col * product->k + k0, product->k, false, to);
+    lf_w_run_pack(p->run->instance->kern, lf_reach_base(p->run, &product->weight, p->area), product->n, product->k,
+                  product->w_is_kn, strip, run, to);
     return to;
 }
 

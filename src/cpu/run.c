@@ -77,10 +77,7 @@ static void run_block(void *arg, int64_t block, int slot)
 
 static void group_by_blocks(task *t)
 {
-    double work = 0;
-    for (int32_t i = 0; i < t->group->phases; i++)
-        work += lf_phase_work(t->group, &t->group->phase[i]);
-    lf_pool_run(pool_for(&t->run, work), lf_blocks(t->group, t->group->rows), run_block, t);
+    lf_pool_run(pool_for(&t->run, lf_group_work(t->group)), lf_blocks(t->group, t->group->rows), run_block, t);
 }
 
 /* ---- whole grid ---- */

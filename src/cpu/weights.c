@@ -281,16 +281,12 @@ static void pack_run(void *arg, int64_t index, int slot)
 {
     const packing *p = arg;
     (void)slot;
-    const int64_t runs = lf_runs(p->k), depth = lf_run_depth(p->k);
-    const int64_t col = index / runs * LF_STRIP, k0 = index % runs * depth;
-    const int64_t n = lf_min64(LF_STRIP, p->n - col), k = lf_min64(depth, p->k - k0);
-    float *to = p->to + index / runs * lf_runs_floats(p->kern->w_floats, LF_STRIP, p->k) +
-                index % runs * p->kern->w_floats(n, depth);
-    lf_memory_ready(to, (size_t)p->kern->w_floats(n, k) * sizeof *to);
-    if (p->is_kn)
-        p->kern->pack_w(n, k, p->from + k0 * p->n + col, p->n, true, to);
-    else
-        p->kern->pack_w(n, k, p->from + col * p->k + k0, p->k, false, to);
+    const int64_t strip = index / lf_runs(p->k), run = index % lf_runs(p->k);
+    float *to = p->to + lf_w_run_at(p->kern, p->n, p->k, strip, run);
+    lf_memory_ready(to, (size_t)p->kern->w_floats(lf_min64(LF_STRIP, p->n - strip * LF_STRIP),
+                                                  lf_min64(lf_run_depth(p->k), p->k - run * lf_run_depth(p->k))) *
+                            sizeof *to);
+    lf_w_run_pack(p->kern, p->from, p->n, p->k, p->is_kn, strip, run, to);
 }
 
 /* Floats of the packed form; fails (false) on overflow. */
