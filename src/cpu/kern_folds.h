@@ -68,17 +68,20 @@ enum { SUMS = 32, SUM_VECS = SUMS / KERN_LANES }; /* so that some additions are 
             }                                                                                                        \
     } while (0)
 
+#define HALVE(HALF)                                                                                                  \
+    if (SUM_VECS > (HALF)) {                                                                                         \
+        UNROLL                                                                                                       \
+        for (int v = 0; v < (HALF); v++)                                                                             \
+            sum[v] += sum[v + (HALF)];                                                                               \
+    }
+
 /* ((0 + 16) + (8 + 24)) + ...: a tree, so that no lane waits for all others. */
 static inline float sum_of_lanes(vec *sum)
 {
-    UNROLL
-    for (int half = SUM_VECS / 2; half > 0; half /= 2) {
-        UNROLL
-        for (int v = 0; v < half; v++)
-            sum[v] += sum[v + half];
-    }
+    HALVE(16) HALVE(8) HALVE(4) HALVE(2) HALVE(1)
     return sum_across(sum[0]);
 }
+#undef HALVE
 
 static inline void fold_sum(int64_t n, const float *xs, float *state)
 {
