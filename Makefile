@@ -58,7 +58,7 @@ test-gpu:
 
 # BENCH: options of bench/cpu.py, such as BENCH=--quick.
 bench: $(BUILD)/build.ninja .venv-bench/ready
-	@cmake --build $(BUILD) -j $(JOBS) --target linfuse linfuse_static
+	@cmake --build $(BUILD) -j $(JOBS) --target liblinfuse.so liblinfuse.a
 	@.venv-bench/bin/python bench/cpu.py $(BENCH)
 
 .venv-bench/ready: requirements-bench.txt

@@ -34,17 +34,18 @@ static inline void turn_four(const float *from, int64_t ld, int64_t width, float
  * too short for the machine to guess that another follows. */
 static void turn(int64_t m, int64_t k, const float *from, int64_t ld, int64_t width, float *to)
 {
-    const int64_t whole = k / 4 * 4;
-    int64_t row = 0;
-    for (; row + 4 <= m; row += 4)
+    const int64_t whole = m < 4 ? 0 : k / 4 * 4;
+    for (int64_t next = 0; whole > 0 && next < m; next += 4) {
+        const int64_t row = next < m - 4 ? next : m - 4; /* the last four may be among those before: cheaper than one by one */
         for (int64_t i = 0; i < whole; i += 4) {
             if (i % LINE == 0)
                 for (int64_t r = row + m; r < row + m + 4; r++)
                     __builtin_prefetch(from + r * ld + i, 0, 3);
             turn_four(from + row * ld + i, ld, width, to + i * width + row);
         }
+    }
     for (int64_t r = 0; r < m; r++)
-        for (int64_t i = r < row ? whole : 0; i < k; i++)
+        for (int64_t i = whole; i < k; i++)
             to[i * width + r] = from[r * ld + i];
 }
 
@@ -76,29 +77,44 @@ enum {
     NEXT_FLOATS = 4096       /* ahead of b: 16 KB are under way while memory answers, and a third of an L1 */
 };
 
-/* Adds k products to the sums of m rows, and asks for what lies at `ahead`. m and what are numbers once this is inlined. */
-static inline __attribute__((always_inline)) void run_of_tile(const int m, const asking what, int64_t k, const float *a,
-                                                              const float *b, const float *ahead, vec (*sum)[KERN_NV])
+enum { STEPS = 4 }; /* at a time, so that counting them costs little; LATER_FLOATS of each are a line */
+
+/* Adds `steps` products to the sums of m rows, and asks for what lies at `ahead`. All but pointers are numbers once this
+ * is inlined. */
+static inline __attribute__((always_inline)) void steps_of_tile(const int m, const int steps, const asking what, const float *a,
+                                                                const float *b, const float *ahead, vec (*sum)[KERN_NV])
 {
-    for (; k > 0; k--, a += m, b += KERN_NR) {
+    if (what == ASK_FOR_LATER)
+        __builtin_prefetch(ahead, 0, 2);
+    UNROLL
+    for (int step = 0; step < steps; step++, a += m, b += KERN_NR) {
         vec column[KERN_NV];
         UNROLL
         for (int v = 0; v < KERN_NV; v++)
             column[v] = *(const vec *)(b + v * KERN_LANES);
-        if (what == ASK_FOR_LATER || what == ASK_FOR_SOON)
-            __builtin_prefetch(ahead, 0, 2);
+        if (what == ASK_FOR_SOON)
+            __builtin_prefetch(ahead + step * SOON_FLOATS, 0, 2);
         UNROLL
         for (int at = 0; at < KERN_NR && what == ASK_FOR_NEXT; at += LINE)
-            __builtin_prefetch(ahead + at, 0, 3);
-        if (what != ASK_NOTHING)
-            ahead += what == ASK_FOR_LATER ? LATER_FLOATS : what == ASK_FOR_SOON ? SOON_FLOATS : KERN_NR;
+            __builtin_prefetch(ahead + step * KERN_NR + at, 0, 3);
         UNROLL
         for (int i = 0; i < m; i++) {
             UNROLL
             for (int v = 0; v < KERN_NV; v++)
-                sum[i][v] = mul_add(wide(a[i]), column[v], sum[i][v]);
+                add_product(a + i, column[v], sum[i][v]);
         }
     }
+}
+
+/* The same for k of them. */
+static inline __attribute__((always_inline)) void run_of_tile(const int m, const asking what, int64_t k, const float *a,
+                                                              const float *b, const float *ahead, vec (*sum)[KERN_NV])
+{
+    const int each = what == ASK_FOR_LATER ? LATER_FLOATS : what == ASK_FOR_SOON ? SOON_FLOATS : KERN_NR;
+    for (; k >= STEPS; k -= STEPS, a += STEPS * m, b += STEPS * KERN_NR, ahead += STEPS * each)
+        steps_of_tile(m, STEPS, what, a, b, ahead, sum);
+    for (; k > 0; k--, a += m, b += KERN_NR)
+        steps_of_tile(m, 1, ASK_NOTHING, a, b, NULL, sum);
 }
 
 /* Where a tile goes, and what is added to it on the way. */
