@@ -215,7 +215,7 @@ static lf_status group_numbers(building *b, int32_t index)
         return LF_OK;
 
     lf_layout area = {0}, scratch = {0};
-    lf_group_schedule(g, plan, b->dims, b->instance->threads);
+    lf_group_schedule(g, plan, b->instance->kern->mr, b->dims, b->instance->threads);
     lf_group_layout(g, plan, kern, b->dims, in_area, &area, &scratch);
     b->overflow = area.overflow || scratch.overflow;
     b->area.floats = area.floats > b->area.floats ? area.floats : b->area.floats;

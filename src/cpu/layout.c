@@ -13,6 +13,9 @@ enum {
     GEMM_ROWS = 256,
     COLUMN_ROWS = 128,
     OTHER_ROWS = 256,
+    /* Where w is near, in tiles. */
+    BLOCK_TILES = 9,
+    SMALL_TILES = 3,
     /* What the rows of a block may carry along. A product makes so much of each row that the last-level cache will
      * do; otherwise rows should stay in the second level between phases. */
     GEMM_BYTES = 8 << 20,
@@ -85,18 +88,42 @@ static int64_t best_block(int64_t rows, int64_t most, int threads, int64_t fixed
     return best;
 }
 
-/* A tile and a run of packed x together should take no more than a third of the second-level cache: w passes through it,
- * and what else the machine does. */
-static int64_t gemm_rows(bool columns)
+static int64_t second_level_cache(void)
 {
-    enum { ROW_BYTES = (LF_STRIP + LF_KBLOCK) * sizeof(float), USUAL_CACHE = 1 << 20 };
-    if (columns)
-        return COLUMN_ROWS;
+    enum { USUAL = 1 << 20 };
     long cache = 0;
 #ifdef _SC_LEVEL2_CACHE_SIZE /* not everywhere */
     cache = sysconf(_SC_LEVEL2_CACHE_SIZE);
 #endif
-    return lf_min64(GEMM_ROWS, (cache > 0 ? cache : USUAL_CACHE) / 3 / ROW_BYTES);
+    return cache > 0 ? cache : USUAL;
+}
+
+/* A tile and a run of packed x together should take no more than a third of the second-level cache: w passes through it,
+ * and what else the machine does. */
+static int64_t gemm_rows(bool columns)
+{
+    enum { ROW_BYTES = (LF_STRIP + LF_KBLOCK) * sizeof(float) };
+    return columns ? COLUMN_ROWS : lf_min64(GEMM_ROWS, second_level_cache() / 3 / ROW_BYTES);
+}
+
+/* w is small enough to be met again soon: to read it once more, for fewer rows at a time, costs little. */
+static bool w_is_near(const lf_product_at *p)
+{
+    return (double)p->n * (double)p->k * sizeof(float) <= 2.0 * (double)second_level_cache();
+}
+
+/* Cores are never equally fast for long. So blocks of some tiles, then, when each thread has about one left to do, of few: who is
+ * ahead takes more of them. False where there are too few rows for that, or no room for a block. */
+static bool cut_for_balance(lf_group_at *g, int64_t limit, int mr, int threads)
+{
+    const int64_t block = BLOCK_TILES * mr, small = SMALL_TILES * mr;
+    const int64_t whole = (g->rows - threads * block) / block, rest = g->rows - whole * block;
+    if (threads == 1 || whole < threads || block > limit)
+        return false;
+    g->block_rows = block;
+    g->whole_blocks = whole;
+    g->small_rows = lf_ceil_div(rest, rest / small / threads * threads); /* as many for each thread */
+    return true;
 }
 
 double lf_phase_work(const lf_group_at *g, const lf_phase_at *phase)
@@ -114,7 +141,7 @@ double lf_group_work(const lf_group_at *g)
     return work;
 }
 
-void lf_group_schedule(lf_group_at *g, const lf_group *plan, const int64_t *dims, int threads)
+void lf_group_schedule(lf_group_at *g, const lf_group *plan, int mr, const int64_t *dims, int threads)
 {
     if (lf_group_work(g) < LF_WORTH_WAKING) /* one thread will do it: nothing is cut for others */
         threads = 1;
@@ -123,6 +150,7 @@ void lf_group_schedule(lf_group_at *g, const lf_group *plan, const int64_t *dims
     const int64_t rows_a_thread = gemm ? GEMM_ROWS_A_THREAD : OTHER_ROWS_A_THREAD;
     g->whole_grid = plan->schedule == LF_BY_PHASE || has_columns(g) || has_one_row(g, plan) ||
                     (threads > 1 && g->rows / threads < rows_a_thread);
+    g->whole_blocks = 0;
     if (g->whole_grid) {
         g->block_rows = most;
         int64_t strips = 1;
@@ -131,12 +159,15 @@ void lf_group_schedule(lf_group_at *g, const lf_group *plan, const int64_t *dims
         while (!has_columns(g) && g->block_rows > 1 &&
                lf_ceil_div(g->rows, g->block_rows) * strips < 2 * (int64_t)threads)
             g->block_rows = g->block_rows / 2;
+        g->small_rows = g->block_rows;
         g->share_x = gemm && lf_blocks(g, g->rows) < 4 * (int64_t)threads;
         return;
     }
     const double fit = (gemm ? GEMM_BYTES : OTHER_BYTES) / (sizeof(float) * (floats_a_row(g, plan, gemm, dims) + 1.0));
     int64_t limit = fit < (double)most ? lf_max64((int64_t)fit, 1) : most;
-    g->block_rows = best_block(g->rows, limit, threads, gemm ? 8 : 1);
+    if (gemm && w_is_near(&g->product) && cut_for_balance(g, limit, mr, threads))
+        return;
+    g->block_rows = g->small_rows = best_block(g->rows, limit, threads, gemm ? 8 : 1);
 }
 
 /* Floats a block of x takes when packed. */

@@ -140,7 +140,8 @@ typedef struct lf_product_at {
 typedef struct lf_group_at {
     int64_t rows;
     bool whole_grid;
-    int64_t block_rows;      /* but for the last block */
+    int64_t block_rows;      /* of the first whole_blocks blocks; those after have small_rows, but for the last */
+    int64_t whole_blocks, small_rows;
     lf_product_at product;
     lf_phase_at *phase;
     lf_stat_at *stat;
@@ -189,9 +190,9 @@ typedef struct lf_layout {
 size_t lf_layout_take(lf_layout *l, int64_t a, int64_t b, int64_t c);
 
 /* Decides how the group runs, its blocks, and lays out its area and scratch; needs its phases, product and
- * statistics as numbers. area, scratch: what the group needs of either. in_area: one per kept value, its offset in
+ * statistics as numbers. mr: rows of a tile. area, scratch: what the group needs of either. in_area: one per kept value, its offset in
  * the area (those in outputs have none). */
-void lf_group_schedule(lf_group_at *g, const lf_group *plan, const int64_t *dims, int threads);
+void lf_group_schedule(lf_group_at *g, const lf_group *plan, int mr, const int64_t *dims, int threads);
 void lf_group_layout(lf_group_at *g, const lf_group *plan, const lf_kern *kern, const int64_t *dims, size_t *in_area,
                      lf_layout *area, lf_layout *scratch);
 
@@ -206,8 +207,23 @@ static inline int64_t lf_min64(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t lf_max64(int64_t a, int64_t b) { return a > b ? a : b; }
 static inline int64_t lf_round_up(int64_t a, int64_t b) { return lf_ceil_div(a, b) * b; }
 
-/* Blocks of rows of a phase. */
-static inline int64_t lf_blocks(const lf_group_at *g, int64_t rows) { return lf_ceil_div(rows, g->block_rows); }
+/* Blocks of rows of a phase, and where one begins. */
+static inline int64_t lf_blocks(const lf_group_at *g, int64_t rows)
+{
+    const int64_t whole = g->whole_blocks * g->block_rows;
+    return rows <= whole ? lf_ceil_div(rows, g->block_rows) : g->whole_blocks + lf_ceil_div(rows - whole, g->small_rows);
+}
+
+static inline int64_t lf_block_row(const lf_group_at *g, int64_t block)
+{
+    const int64_t small = lf_max64(block - g->whole_blocks, 0);
+    return (block - small) * g->block_rows + small * g->small_rows;
+}
+
+static inline int64_t lf_block_rows(const lf_group_at *g, int64_t block, int64_t rows)
+{
+    return lf_min64(block < g->whole_blocks ? g->block_rows : g->small_rows, rows - lf_block_row(g, block));
+}
 
 /* Elements of K in a run: as many in each as can be, because a short sum beside a long one gains less accuracy than the
  * long one costs. The last run has what is left. */

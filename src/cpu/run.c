@@ -59,8 +59,8 @@ static void run_block(void *arg, int64_t block, int slot)
                   .scratch = scratch_of(&t->run, slot),
                   .block = block};
     p.area = p.scratch + g->block_area;
-    p.row = p.area_row = block * g->block_rows;
-    p.rows = lf_min64(g->block_rows, g->rows - p.row);
+    p.row = p.area_row = lf_block_row(g, block);
+    p.rows = lf_block_rows(g, block, g->rows);
     for (int32_t i = 0; i < g->phases; i++) {
         const lf_phase_at *phase = p.phase = &g->phase[i];
         float *packed = has_packed_x(g, phase) ? p.scratch + g->packed_x : NULL;
@@ -90,9 +90,9 @@ static lf_piece piece_of(const task *t, int64_t block, int slot)
                   .phase = t->phase,
                   .area = t->area,
                   .block = block,
-                  .row = block * t->group->block_rows,
+                  .row = lf_block_row(t->group, block),
                   .scratch = scratch_of(&t->run, slot)};
-    p.rows = lf_min64(t->group->block_rows, t->phase->rows - p.row);
+    p.rows = lf_block_rows(t->group, block, t->phase->rows);
     return p;
 }
 
