@@ -251,11 +251,11 @@ static void many_threads_on_few_cores(void **state)
 {
     (void)state;
     static const int threads[] = {2, 7, 64};
-    static const int64_t batches[] = {1, 5, 131};
+    static const int64_t batches[] = {1, 5, 131, 1031}; /* the last: large blocks, then small ones */
     for (int m = 0; m < SPREAD + WIDE; m++) {
         const spread_model *model = m < WIDE ? &wide[m] : &spread[m - WIDE];
-        for (int b = 0; b < 3; b++) {
-            if (SANITIZED && (m + b) % 3 != 0)
+        for (size_t b = 0; b < sizeof batches / sizeof *batches; b++) {
+            if (SANITIZED && ((size_t)m + b) % 3 != 0)
                 continue;
             tensors want = outputs_of(context_of(1), model->text, batches[b]);
             for (int t = 0; t < 3; t++) {
