@@ -74,95 +74,111 @@ enum {
     LATER_FLOATS = LINE / 4, /* a step */
     SOON_FLOATS = LINE,
     FEW_TILES = 8,           /* cannot ask for all of the next panel at the slower pace */
-    NEXT_FLOATS = 4096       /* ahead of b: 16 KB are under way while memory answers, and a third of an L1 */
+    NEXT_FLOATS = 4096,      /* ahead of b: 16 KB are under way while memory answers, and a third of an L1 */
+    STEPS = 4,               /* at a time, so that counting them costs little; LATER_FLOATS of each are a line */
+    MOST_PANELS = 4
 };
 
-enum { STEPS = 4 }; /* at a time, so that counting them costs little; LATER_FLOATS of each are a line */
+/* Panels of w that a tile of so few rows has registers for. A machine reads several places at once faster than one: four a
+ * quarter faster, for which it then needs not be asked. */
+#define PANELS(rows) ((rows) * 4 <= KERN_MR ? 4 : (rows) * 2 <= KERN_MR ? 2 : 1)
 
-/* Adds `steps` products to the sums of m rows, and asks for what lies at `ahead`. All but pointers are numbers once this
- * is inlined. */
-static inline __attribute__((always_inline)) void steps_of_tile(const int m, const int steps, const asking what, const float *a,
-                                                                const float *b, const float *ahead, vec (*sum)[KERN_NV])
+/* What a tile is made of, but for a and b, and what it asks for. */
+typedef struct tile_at {
+    float *c;          /* [m][ldc] */
+    int64_t ldc;
+    bool add;          /* what c holds */
+    const float *bias; /* [panels * KERN_NR], then; or NULL */
+    int64_t apart;     /* floats from one panel of b to the next */
+    asking what;
+    const float *ahead;
+} tile_at;
+
+/* Adds `steps` products to the sums of m rows with the columns of some panels, [m][panels][KERN_NV], and asks for what lies at
+ * `ahead`. All but pointers and apart are numbers once this is inlined. */
+static inline __attribute__((always_inline)) void steps_of_tile(const int m, const int panels, const int steps, const asking what,
+                                                                const float *a, const float *b, int64_t apart,
+                                                                const float *ahead, vec *sum)
 {
     if (what == ASK_FOR_LATER)
         __builtin_prefetch(ahead, 0, 2);
     UNROLL
     for (int step = 0; step < steps; step++, a += m, b += KERN_NR) {
-        vec column[KERN_NV];
-        UNROLL
-        for (int v = 0; v < KERN_NV; v++)
-            column[v] = *(const vec *)(b + v * KERN_LANES);
         if (what == ASK_FOR_SOON)
             __builtin_prefetch(ahead + step * SOON_FLOATS, 0, 2);
         UNROLL
-        for (int at = 0; at < KERN_NR && what == ASK_FOR_NEXT; at += LINE)
-            __builtin_prefetch(ahead + step * KERN_NR + at, 0, 3);
-        UNROLL
-        for (int i = 0; i < m; i++) {
+        for (int panel = 0; panel < panels; panel++) {
+            vec column[KERN_NV];
             UNROLL
             for (int v = 0; v < KERN_NV; v++)
-                add_product(a + i, column[v], sum[i][v]);
+                column[v] = *(const vec *)(b + panel * apart + v * KERN_LANES);
+            UNROLL
+            for (int at = 0; at < KERN_NR && what == ASK_FOR_NEXT; at += LINE)
+                __builtin_prefetch(ahead + panel * apart + step * KERN_NR + at, 0, 3);
+            UNROLL
+            for (int i = 0; i < m; i++) {
+                UNROLL
+                for (int v = 0; v < KERN_NV; v++)
+                    add_product(a + i, column[v], sum[(i * panels + panel) * KERN_NV + v]);
+            }
         }
     }
 }
 
 /* The same for k of them. */
-static inline __attribute__((always_inline)) void run_of_tile(const int m, const asking what, int64_t k, const float *a,
-                                                              const float *b, const float *ahead, vec (*sum)[KERN_NV])
+static inline __attribute__((always_inline)) void run_of_tile(const int m, const int panels, const asking what, int64_t k,
+                                                              const float *a, const float *b, const tile_at *t, vec *sum)
 {
     const int each = what == ASK_FOR_LATER ? LATER_FLOATS : what == ASK_FOR_SOON ? SOON_FLOATS : KERN_NR;
+    const int64_t apart = t->apart;
+    const float *ahead = t->ahead;
     for (; k >= STEPS; k -= STEPS, a += STEPS * m, b += STEPS * KERN_NR, ahead += STEPS * each)
-        steps_of_tile(m, STEPS, what, a, b, ahead, sum);
+        steps_of_tile(m, panels, STEPS, what, a, b, apart, ahead, sum);
     for (; k > 0; k--, a += m, b += KERN_NR)
-        steps_of_tile(m, 1, ASK_NOTHING, a, b, NULL, sum);
+        steps_of_tile(m, panels, 1, ASK_NOTHING, a, b, apart, NULL, sum);
 }
 
-/* Where a tile goes, and what is added to it on the way. */
-typedef struct target {
-    float *c;          /* [m][ldc] */
-    int64_t ldc;
-    bool add;          /* what c holds */
-    const float *bias; /* [KERN_NR], then; or NULL */
-} target;
-
-/* a: [k][m], b: [k][KERN_NR]. */
-static inline __attribute__((always_inline)) void tile(const int m, int64_t k, const float *a, const float *b,
-                                                       const target *t, asking what, const float *ahead)
+/* a: [k][m], b: [panels][k][KERN_NR]. */
+static inline __attribute__((always_inline)) void tile(const int m, const int panels, int64_t k, const float *a, const float *b,
+                                                       const tile_at *t)
 {
-    vec sum[KERN_MR][KERN_NV];
+    vec sum[KERN_MR * KERN_NV];
+    UNROLL
+    for (int i = 0; i < m * panels * KERN_NV; i++)
+        sum[i] = (vec){0};
+    if (panels > 1) /* these ask for what comes next, or for nothing */
+        run_of_tile(m, panels, panels < MOST_PANELS ? ASK_FOR_NEXT : ASK_NOTHING, k, a, b, t, sum);
+    else
+        switch (t->what) {
+        case ASK_NOTHING: run_of_tile(m, 1, ASK_NOTHING, k, a, b, t, sum); break;
+        case ASK_FOR_LATER: run_of_tile(m, 1, ASK_FOR_LATER, k, a, b, t, sum); break;
+        case ASK_FOR_SOON: run_of_tile(m, 1, ASK_FOR_SOON, k, a, b, t, sum); break;
+        case ASK_FOR_NEXT: run_of_tile(m, 1, ASK_FOR_NEXT, k, a, b, t, sum); break;
+        }
     UNROLL
     for (int i = 0; i < m; i++) {
         UNROLL
-        for (int v = 0; v < KERN_NV; v++)
-            sum[i][v] = (vec){0};
-    }
-    switch (what) {
-    case ASK_NOTHING: run_of_tile(m, ASK_NOTHING, k, a, b, NULL, sum); break;
-    case ASK_FOR_LATER: run_of_tile(m, ASK_FOR_LATER, k, a, b, ahead, sum); break;
-    case ASK_FOR_SOON: run_of_tile(m, ASK_FOR_SOON, k, a, b, ahead, sum); break;
-    case ASK_FOR_NEXT: run_of_tile(m, ASK_FOR_NEXT, k, a, b, ahead, sum); break;
-    }
-    UNROLL
-    for (int i = 0; i < m; i++) {
-        UNROLL
-        for (int v = 0; v < KERN_NV; v++) {
+        for (int v = 0; v < panels * KERN_NV; v++) {
+            vec *at = sum + i * panels * KERN_NV + v;
             if (t->add)
-                sum[i][v] += load(t->c + i * t->ldc + v * KERN_LANES);
+                *at += load(t->c + i * t->ldc + v * KERN_LANES);
             if (t->bias)
-                sum[i][v] += load(t->bias + v * KERN_LANES);
-            store(t->c + i * t->ldc + v * KERN_LANES, sum[i][v]);
+                *at += load(t->bias + v * KERN_LANES);
+            store(t->c + i * t->ldc + v * KERN_LANES, *at);
         }
     }
 }
 
-static void tile_of(int64_t m, int64_t k, const float *a, const float *b, const target *t, asking what,
-                    const float *ahead)
+/* panels: 1 or PANELS(m) */
+static void tile_of(int64_t m, int64_t panels, int64_t k, const float *a, const float *b, const tile_at *t)
 {
     switch (m) {
 #define TILE(rows)                                                                                                   \
     case rows:                                                                                                       \
-        if (rows <= KERN_MR)                                                                                         \
-            tile(rows, k, a, b, t, what, ahead);                                                                     \
+        if (rows <= KERN_MR && panels == 1)                                                                          \
+            tile(rows, 1, k, a, b, t);                                                                               \
+        else if (rows <= KERN_MR)                                                                                    \
+            tile(rows, PANELS(rows), k, a, b, t);                                                                    \
         return;
         TILE(1) TILE(2) TILE(3) TILE(4) TILE(5) TILE(6) TILE(7) TILE(8)
         TILE(9) TILE(10) TILE(11) TILE(12) TILE(13) TILE(14) TILE(15) TILE(16)
@@ -194,6 +210,14 @@ static void pack_x(int64_t rows, int64_t k, const float *from, int64_t ld, float
     }
 }
 
+/* The bias of the columns from col on; where they end inside a panel, in `last`: [KERN_NR], 0 from there on. NULL: none. */
+static const float *bias_at(const lf_multiply *p, int64_t col, float *last)
+{
+    if (!p->bias || p->n - col >= KERN_NR)
+        return p->bias ? p->bias + col : NULL;
+    return memcpy(last, p->bias + col, (size_t)(p->n - col) * sizeof *last);
+}
+
 /* The part of what comes later that a tile asks for: first of the next panel of w, when that is done of the next run of x. */
 static const float *ask(const lf_multiply *p, const float *next_panel, int64_t floats, int64_t *of_panel, int64_t *of_x)
 {
@@ -208,27 +232,40 @@ static const float *ask(const lf_multiply *p, const float *next_panel, int64_t f
     return p->next_x + *of_x - floats;
 }
 
+/* Rows of one tile: w is read once, and that is what takes the time. */
+static void multiply_few(const lf_multiply *p)
+{
+    const int64_t panel_floats = p->k * KERN_NR;
+    float last[KERN_NR] = {0};
+    for (int64_t col = 0, panels; col < p->n; col += panels * KERN_NR) {
+        panels = col + PANELS(p->rows) * KERN_NR <= p->n ? PANELS(p->rows) : 1;
+        const float *w = p->w + col * p->k;
+        const tile_at t = {p->c + col, p->ldc, p->add, bias_at(p, col, last), panel_floats, ASK_FOR_NEXT, w + NEXT_FLOATS / panels};
+        tile_of(p->rows, panels, p->k, p->x, w, &t);
+    }
+}
+
 /* A panel of w meets all rows before the next does. */
 static void multiply(const lf_multiply *p)
 {
     assert(p->k >= 1 && p->k <= LF_KBLOCK && p->n >= 1 && p->n <= LF_STRIP && p->rows >= 1);
+    if (p->rows <= KERN_MR) {
+        multiply_few(p);
+        return;
+    }
     const int64_t panel_floats = p->k * KERN_NR;
-    const asking pace = p->rows <= KERN_MR ? ASK_FOR_NEXT : p->rows <= FEW_TILES * KERN_MR ? ASK_FOR_SOON : ASK_FOR_LATER;
+    const asking pace = p->rows <= FEW_TILES * KERN_MR ? ASK_FOR_SOON : ASK_FOR_LATER;
     int64_t of_x = 0;
-    float last[KERN_NR] = {0}; /* of a bias that ends inside a panel */
+    float last[KERN_NR] = {0};
     for (int64_t col = 0; col < p->n; col += KERN_NR) {
         const float *w = p->w + col * p->k, *next_panel = col + KERN_NR < p->n ? w + panel_floats : p->next_w;
-        const float *bias = p->bias ? p->bias + col : NULL;
+        const float *bias = bias_at(p, col, last);
         int64_t of_panel = 0;
-        if (bias && p->n - col < KERN_NR)
-            bias = memcpy(last, bias, (size_t)(p->n - col) * sizeof *last);
         for (int64_t panel = 0, row = 0, end; row < p->rows; panel++, row = end) {
             end = first_of(p->rows, panel + 1);
-            const target t = {p->c + row * p->ldc + col, p->ldc, p->add, bias};
-            const float *ahead = w + NEXT_FLOATS;
-            if (pace != ASK_FOR_NEXT)
-                ahead = ask(p, next_panel, p->k * (pace == ASK_FOR_SOON ? SOON_FLOATS : LATER_FLOATS), &of_panel, &of_x);
-            tile_of(end - row, p->k, p->x + row * p->k, w, &t, ahead ? pace : ASK_NOTHING, ahead);
+            const float *ahead = ask(p, next_panel, p->k * (pace == ASK_FOR_SOON ? SOON_FLOATS : LATER_FLOATS), &of_panel, &of_x);
+            const tile_at t = {p->c + row * p->ldc + col, p->ldc, p->add, bias, 0, ahead ? pace : ASK_NOTHING, ahead};
+            tile_of(end - row, 1, p->k, p->x + row * p->k, w, &t);
         }
     }
 }
