@@ -51,3 +51,9 @@ def machine_peak(files, threads):
     text = subprocess.run([files.peak, str(threads)], check=True, capture_output=True, text=True).stdout
     flops, read = map(float, text.split())
     return {"flops": flops, "bytes": read}
+
+
+def flops_now(files, threads):
+    """Multiply-adds in flop/s as the machine gives them at this moment."""
+    text = subprocess.run([files.peak, str(threads), "now"], check=True, capture_output=True, text=True).stdout
+    return float(text)
