@@ -44,6 +44,7 @@ static const model models[] = {
     {"sum_rows", LINEAR "b = sum(a, dim=0)\nreturn b\n", 1, true, 1e-4},
     {"column_reductions", LINEAR "b = mean(a, dim=0, keepdim=true)\nc = max(a, dim=0)\nd = add(a, b)\ne = sub(d, c)\nreturn e\n", 1, true, 1e-4},
     {"lse_rows", "input x f32[B, {N}]\nb = logsumexp(x, dim=0)\nc = exp(b)\nreturn c\n", 1, true, 1e-4},
+    {"softmax_returned", LINEAR "b = softmax(a, dim=1)\nc = softmax(b, dim=0)\nreturn c, a\n", 1, true, 1e-3},
     {"softmax_rows", LINEAR "b = softmax(a, dim=0)\nreturn b\n", 1, true, 1e-3},
     {"sum_all", LINEAR "b = sum(a)\nc = mean(a, dim=[0, 1])\nd = add(b, c)\nreturn d\n", 1, true, 1e-3},
     {"operands", LINEAR "input r f32[B, 1]\ninput full f32[B, {N}]\nparam col f32[{N}]\nparam one f32[1]\nb = mul(a, r)\nc = add(b, full, alpha=0.5)\n"

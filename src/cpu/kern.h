@@ -68,6 +68,10 @@ typedef struct lf_kern {
      * [rows][lf_monoid_row(m)->states]. */
     void (*fold[LF_MONOID_COUNT])(int64_t rows, int64_t n, const float *x, int64_t ldx, float *state);
 
+    /* The fold of maxsumexp, the same bits, which also leaves exps[i * lde + j] = exp(x[i * ldx + j] - state[i][0]) for j < n, each
+     * the same bits wherever it stands; 0 where all of a row are -Inf, anything where the sum is NaN. exps lie apart from x. */
+    void (*fold_exps)(int64_t rows, int64_t n, const float *x, int64_t ldx, float *state, float *exps, int64_t lde);
+
     /* For i < windows: r[i] = the monoid's only result for x[i * stride + t * dilation], t < taps, in double precision and in order
      * of t, finished with n as their number. NULL for monoids of several states. */
     void (*window[LF_MONOID_COUNT])(int64_t windows, int64_t taps, const float *x, int64_t stride, int64_t dilation, double n,

@@ -44,7 +44,7 @@ enum { SUMS = 32, SUM_VECS = SUMS / KERN_LANES }; /* so that some additions are 
 
 /* ---- in lanes ---- */
 
-/* DO, once for each vector x of xs[0..n) with sum number v; FILL in lanes past the end, DO then changes
+/* DO, once for each vector x of xs[0..n), from xs[at] on, with sum number v; FILL in lanes past the end, DO then changes
  * nothing. in: lanes that are not past it. */
 #define FOR_VECTORS(FILL, DO)                                                                                        \
     do {                                                                                                             \
@@ -53,8 +53,8 @@ enum { SUMS = 32, SUM_VECS = SUMS / KERN_LANES }; /* so that some additions are 
             UNROLL                                                                                                   \
             for (int v = 0; v < SUM_VECS; v++) {                                                                     \
                 const vec x = load(xs + i_ + v * KERN_LANES);                                                        \
-                const int64_t in = KERN_LANES;                                                                       \
-                (void)in;                                                                                            \
+                const int64_t in = KERN_LANES, at = i_ + v * KERN_LANES;                                             \
+                (void)in, (void)at;                                                                                  \
                 DO                                                                                                   \
             }                                                                                                        \
         }                                                                                                            \
@@ -62,8 +62,8 @@ enum { SUMS = 32, SUM_VECS = SUMS / KERN_LANES }; /* so that some additions are 
         for (int v = 0; v < SUM_VECS; v++, i_ += KERN_LANES)                                                         \
             if (i_ < n) {                                                                                            \
                 const vec x = n - i_ < KERN_LANES ? load_some(n - i_, xs + i_, (FILL)) : load(xs + i_);              \
-                const int64_t in = n - i_ < KERN_LANES ? n - i_ : KERN_LANES;                                        \
-                (void)in;                                                                                            \
+                const int64_t in = n - i_ < KERN_LANES ? n - i_ : KERN_LANES, at = i_;                               \
+                (void)in, (void)at;                                                                                  \
                 DO                                                                                                   \
             }                                                                                                        \
     } while (0)
@@ -127,16 +127,57 @@ static inline void fold_meansquare(int64_t n, const float *xs, float *state)
 FOLD_EXTREME(max, -INFINITY, greatest)
 FOLD_EXTREME(min, INFINITY, least)
 
-/* Two passes: the largest, then the sum. All -Inf (or nothing at all) has sum 0, a NaN or +Inf among them makes it
- * NaN. Lanes past the end are taken out after exp, where 0 is free: an exp that is denormal or less is slow. */
+/* The largest of numbers; with a NaN among them, any of them or NaN. */
+static inline float largest_number(int64_t n, const float *xs)
+{
+    vec best[SUM_VECS];
+    UNROLL
+    for (int v = 0; v < SUM_VECS; v++)
+        best[v] = wide(-INFINITY);
+    FOR_VECTORS(-INFINITY, { best[v] = greatest(best[v], x); });
+    UNROLL
+    for (int v = 1; v < SUM_VECS; v++)
+        best[0] = greatest(best[0], best[v]);
+    return max_across(best[0]);
+}
+
+/* Two passes: the largest, then the sum; exps: where each is left too, or NULL. All -Inf (or nothing at all) has sum 0, a NaN
+ * or +Inf among them makes it NaN: only then a NaN is looked for. Lanes past the end are taken out after exp, where 0 is
+ * free: an exp that is denormal or less is slow. */
+static inline __attribute__((always_inline)) void fold_with_exps(int64_t n, const float *xs, float *state, float *exps)
+{
+    const float largest = largest_number(n, xs);
+    vec sum[SUM_VECS] = {{0}};
+    if (largest != -INFINITY)
+        FOR_VECTORS(largest, {
+            const vec e = first_lanes(in, exp_of_none_above_0(x - wide(largest)));
+            sum[v] += e;
+            if (exps && in == KERN_LANES)
+                store(exps + at, e);
+            else if (exps)
+                store_some(in, exps + at, e);
+        });
+    else if (exps)
+        memset(exps, 0, (size_t)n * sizeof *exps);
+    state[0] = largest;
+    state[1] = sum_of_lanes(sum);
+    if (largest == -INFINITY || state[1] != state[1]) {
+        fold_max(n, xs, state);
+        state[1] = state[0] == -INFINITY ? 0.0f : NAN;
+    }
+}
+
 static inline void fold_maxsumexp(int64_t n, const float *xs, float *state)
 {
-    fold_max(n, xs, state);
-    const vec largest = wide(state[0]);
-    vec sum[SUM_VECS] = {{0}};
-    if (state[0] != -INFINITY)
-        FOR_VECTORS(state[0], { sum[v] += first_lanes(in, exp(x - largest)); });
-    state[1] = sum_of_lanes(sum);
+    fold_with_exps(n, xs, state, NULL);
+}
+
+/* Contract: kern.h. */
+static void fold_exps(int64_t rows, int64_t n, const float *xs, int64_t ldx, float *state, float *exps, int64_t lde)
+{
+    assert(n >= 0 && n <= LF_STRIP);
+    for (int64_t i = 0; i < rows; i++)
+        fold_with_exps(n, xs + i * ldx, state + 2 * i, exps + i * lde);
 }
 
 /* Two passes: the mean, then the squared distances from it, corrected for the mean's own rounding (Chan, Golub,

@@ -116,6 +116,20 @@ static inline vec exp_of(vec x)
     return (vec)((ivec)scale(p + 1.0f, n) & some);
 }
 
+/* The same for x <= 0, or NaN, as softmax has it. */
+static inline vec exp_of_none_above_0(vec x)
+{
+    vec n;
+#ifdef scale_unless_below
+    const vec p = exp_reduced(x, &n);
+    return scale_unless_below(x, -103.98f, p + 1.0f, n);
+#else
+    const ivec some = ~(x < -103.98f);
+    const vec p = exp_reduced((vec)((ivec)x & some), &n);
+    return (vec)((ivec)scale(p + 1.0f, n) & some);
+#endif
+}
+
 static inline vec expm1_of(vec x)
 {
     vec n;

@@ -127,6 +127,7 @@ const lf_kern PASTE(lf_kern_, KERN_ISA) = {
 #include "ir/monoids.def"
 #undef LF_MONOID
     },
+    .fold_exps = fold_exps,
     .put = {
 #define LF_MONOID(name, ...) [LF_MONOID_##name] = put_##name,
 #include "ir/monoids.def"

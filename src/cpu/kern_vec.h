@@ -26,7 +26,7 @@ typedef float vec_anywhere __attribute__((vector_size(KERN_LANES * sizeof(float)
 /* ---- what each machine has an instruction for ----
  * mul_add: u * v + w, rounded once where HAS_FMA, otherwise twice; mul_add_wide: the same in double precision. least: u < v
  * ? u : v, greatest: u > v ? u : v; so a NaN in v comes out, on some machines one in u too. scale: u * 2^n, n whole, |n| <=
- * 250, rounded once. evens_odds: lanes 0, 2, ... of u, then lanes 1, 3, ... of v. load_at: KERN_LANES floats, `stride` apart.
+ * 250, rounded once; scale_unless_below: 0 instead where x < bound, without taking the time that too small an exponent takes. evens_odds: lanes 0, 2, ... of u, then lanes 1, 3, ... of v. load_at: KERN_LANES floats, `stride` apart.
  * stream: to memory past the caches, to: aligned. add_product: w += *u * v, u: one float. */
 #if KERN_LANES == 16 && defined(__AVX512F__)
 #define HAS_FMA 1
@@ -37,6 +37,9 @@ typedef float vec_anywhere __attribute__((vector_size(KERN_LANES * sizeof(float)
 #define greatest(u, v) ((vec)_mm512_max_ps((__m512)(u), (__m512)(v)))
 #define root(u) ((vec)_mm512_sqrt_ps((__m512)(u)))
 #define scale(u, n) ((vec)_mm512_scalef_ps((__m512)(u), (__m512)(n)))
+#define NOT_BELOW(x, bound) _mm512_cmp_ps_mask((__m512)(x), _mm512_set1_ps(bound), _CMP_NLT_UQ)
+#define scale_unless_below(x, bound, u, n)                                                                           \
+    ((vec)_mm512_maskz_scalef_ps(NOT_BELOW(x, bound), (__m512)(u), (__m512)(n)))
 #define EVENS_ODDS _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 17, 19, 21, 23, 25, 27, 29, 31)
 #define evens_odds(u, v) ((vec)_mm512_permutex2var_ps((__m512)(u), EVENS_ODDS, (__m512)(v)))
 #define LANES_APART(stride)                                                                                          \

@@ -201,6 +201,8 @@ static void layout_area(lf_group_at *g, const lf_group *plan, const lf_kern *ker
             s->partial = lf_layout_take(area, stat_rows, s->strips, s->states);
         if (s->span == LF_SPAN_COLUMN)
             s->partial = lf_layout_take(area, s->strips, s->states, s->width);
+        if (s->exps >= 0)
+            s->factor = lf_layout_take(area, stat_rows, s->strips, 1);
     }
     if (g->share_x) {
         g->packed_floats = x_floats(g, kern, area);

@@ -221,14 +221,16 @@ static void finish_products(const measuring *m, lf_cpu_rates *out)
 
 /* ---- tails: strips that lie in the first-level cache ---- */
 
-/* out = op(x, y, z), as most use it: what a norm takes from a statistic is one number a row. */
+/* out = op(x, y, z), as most use it: what a norm takes from a statistic is one number a row. Of a softmax a product is left
+ * (exps.c). */
 static void map(const measuring *m, const thing *t, float *own)
 {
     const float attr[3] = {0}; /* the usual, of ops whose numbers choose a form */
     const bool norm = lf_op_row(t->op)->kind == LF_NORMALIZE;
+    const lf_op op = t->op == LF_OP_softmax ? LF_OP_mul : t->op;
     float *y = own + LF_STRIP, *z = y + LF_STRIP, *out = z + LF_STRIP;
     for (int64_t i = 0; i < t->reps; i++)
-        (norm ? m->kern->map_one : m->kern->map)[t->op](LF_STRIP, own, y, z, attr, out);
+        (norm ? m->kern->map_one : m->kern->map)[op](LF_STRIP, own, y, z, attr, out);
 }
 
 /* A strip of spans side by side, each to its results. */

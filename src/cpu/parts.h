@@ -78,6 +78,7 @@ typedef struct lf_step_at {
     int32_t spread_reg; /* the register it is spread into; -1: nobody asks for that */
     int32_t to;         /* the store in whose memory it is computed; -1: none */
     bool packed;        /* LOAD: rows lie side by side, as in a strip of several of them */
+    bool per_strip;     /* LOAD: one element for all of a strip */
     bool joined;        /* part of a later step: nothing is left to do */
     lf_reach from;
     float number;
@@ -91,6 +92,7 @@ typedef struct lf_store_at {
     lf_reach to;
     bool packed; /* as in lf_step_at */
     bool direct; /* computed where it goes: nothing is left to do */
+    bool taken;  /* a statistic leaves its exps there instead */
     bool stream; /* past the caches: it is large, and nobody reads it soon */
 } lf_store_at;
 
@@ -123,6 +125,8 @@ typedef struct lf_stat_at {
     lf_reach from;
     size_t result[LF_MAX_RESULTS];    /* offsets in the block's area: [rows of the block][own] */
     size_t partial;                   /* also: ROW [rows of it][strips][states], COLUMN [strips][states][width] */
+    int32_t exps;                     /* the store of its phase that takes its exps (exps.c); -1: they are not kept */
+    size_t factor;                    /* of kept ones: [rows of it][strips], also in the area */
 } lf_stat_at;
 
 typedef struct lf_product_at {
@@ -170,7 +174,14 @@ struct lf_cpu_instance {
     size_t shared, thread, thread_size, total;
 };
 
-/* ---- phases.c, instance.c, layout.c ---- */
+/* ---- exps.c, phases.c, instance.c, layout.c ---- */
+
+/* Keeps the exps of a softmax from when its row is summed up. *group becomes a copy where that changes it, in arena. store: one
+ * per statistic, the store of its phase that takes its exps; -1: none. The softmax is then a product with what LF_STAT has
+ * as its result LF_RESULT_FACTOR.
+ * Fails: (false) when memory runs out. */
+enum { LF_RESULT_FACTOR = LF_MAX_RESULTS };
+bool lf_exps_keep(const lf_group **group, const int64_t *dims, lf_arena *arena, int32_t *store);
 
 /* A phase as numbers: levels of its steps, registers, how its values are had. Needs g's rows and product, and the phase's width.
  * Leaves open where accesses begin.

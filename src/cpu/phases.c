@@ -50,8 +50,9 @@ static lf_use spread(lf_phase_at *p, int32_t step)
 /* A value that has less than an element for each of a strip, for who wants them all. */
 static lf_use whole(lf_phase_at *p, int32_t step)
 {
-    const lf_level level = p->step[step].level;
-    return level == LF_ONCE || level == LF_PER_ROW ? spread(p, step) : (lf_use){step, false};
+    const lf_step_at *s = &p->step[step];
+    const bool less = s->level == LF_ONCE || s->level == LF_PER_ROW || s->per_strip;
+    return less ? spread(p, step) : (lf_use){step, false};
 }
 
 lf_use lf_use_whole(const lf_phase_at *p, int32_t step)
@@ -62,7 +63,9 @@ lf_use lf_use_whole(const lf_phase_at *p, int32_t step)
 /* Is the argument one number where the op works on many? */
 static bool is_one(const lf_step_at *arg, const lf_step_at *op)
 {
-    return op->level != LF_ONCE && (arg->level == LF_ONCE || (arg->level == LF_PER_ROW && op->level == LF_PER_ELEMENT));
+    if (op->level == LF_ONCE)
+        return false;
+    return arg->level == LF_ONCE || arg->per_strip || (arg->level == LF_PER_ROW && op->level == LF_PER_ELEMENT);
 }
 
 static bool is_fed(const phasing *f, const lf_stat *stat)
@@ -190,7 +193,7 @@ static bool in_place(const phasing *f, int32_t step)
     case LF_ONCE: return true;
     case LF_PER_STRIP: return f->p->together == 1 && s->from.col.form == LF_FORM_CONTIGUOUS;
     case LF_PER_ROW: return s->from.row.form == LF_FORM_CONTIGUOUS;
-    case LF_PER_ELEMENT: return s->packed;
+    case LF_PER_ELEMENT: return s->packed || s->per_strip;
     }
     return false;
 }
@@ -225,13 +228,22 @@ static bool is_streamed(const phasing *f, int32_t store)
            bytes > (double)LF_STREAM_BYTES * f->instance->threads && !is_read_later(f, to->index);
 }
 
+/* Does a statistic leave its exps there instead? */
+static bool is_taken(const phasing *f, int32_t store)
+{
+    for (int32_t i = 0; i < f->group->stats; i++)
+        if (is_fed(f, &f->group->stat[i]) && f->g->stat[i].exps == store)
+            return true;
+    return false;
+}
+
 /* May the step be computed where the store takes it? Only the last, after which no other step reads what lies there;
  * and what waits there may not be wanted by a sink either. */
 static bool is_direct(const phasing *f, int32_t store)
 {
     const lf_store_at *s = &f->p->store[store];
     const int32_t step = s->value.step;
-    if (s->stream || s->value.spread || !s->packed || step != f->p->steps - 1 || f->p->step[step].to >= 0 ||
+    if (s->stream || s->taken || s->value.spread || !s->packed || step != f->p->steps - 1 || f->p->step[step].to >= 0 ||
         f->p->step[step].kind != LF_STEP_OP || f->p->step[step].level != LF_PER_ELEMENT)
         return false;
     for (int32_t i = 0; i < f->plan->watches; i++)
@@ -251,6 +263,7 @@ static void give_memory(const phasing *f)
     for (int32_t i = 0; i < p->stores; i++) {
         lf_store_at *s = &p->store[i];
         s->packed = is_packed(p, &s->to);
+        s->taken = is_taken(f, i);
         s->stream = is_streamed(f, i);
         s->direct = is_direct(f, i);
         if (s->direct)
@@ -372,6 +385,8 @@ static bool give_steps(const phasing *f, lf_arena *arena, const int64_t *dims, b
         if (s->kind == LF_STEP_LOAD)
             *overflow = !lf_reach_sides(&s->from, &from->from, dims) || *overflow;
         s->level = level_of(p, from, s);
+        s->per_strip = s->level == LF_PER_ELEMENT && s->from.col.form == LF_FORM_SPREAD &&
+                       s->from.col.extent[1] % LF_STRIP == 0;
     }
     for (int32_t i = 0; i < p->stores; i++)
         *overflow = !lf_reach_sides(&p->store[i].to, &f->plan->store[i].to, dims) || *overflow;

@@ -2,6 +2,7 @@
 /* Finishing statistics: partials combined in order of column or of row block, segments and windows taken from the
  * finished row. Each by one thread, in an order its extents fix: so bits depend on nothing else. */
 #include <assert.h>
+#include <math.h>
 
 #include "cpu/parts.h"
 
@@ -14,6 +15,14 @@ static void results_at(const lf_stat_at *stat, float *area, int64_t i, float **r
 
 /* ---- from partials ---- */
 
+/* What makes a softmax of the exps that each part kept; see exps.c. A row that is all -Inf has NaN. */
+static void factors(const lf_stat_at *stat, const lf_partials *from, int64_t count, float *const *r, float *factor)
+{
+    for (int64_t i = 0; i < count; i++)
+        for (int64_t part = 0; part < stat->strips; part++)
+            *factor++ = (float)(exp((double)from->t[i * from->item + part * from->part] - (double)r[0][i]) / (double)r[1][i]);
+}
+
 static void finish_rows(const lf_stat_at *stat, float *area, int64_t from, int64_t to)
 {
     const int64_t each = stat->strips * stat->states;
@@ -25,6 +34,8 @@ static void finish_rows(const lf_stat_at *stat, float *area, int64_t from, int64
     float *r[LF_MAX_RESULTS];
     results_at(stat, area, from, r);
     lf_monoid_settle(stat->monoid, to - from, &all, (double)stat->length, r);
+    if (stat->exps >= 0)
+        factors(stat, &all, to - from, r, area + stat->factor + from * stat->strips);
 }
 
 static void finish_columns(const lf_stat_at *stat, float *area, int64_t from, int64_t to)

@@ -123,7 +123,7 @@ static void gather(const tail *t, const lf_step_at *s, const float *base, const 
     }
 }
 
-/* Where the elements of a store's strip lie, of one that is packed. */
+/* Where the elements of a store's strip lie, the first row's; of one whose columns lie side by side. */
 static float *place_of(const tail *t, int32_t store, const strip *at)
 {
     const lf_reach *to = &t->phase->store[store].to;
@@ -147,7 +147,12 @@ static void step_of_elements(const tail *t, int32_t i, const strip *at)
     case LF_STEP_LOAD:
         if (!out) {
             const int64_t start = lf_row_in(t->p, &s->from, at->row);
-            t->value[i] = t->base[i] + lf_side_offset(&s->from.row, start) + at->col;
+            t->value[i] = t->base[i] + lf_side_offset(&s->from.row, start);
+            if (s->per_strip) {
+                t->value[i] += at->col / s->from.col.extent[1];
+                return;
+            }
+            t->value[i] += at->col;
             if (s->from.home == LF_HOME_INPUT || s->from.home == LF_HOME_BUFFER)
                 ask_ahead(t->value[i], at->n);
             return;
@@ -169,6 +174,8 @@ static void steps_of_elements(const tail *t, const strip *at)
             continue;
         if (s->level == LF_PER_ELEMENT)
             step_of_elements(t, i, at);
+        if (s->per_strip && s->spread_reg >= 0)
+            t->kern->spread(at->n, 0, LF_STRIP, t->value[i], reg(t, s->spread_reg));
         else if (s->level == LF_PER_ROW && s->spread_reg >= 0)
             t->kern->spread(at->n, 0, at->rows > 1 ? t->phase->pitch : LF_STRIP, t->value[i] + (at->row - t->first),
                             reg(t, s->spread_reg));
@@ -182,7 +189,10 @@ static void feed(const tail *t, const lf_stat_at *s, const strip *at)
     const float *x = used(t, s->value);
     if (s->span == LF_SPAN_ROW) {
         float *partial = t->p->area + s->partial + ((at->row - t->p->area_row) * s->strips + at->index) * s->states;
-        t->kern->fold[s->monoid](at->rows, at->width, x, t->phase->pitch, partial);
+        if (s->exps >= 0)
+            t->kern->fold_exps(at->rows, at->width, x, t->phase->pitch, partial, place_of(t, s->exps, at), s->length);
+        else
+            t->kern->fold[s->monoid](at->rows, at->width, x, t->phase->pitch, partial);
         return;
     }
     float *partial = t->p->area + s->partial + t->p->block * s->states * s->width + at->col;
@@ -214,7 +224,7 @@ static void store(const tail *t, int32_t index, const strip *at)
 {
     const lf_store_at *s = &t->phase->store[index];
     const float *x = used(t, s->value);
-    if (s->direct)
+    if (s->direct || s->taken)
         return;
     if (s->stream) {
         t->kern->stream(at->n, x, place_of(t, index, at));
