@@ -34,12 +34,34 @@ typedef double dvec __attribute__((vector_size(KERN_WIDE * sizeof(double)), may_
 typedef double dvec_anywhere __attribute__((vector_size(KERN_WIDE * sizeof(double)), aligned(sizeof(double)), may_alias));
 typedef float half_anywhere __attribute__((vector_size(KERN_WIDE * sizeof(float)), aligned(sizeof(float)), may_alias));
 
+/* Lane i and lane i + half, then the same with half as many. */
+static inline double sum_across_wide(dvec v)
+{
+#if KERN_LANES == 16 && defined(__AVX512F__)
+    const __m256d four = _mm512_castpd512_pd256((__m512d)v) + _mm512_extractf64x4_pd((__m512d)v, 1);
+    const __m128d two = _mm256_castpd256_pd128(four) + _mm256_extractf128_pd(four, 1);
+    return two[0] + two[1];
+#else
+    union { dvec v; double d[KERN_WIDE]; } all = {.v = v};
+    UNROLL
+    for (int half = KERN_WIDE / 2; half > 0; half /= 2) {
+        UNROLL
+        for (int lane = 0; lane < half; lane++)
+            all.d[lane] += all.d[lane + half];
+    }
+    return all.d[0];
+#endif
+}
+
 /* ROWS rows against one w. Element k goes to lane k % KERN_WIDE of one of four sums, so that four additions are under way at
- * once. */
+ * once. What comes AHEAD floats later is asked for: of these rows, or of those that follow. What the machine asks for by
+ * itself ends with a page, which may be no more than a row. */
 static inline __attribute__((always_inline)) void dots_of(const int ROWS, int64_t k, const float *x, int64_t ldx,
                                                           const double *w, double *y)
 {
-    enum { SUMS = 4, STEP = SUMS * KERN_WIDE };
+    enum { SUMS = 4, STEP = SUMS * KERN_WIDE, AHEAD = 1024 };
+    const int64_t turn = k - AHEAD; /* from here on it is the next rows', or of short rows those some further on */
+    const int64_t to_next = turn >= 0 ? ROWS * ldx - turn : ROWS * ldx * (AHEAD / (k + 1) + 1);
     dvec sum[LF_DOTS][SUMS];
     UNROLL
     for (int r = 0; r < ROWS; r++) {
@@ -49,31 +71,33 @@ static inline __attribute__((always_inline)) void dots_of(const int ROWS, int64_
     }
     int64_t i = 0;
     for (; i + STEP <= k; i += STEP) {
+        const float *later = x + i + (i < turn ? AHEAD : to_next);
+        UNROLL
+        for (int r = 0; r < ROWS; r++) {
+            UNROLL
+            for (int line = 0; line < STEP; line += LINE)
+                __builtin_prefetch(later + r * ldx + line);
+        }
         UNROLL
         for (int v = 0; v < SUMS; v++) {
             const dvec weight = *(const dvec_anywhere *)(w + i + v * KERN_WIDE);
             UNROLL
             for (int r = 0; r < ROWS; r++)
-                sum[r][v] = mul_add_wide(
-                    __builtin_convertvector(*(const half_anywhere *)(x + r * ldx + i + v * KERN_WIDE), dvec), weight,
-                    sum[r][v]);
+                sum[r][v] = mul_add_wide(load_wide(x + r * ldx + i + v * KERN_WIDE), weight, sum[r][v]);
         }
     }
     for (int r = 0; r < ROWS; r++) {
         union { dvec v; double d[KERN_WIDE]; } total = {.v = (sum[r][0] + sum[r][1]) + (sum[r][2] + sum[r][3])};
         for (int64_t rest = i; rest < k; rest++)
             total.d[rest % KERN_WIDE] += (double)x[r * ldx + rest] * w[rest];
-        for (int half = KERN_WIDE / 2; half > 0; half /= 2)
-            for (int lane = 0; lane < half; lane++)
-                total.d[lane] += total.d[lane + half];
-        y[r] = total.d[0];
+        y[r] = sum_across_wide(total.v);
     }
 }
 
 /* Contract: kern.h. x: [rows][ldx], w: [k], y: [rows]. */
 static void dots(int64_t rows, int64_t k, const float *x, int64_t ldx, const double *w, double *y)
 {
-    enum { TOGETHER = KERN_LANES == 16 ? LF_DOTS : 2 }; /* times four sums: 16 of 32 registers, or 8 of 16 */
+    enum { TOGETHER = 2 }; /* times four sums; more rows at a time are no faster, and memory comes from more places at once */
     assert(rows >= 0 && rows <= LF_DOTS && k >= 0);
     int64_t r = 0;
     for (; r + TOGETHER <= rows; r += TOGETHER)

@@ -24,15 +24,18 @@ typedef VECTOR_OF(uint32_t) uvec; /* to calculate with bits: no overflow */
 typedef float vec_anywhere __attribute__((vector_size(KERN_LANES * sizeof(float)), aligned(sizeof(float)), may_alias));
 
 /* ---- what each machine has an instruction for ----
- * mul_add: u * v + w, rounded once where HAS_FMA, otherwise twice; mul_add_wide: the same in double precision. least: u < v
- * ? u : v, greatest: u > v ? u : v; so a NaN in v comes out, on some machines one in u too. scale: u * 2^n, n whole, |n| <=
- * 250, rounded once; scale_unless_below: 0 instead where x < bound, without taking the time that too small an exponent takes. evens_odds: lanes 0, 2, ... of u, then lanes 1, 3, ... of v. load_at: KERN_LANES floats, `stride` apart.
- * stream: to memory past the caches, to: aligned. add_product: w += *u * v, u: one float. */
+ * mul_add: u * v + w, rounded once where HAS_FMA, otherwise twice; mul_add_wide: the same in double precision. load_wide:
+ * KERN_WIDE floats as doubles (gcc 12 takes a vector apart to convert it). least: u < v ? u : v, greatest: u > v ? u : v; so a
+ * NaN in v comes out, on some machines one in u too. scale: u * 2^n, n whole, |n| <= 250, rounded once; scale_unless_below: 0
+ * where x < bound, without the time that too small an exponent takes. evens_odds: lanes 0, 2, ... of u, then lanes 1, 3, ... of
+ * v. load_at: KERN_LANES floats, `stride` apart. stream: to memory past the caches, to: aligned. add_product: w +=
+ * *u * v, u: one float. */
 #if KERN_LANES == 16 && defined(__AVX512F__)
 #define HAS_FMA 1
 #define HAS_SCALE 1
 #define mul_add(u, v, w) ((vec)_mm512_fmadd_ps((__m512)(u), (__m512)(v), (__m512)(w)))
 #define mul_add_wide(u, v, w) ((dvec)_mm512_fmadd_pd((__m512d)(u), (__m512d)(v), (__m512d)(w)))
+#define load_wide(from) ((dvec)_mm512_cvtps_pd(_mm256_loadu_ps(from)))
 #define least(u, v) ((vec)_mm512_min_ps((__m512)(u), (__m512)(v)))
 #define greatest(u, v) ((vec)_mm512_max_ps((__m512)(u), (__m512)(v)))
 #define root(u) ((vec)_mm512_sqrt_ps((__m512)(u)))
@@ -53,6 +56,7 @@ typedef float vec_anywhere __attribute__((vector_size(KERN_LANES * sizeof(float)
 #define HAS_FMA 1
 #define mul_add(u, v, w) ((vec)_mm256_fmadd_ps((__m256)(u), (__m256)(v), (__m256)(w)))
 #define mul_add_wide(u, v, w) ((dvec)_mm256_fmadd_pd((__m256d)(u), (__m256d)(v), (__m256d)(w)))
+#define load_wide(from) ((dvec)_mm256_cvtps_pd(_mm_loadu_ps(from)))
 #define least(u, v) ((vec)_mm256_min_ps((__m256)(u), (__m256)(v)))
 #define greatest(u, v) ((vec)_mm256_max_ps((__m256)(u), (__m256)(v)))
 #define root(u) ((vec)_mm256_sqrt_ps((__m256)(u)))
@@ -86,6 +90,9 @@ typedef float vec_anywhere __attribute__((vector_size(KERN_LANES * sizeof(float)
 #ifndef HAS_FMA
 #define HAS_FMA 0
 #define mul_add_wide(u, v, w) ((u) * (v) + (w))
+#endif
+#ifndef load_wide
+#define load_wide(from) __builtin_convertvector(*(const half_anywhere *)(from), dvec)
 #endif
 #ifndef HAS_SCALE
 #define HAS_SCALE 0
