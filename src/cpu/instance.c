@@ -179,6 +179,7 @@ static void product_numbers(building *b, const lf_product *plan, const lf_kern *
     if (!p->present)
         return;
     p->phase = plan->phase;
+    p->lands = -1;
     p->weight_fixed = plan->weight_fixed;
     p->w_is_kn = plan->w_is_kn;
     p->n = extent(b, plan->n);

@@ -22,13 +22,14 @@ enum {
 enum { LF_STREAM_BYTES = 4 << 20 }; /* a thread; past this, what is written does not stay in the second-level cache until it is read */
 enum { LF_DOTS = 4 }; /* rows of x that may share a load of w */
 
-/* One run of K of a product: c (+)= x w^T. */
+/* One run of K of a product: to = c + x w^T. */
 typedef struct lf_multiply {
     int64_t rows, n, k;           /* rows >= 1, 1 <= n <= LF_STRIP, 1 <= k <= LF_KBLOCK */
     const float *x, *w;           /* a run of x and one of w, as the table's pack_x and pack_w laid them out */
-    float *c;                     /* [rows][ldc], ldc >= n rounded up to nr; what lies there past column n is overwritten */
+    const float *c;               /* [rows][ldc], what is added to; or NULL: nothing is */
     int64_t ldc;
-    bool add;                     /* whether what c holds is added to */
+    float *to;                    /* [rows][ldt], where the sums go: c or elsewhere; ldt >= n rounded up to nr, and what lies there past */
+    int64_t ldt;                  /* column n is overwritten */
     const float *bias;            /* [n], added to every row last; or NULL */
     const float *next_x, *next_w; /* what the call after this one reads, to be asked for in advance; or NULL */
 } lf_multiply;

@@ -85,9 +85,10 @@ enum {
 
 /* What a tile is made of, but for a and b, and what it asks for. */
 typedef struct tile_at {
-    float *c;          /* [m][ldc] */
+    float *to;         /* [m][ldt] */
+    int64_t ldt;
+    const float *c;    /* [m][ldc], added; or NULL */
     int64_t ldc;
-    bool add;          /* what c holds */
     const float *bias; /* [panels * KERN_NR], then; or NULL */
     int64_t apart;     /* floats from one panel of b to the next */
     asking what;
@@ -160,11 +161,11 @@ static inline __attribute__((always_inline)) void tile(const int m, const int pa
         UNROLL
         for (int v = 0; v < panels * KERN_NV; v++) {
             vec *at = sum + i * panels * KERN_NV + v;
-            if (t->add)
+            if (t->c)
                 *at += load(t->c + i * t->ldc + v * KERN_LANES);
             if (t->bias)
                 *at += load(t->bias + v * KERN_LANES);
-            store(t->c + i * t->ldc + v * KERN_LANES, *at);
+            store(t->to + i * t->ldt + v * KERN_LANES, *at);
         }
     }
 }
@@ -240,7 +241,8 @@ static void multiply_few(const lf_multiply *p)
     for (int64_t col = 0, panels; col < p->n; col += panels * KERN_NR) {
         panels = col + PANELS(p->rows) * KERN_NR <= p->n ? PANELS(p->rows) : 1;
         const float *w = p->w + col * p->k;
-        const tile_at t = {p->c + col, p->ldc, p->add, bias_at(p, col, last), panel_floats, ASK_FOR_NEXT, w + NEXT_FLOATS / panels};
+        const tile_at t = {p->to + col, p->ldt, p->c ? p->c + col : NULL, p->ldc, bias_at(p, col, last), panel_floats,
+                           ASK_FOR_NEXT, w + NEXT_FLOATS / panels};
         tile_of(p->rows, panels, p->k, p->x, w, &t);
     }
 }
@@ -264,7 +266,8 @@ static void multiply(const lf_multiply *p)
         for (int64_t panel = 0, row = 0, end; row < p->rows; panel++, row = end) {
             end = first_of(p->rows, panel + 1);
             const float *ahead = ask(p, next_panel, p->k * (pace == ASK_FOR_SOON ? SOON_FLOATS : LATER_FLOATS), &of_panel, &of_x);
-            const tile_at t = {p->c + row * p->ldc + col, p->ldc, p->add, bias, 0, ahead ? pace : ASK_NOTHING, ahead};
+            const tile_at t = {p->to + row * p->ldt + col, p->ldt, p->c ? p->c + row * p->ldc + col : NULL, p->ldc, bias, 0,
+                               ahead ? pace : ASK_NOTHING, ahead};
             tile_of(end - row, 1, p->k, p->x + row * p->k, w, &t);
         }
     }

@@ -153,7 +153,7 @@ static void rate_things(measuring *m)
 /* A run as large as it stays in the second-level cache: a strip of w, and rows enough to use it. */
 static lf_multiply run_of(int64_t rows, int64_t k)
 {
-    return (lf_multiply){.rows = rows, .n = LF_STRIP, .k = k, .ldc = LF_STRIP};
+    return (lf_multiply){.rows = rows, .n = LF_STRIP, .k = k, .ldt = LF_STRIP};
 }
 
 static int64_t many_rows(const lf_kern *kern)
@@ -164,16 +164,16 @@ static int64_t many_rows(const lf_kern *kern)
 static size_t floats_of_run(const lf_kern *kern)
 {
     const lf_multiply run = run_of(many_rows(kern), LF_KBLOCK);
-    return (size_t)(LF_KBLOCK + kern->x_floats(run.rows, run.k) + kern->w_floats(run.n, run.k) + run.rows * run.ldc);
+    return (size_t)(LF_KBLOCK + kern->x_floats(run.rows, run.k) + kern->w_floats(run.n, run.k) + run.rows * run.ldt);
 }
 
-/* own: a row that all rows and columns are, [LF_KBLOCK]; then x, w and c. */
+/* own: a row that all rows and columns are, [LF_KBLOCK]; then x, w and the sums. */
 static void multiply(const measuring *m, const thing *t, float *own)
 {
     const lf_kern *kern = m->kern;
     lf_multiply run = run_of(t->rows, t->k);
     float *x = own + LF_KBLOCK, *w = x + kern->x_floats(run.rows, run.k);
-    run.c = w + kern->w_floats(run.n, run.k);
+    run.to = w + kern->w_floats(run.n, run.k);
     run.x = x;
     run.w = w;
     kern->pack_x(run.rows, run.k, own, 0, x);

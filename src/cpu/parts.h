@@ -138,6 +138,7 @@ typedef struct lf_product_at {
     int64_t depth;           /* elements of k in a run, but for the last */
     int64_t ldc;             /* of the product tile */
     int32_t bias;            /* the step that loads what the product adds to each row itself; -1: none */
+    int32_t lands;           /* the store of its phase, of a kept value, in whose memory its last run ends; -1: in the tile */
     lf_reach x, weight;
 } lf_product_at;
 
@@ -350,8 +351,9 @@ static inline int64_t lf_row_in(const lf_piece *p, const lf_reach *r, int64_t ro
 
 /* product.c: packs the block's x, run `run` of K, into the block's packed x. */
 void lf_product_pack_x(const lf_piece *p, int64_t run, float *packed);
-/* The product of the piece's rows with one strip of columns -> tile [rows][ldc]. packed: the block's x. */
-void lf_product_tile(const lf_piece *p, const float *packed, int64_t strip, float *tile);
+/* The product of the piece's rows with one strip of columns -> to [rows][ldt]: the thread's tile, or where it lands. packed:
+ * the block's x. */
+void lf_product_tile(const lf_piece *p, const float *packed, int64_t strip, float *to, int64_t ldt);
 /* narrow.c: all of a narrow product's piece -> c [rows][ldc]. */
 void lf_product_narrow(const lf_piece *p, float *c);
 

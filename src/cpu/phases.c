@@ -255,7 +255,18 @@ static bool is_direct(const phasing *f, int32_t store)
     return true;
 }
 
-static void give_memory(const phasing *f)
+/* May the product end where the store keeps it? Whole tiles only: what lies past them would be overwritten. Sums over many runs
+ * are put together in the tile. */
+static bool lands_there(const phasing *f, int32_t store)
+{
+    const lf_access *to = &f->plan->store[store].to;
+    const lf_store_at *s = &f->p->store[store];
+    return f->p->step[s->value.step].kind == LF_STEP_PRODUCT && !f->g->product.narrow && to->place == LF_KEPT &&
+           f->group->kept[to->index].in_output < 0 && s->packed && !s->taken &&
+           f->g->product.n % f->instance->kern->nr == 0 && f->g->product.k > 0 && lf_runs(f->g->product.k) <= LF_RUNS;
+}
+
+static void give_memory(const phasing *f, lf_product_at *product)
 {
     lf_phase_at *p = f->p;
     for (int32_t i = 0; i < p->steps; i++)
@@ -268,6 +279,10 @@ static void give_memory(const phasing *f)
         s->direct = is_direct(f, i);
         if (s->direct)
             p->step[s->value.step].to = i;
+        else if (product && product->lands < 0 && lands_there(f, i)) {
+            s->direct = true;
+            product->lands = i;
+        }
     }
 }
 
@@ -408,14 +423,15 @@ bool lf_phase_init(lf_group_at *g, const lf_group *group, int32_t index, lf_cpu_
     give_strips(&f);
     if (!give_steps(&f, &instance->arena, dims, overflow))
         return false;
-    if (g->product.present && g->product.phase == index)
+    const bool has_product = g->product.present && g->product.phase == index;
+    if (has_product)
         take_bias(&f, &g->product);
     if (!give_uses(&f, &instance->arena))
         return false;
     int32_t *last = malloc(((size_t)p->steps + 1) * sizeof *last),
             *idle = malloc(((size_t)p->steps + 1) * sizeof *idle);
     if (last && idle) {
-        give_memory(&f);
+        give_memory(&f, has_product ? &g->product : NULL);
         find_last_uses(&f, last);
         give_registers(&f, last, idle);
     }

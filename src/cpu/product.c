@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The product of a block of rows with a strip of columns. Many columns: packed runs of x and w through the table's
  * multiply, up to LF_KBLOCK of K at a time. (Few columns: narrow.c.) */
+#include <assert.h>
 #include <string.h>
 
 #include "cpu/parts.h"
@@ -60,37 +61,40 @@ static const float *bias_of(const lf_piece *p, int64_t strip)
     return lf_reach_base(p->run, from, p->area) + strip * LF_STRIP;
 }
 
-/* tile += rows, ld from one to the next. */
-static void add_rows(const lf_piece *p, int64_t n, const float *rows, int64_t ld, float *tile)
+/* to += rows, ld from one to the next. */
+static void add_rows(const lf_piece *p, int64_t n, const float *rows, int64_t ld, float *to)
 {
     const int64_t ldc = p->group->product.ldc;
     const float one[3] = {1, 0, 0};
     for (int64_t i = 0; i < p->rows; i++)
-        p->run->instance->kern->map[LF_OP_add](n, tile + i * ldc, rows + i * ld, NULL, one, tile + i * ldc);
+        p->run->instance->kern->map[LF_OP_add](n, to + i * ldc, rows + i * ld, NULL, one, to + i * ldc);
 }
 
-void lf_product_tile(const lf_piece *p, const float *packed, int64_t strip, float *tile)
+void lf_product_tile(const lf_piece *p, const float *packed, int64_t strip, float *to, int64_t ldt)
 {
     const lf_product_at *product = &p->group->product;
     const lf_kern *kern = p->run->instance->kern;
     if (product->narrow) {
-        lf_product_narrow(p, tile);
+        lf_product_narrow(p, to);
         return;
     }
     const bool prepared = product->weight_fixed && p->run->weights->product[p->group_index];
     const int64_t runs = lf_runs(product->k), x_run = kern->x_floats(p->rows, product->depth);
-    float *more = p->scratch + p->group->more;
+    float *tile = p->scratch + p->group->tile, *more = p->scratch + p->group->more;
     const float *bias = bias_of(p, strip);
     lf_multiply m = {.rows = p->rows, .n = lf_min64(LF_STRIP, product->n - strip * LF_STRIP), .ldc = product->ldc};
+    assert(to == tile || (runs >= 1 && runs <= LF_RUNS));
     if (runs == 0)
         memset(tile, 0, (size_t)(p->rows * product->ldc) * sizeof *tile);
     for (int64_t run = 0; run < runs; run++) {
         const bool last = run + 1 == runs;
+        float *c = run < LF_RUNS ? tile : more;
         m.k = depth_of(product, run);
         m.x = packed + run * x_run;
         m.w = prepared ? packed_w(p, strip, run) : pack_w(p, strip, run);
-        m.c = run < LF_RUNS ? tile : more;
-        m.add = run % LF_RUNS > 0;
+        m.c = run % LF_RUNS > 0 ? c : NULL;
+        m.to = last && to != tile ? to : c;
+        m.ldt = last && to != tile ? ldt : product->ldc;
         m.bias = last && runs <= LF_RUNS ? bias : NULL;
         m.next_w = !prepared ? NULL : last ? packed_w(p, strip + 1, 0) : packed_w(p, strip, run + 1);
         m.next_x = runs == 1 || (last && !m.next_w) ? NULL : packed + (last ? 0 : run + 1) * x_run;

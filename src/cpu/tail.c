@@ -16,7 +16,8 @@ typedef struct tail {
     const float **value; /* one per step: its elements of the strip at hand, or of the rows from `first` on */
     const float **base;  /* one per step: where its access begins */
     float **to;          /* one per store: the same */
-    const float *tile;   /* the product's strip, [rows][ldc] */
+    const float *tile;   /* the product's strip, [rows][ldc]: the thread's tile, or where it lands */
+    int64_t ldc;
     const float *packed;
     int64_t first;       /* values per row: the row whose element comes first */
 } tail;
@@ -159,7 +160,7 @@ static void step_of_elements(const tail *t, int32_t i, const strip *at)
         }
         gather(t, s, t->base[i], at, out);
         break;
-    case LF_STEP_PRODUCT: t->value[i] = t->tile + (at->row - t->p->row) * t->p->group->product.ldc; return;
+    case LF_STEP_PRODUCT: t->value[i] = t->tile + (at->row - t->p->row) * t->ldc; return;
     case LF_STEP_OP: apply(t, s, at->n, at->row, out); break;
     case LF_STEP_NUMBER: return;
     }
@@ -273,13 +274,18 @@ static void by_strips(tail *t)
 {
     const lf_piece *p = t->p;
     const int64_t end = p->row + p->rows, together = t->phase->together;
-    const bool product = p->group->product.present && t->phase == &p->group->phase[p->group->product.phase];
+    const lf_product_at *product = &p->group->product;
+    const bool has_product = product->present && t->phase == &p->group->phase[product->phase];
     float *tile = p->scratch + p->group->tile;
-    t->tile = tile;
+    t->ldc = has_product && product->lands >= 0 ? t->phase->width : product->ldc;
     for (int64_t index = p->strip; index < p->strip_end; index++) {
-        if (product)
-            lf_product_tile(p, t->packed, index, tile);
         strip at = strip_at(t, index, p->row, lf_min64(together, p->rows));
+        if (has_product) {
+            if (product->lands >= 0)
+                tile = place_of(t, product->lands, &at);
+            lf_product_tile(p, t->packed, index, tile, t->ldc);
+        }
+        t->tile = tile;
         steps_of_columns(t, &at);
         for (int64_t row = p->row; row < end; row += LF_STRIP) {
             const int64_t rows_end = lf_min64(row + LF_STRIP, end);
