@@ -59,7 +59,7 @@ static inline double sum_across_wide(dvec v)
 static inline __attribute__((always_inline)) void dots_of(const int ROWS, int64_t k, const float *x, int64_t ldx,
                                                           const double *w, double *y)
 {
-    enum { SUMS = 4, STEP = SUMS * KERN_WIDE, AHEAD = 1024 };
+    enum { SUMS = 4, STEP = SUMS * KERN_WIDE, AHEAD = 512 };
     const int64_t turn = k - AHEAD; /* from here on it is the next rows', or of short rows those some further on */
     const int64_t to_next = turn >= 0 ? ROWS * ldx - turn : ROWS * ldx * (AHEAD / (k + 1) + 1);
     dvec sum[LF_DOTS][SUMS];
