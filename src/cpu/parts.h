@@ -79,6 +79,7 @@ typedef struct lf_step_at {
     int32_t to;         /* the store in whose memory it is computed; -1: none */
     bool packed;        /* LOAD: rows lie side by side, as in a strip of several of them */
     bool per_strip;     /* LOAD: one element for all of a strip */
+    bool far;           /* LOAD: no phase shortly before has read the tensor: it comes from memory */
     bool joined;        /* part of a later step: nothing is left to do */
     lf_reach from;
     float number;

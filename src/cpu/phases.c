@@ -113,6 +113,13 @@ static bool join_mul(const phasing *f, int32_t index)
     return true;
 }
 
+/* May the arguments change places? */
+static bool commutes(const lf_step *s)
+{
+    const lf_op_info *row = lf_op_row(s->op);
+    return row->laws & LF_LAW_COMMUTES && (row->attr_count == 0 || s->attr[0] == 1.0);
+}
+
 /* One number as second and third argument goes as it is, where the rows of a strip have it in common; otherwise it is
  * spread. */
 static void give_arguments(const phasing *f, int32_t index)
@@ -120,12 +127,14 @@ static void give_arguments(const phasing *f, int32_t index)
     lf_phase_at *p = f->p;
     const lf_step *plan = &f->plan->step[index];
     lf_step_at *s = &p->step[index];
+    const bool swap = commutes(plan) && is_one(&p->step[plan->arg[0]], s) && !is_one(&p->step[plan->arg[1]], s);
+    const int32_t args[3] = {plan->arg[swap], plan->arg[!swap], plan->arg[2]};
     bool some = false, every = true;
     for (int k = 0; k < 3; k++) {
-        s->arg[k] = (lf_use){plan->arg[k], false};
-        if (plan->arg[k] < 0)
+        s->arg[k] = (lf_use){args[k], false};
+        if (args[k] < 0)
             continue;
-        const lf_step_at *arg = &p->step[plan->arg[k]];
+        const lf_step_at *arg = &p->step[args[k]];
         const bool one = is_one(arg, s);
         some = some || one;
         every = every && one == (k > 0) && !(one && arg->level == LF_PER_ROW && p->together > 1);
@@ -136,8 +145,8 @@ static void give_arguments(const phasing *f, int32_t index)
         return;
     }
     for (int k = 0; k < 3; k++)
-        if (plan->arg[k] >= 0 && is_one(&p->step[plan->arg[k]], s))
-            s->arg[k] = spread(p, plan->arg[k]);
+        if (args[k] >= 0 && is_one(&p->step[args[k]], s))
+            s->arg[k] = spread(p, args[k]);
     assert(s->map);
 }
 
@@ -220,6 +229,22 @@ static bool is_read_later(const phasing *f, lf_node node)
     return group->product.node != LF_NONE && group->product.x.place == LF_VALUE && group->product.x.index == node;
 }
 
+/* Has the group read the loaded tensor in an earlier phase, and no w passed through the caches since? */
+static bool is_read_before(const phasing *f, const lf_access *from)
+{
+    const lf_group *group = f->group;
+    const lf_product_at *product = &f->g->product;
+    const bool passed = product->present && !product->narrow && product->phase <= f->index;
+    for (int32_t i = passed ? product->phase : 0; i < f->index; i++)
+        for (int32_t k = 0; k < group->phase[i].steps; k++) {
+            const lf_step *s = &group->phase[i].step[k];
+            if (s->kind == LF_STEP_LOAD && s->from.place == from->place && s->from.index == from->index)
+                return true;
+        }
+    return product->narrow && product->phase < f->index && group->product.x.place == from->place &&
+           group->product.x.index == from->index;
+}
+
 static bool is_streamed(const phasing *f, int32_t store)
 {
     const lf_access *to = &f->plan->store[store].to;
@@ -269,8 +294,11 @@ static bool lands_there(const phasing *f, int32_t store)
 static void give_memory(const phasing *f, lf_product_at *product)
 {
     lf_phase_at *p = f->p;
-    for (int32_t i = 0; i < p->steps; i++)
-        p->step[i].packed = p->step[i].kind == LF_STEP_LOAD && is_packed(p, &p->step[i].from);
+    for (int32_t i = 0; i < p->steps; i++) {
+        const bool load = p->step[i].kind == LF_STEP_LOAD;
+        p->step[i].packed = load && is_packed(p, &p->step[i].from);
+        p->step[i].far = load && !is_read_before(f, &f->plan->step[i].from);
+    }
     for (int32_t i = 0; i < p->stores; i++) {
         lf_store_at *s = &p->store[i];
         s->packed = is_packed(p, &s->to);

@@ -154,7 +154,7 @@ static void step_of_elements(const tail *t, int32_t i, const strip *at)
                 return;
             }
             t->value[i] += at->col;
-            if (s->from.home == LF_HOME_INPUT || s->from.home == LF_HOME_BUFFER)
+            if (s->far && (s->from.home == LF_HOME_INPUT || s->from.home == LF_HOME_BUFFER))
                 ask_ahead(t->value[i], at->n);
             return;
         }
