@@ -12,7 +12,7 @@
 #include "cpu/measure.h"
 #include "run/device.h"
 
-enum { FORMAT = 3, MOST_FILE = 1 << 14 }; /* FORMAT rises when what is measured, or how, changes */
+enum { FORMAT = 4, MOST_FILE = 1 << 14 }; /* FORMAT rises when what is measured, or how, changes */
 
 /* A build for finding mistakes is slow, and must not tell the others that the machine is. */
 #if !defined(__OPTIMIZE__) || defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
