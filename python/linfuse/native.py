@@ -118,6 +118,7 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "lf_model_input": (_status, [_handle, _text, _int, _int, ctypes.POINTER(_Dim), ctypes.POINTER(ctypes.c_int32)]),
     "lf_model_param": (_status, [_handle, _text, _int, _int, ctypes.POINTER(_Dim), ctypes.POINTER(ctypes.c_int32)]),
     "lf_model_op": (_status, [_handle, _text, _text, ctypes.POINTER(_Arg), _size, ctypes.POINTER(ctypes.c_int32)]),
+    "lf_model_value_shape": (_status, [_handle, ctypes.c_int32, _int64s, ctypes.POINTER(_int), _int64s]),
     "lf_model_return": (_status, [_handle, ctypes.POINTER(ctypes.c_int32), _size]),
     "lf_model_print": (_status, [_handle, _out]),
     "lf_string_free": (None, [_handle]),
@@ -136,6 +137,7 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "lf_program_free": (None, [_handle]),
     "lf_program_message": (_text, [_handle]),
     "lf_program_set_param": (_status, [_handle, _text, _address, _size]),
+    "lf_program_borrow_param": (_status, [_handle, _text, _address, _size]),
     "lf_program_load_params": (_status, [_handle, _text]),
     "lf_program_draw_params": (_status, [_handle, ctypes.c_uint64]),
     "lf_program_prepare": (_status, [_handle]),
@@ -149,6 +151,7 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "lf_call_output_shape": (_status, [_handle, _size, ctypes.POINTER(_int), _int64s]),
     "lf_call_set_output": (_status, [_handle, _size, _address]),
     "lf_call_run": (_status, [_handle]),
+    "lf_call_run_at": (_status, [_handle, _address, _address, _address, _int]),
     "lf_call_rows_redone": (ctypes.c_int64, [_handle]),
     "lf_call_memory": (_size, [_handle]),
     "lf_op_name": (_text, [_size]),
@@ -317,6 +320,12 @@ class Model(_Handle):
         self._check(lib.lf_model_op(self.address, named, op.encode(), filled, count, ctypes.byref(made)))
         return Value(made.value)
 
+    def value_shape(self, value: Value, dims: Sequence[int]) -> tuple[int, ...]:
+        """The extents of a value, where the named extents declared so far, in order, are dims."""
+        rank, extents = ctypes.c_int(), (ctypes.c_int64 * MAX_RANK)()
+        self._check(lib.lf_model_value_shape(self.address, value, _int64_array(dims), ctypes.byref(rank), extents))
+        return tuple(extents[: rank.value])
+
     def returns(self, *values: Value) -> None:
         """Says what the model returns; ends building."""
         self._check(lib.lf_model_return(self.address, (ctypes.c_int32 * max(len(values), 1))(*values), len(values)))
@@ -390,6 +399,10 @@ class Program(_Handle):
         """Copies a parameter's values: count f32 numbers, row-major. Counts from the next prepare on."""
         self._check(lib.lf_program_set_param(self.address, name.encode(), address, count))
 
+    def borrow_param(self, name: str, address: int, count: int) -> None:
+        """The same without the copy: the memory stays as it is until the parameter is given anew or the program freed."""
+        self._check(lib.lf_program_borrow_param(self.address, name.encode(), address, count))
+
     def load_params(self, path: str | os.PathLike[str]) -> None:
         """All parameters from a safetensors file."""
         self._check(lib.lf_program_load_params(self.address, os.fsencode(path)))
@@ -450,6 +463,10 @@ class Call(_Handle):
     def run(self) -> None:
         """Runs. Other Python threads run meanwhile."""
         self._check(lib.lf_call_run(self.address))
+
+    def run_at(self, dims: int, inputs: int, outputs: int, threads: int = 0) -> None:
+        """Binds everything and runs, in one go. dims, inputs, outputs: addresses of arrays of int64s and of addresses."""
+        self._check(lib.lf_call_run_at(self.address, dims, inputs, outputs, threads))
 
     @property
     def rows_redone(self) -> int:

@@ -79,7 +79,8 @@ struct lf_program {
     char device[16];
     int64_t hint[LF_MAX_SYMBOLS];
     const char **input_text;    /* one per input: its shape in words, made early because calls in other threads share the arena */
-    float **param;              /* one per parameter, owned; NULL until given */
+    const float **param;        /* one per parameter; NULL until given */
+    float **copied;             /* one per parameter: memory of our own, which param is then; NULL where it is borrowed or not given */
     bool prepared;
     /* Why the last call asked for could not be made, NULL since the program was used otherwise. Threads may ask at once, so it points to a text
      * that stays, and diag is left alone. */
