@@ -16,6 +16,7 @@ from .ops import BY_OP
 from .partition import split
 from .counters import Left, registry
 
+_SMALLEST = "input x f32[1]\ny = relu(x)\nreturn y\n"
 _PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 
 
@@ -65,7 +66,10 @@ def compile_graph(module: GraphModule, inputs: Sequence[Any], options: Mapping[s
     own = _copied(module, inputs)
     make_functional(own.graph)
     with weights.making:
-        compiled = split(own, weights.context(torch.get_num_threads()), chosen.words(), chosen.fallback == "error")
+        context = weights.context(torch.get_num_threads())
+        if chosen.rules is not None:  # a wrong name is an error now, not a reason to run in PyTorch later
+            native.Program(native.Model.read(context, _SMALLEST), chosen.words()).close()
+        compiled = split(own, context, chosen.words(), chosen.fallback == "error")
     computing = [left for left in compiled.left if _computes(left)]
     if chosen.fallback == "error" and computing:
         raise native.Error("left to PyTorch: " + "; ".join(f"{one.node} ({one.op}): {one.reason}" for one in computing))
