@@ -380,15 +380,16 @@ _row("max_pool1d",
       "input, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False": "torch.max_pool1d"},
      _pool("max_pool1d"))
 
+# Not in place: a trace has the extents of after the write in the node of before it.
 _row("reshape", {"input, *shape": "Tensor.reshape Tensor.view Tensor.unflatten Tensor.view_as Tensor.reshape_as",
                  "input, shape": "torch.reshape", "input, dim, sizes": "torch.unflatten",
                  "input, start_dim=0, end_dim=-1": "torch.ravel Tensor.ravel"}, _reshape, kind="view")
 _row("flatten", {"input, start_dim=0, end_dim=-1": "torch.flatten Tensor.flatten"}, kind="view")
-_row("unsqueeze", {"input, dim": "@unsqueeze"}, kind="view")
-_row("squeeze", {"input, dim=None": "torch.squeeze", "input, *dim": "Tensor.squeeze Tensor.squeeze_"}, _squeeze, kind="view")
-_row("transpose", {"input, dim0, dim1": "@transpose @swapaxes @swapdims"}, _transpose, kind="view")
+_row("unsqueeze", {"input, dim": "torch.unsqueeze Tensor.unsqueeze"}, kind="view")
+_row("squeeze", {"input, dim=None": "torch.squeeze", "input, *dim": "Tensor.squeeze"}, _squeeze, kind="view")
+_row("transpose", {"input, dim0, dim1": "torch.transpose Tensor.transpose torch.swapaxes Tensor.swapaxes torch.swapdims Tensor.swapdims"}, _transpose, kind="view")
 _row("transpose", {"input, *dims": "Tensor.permute", "input, dims": "torch.permute"}, _permute, kind="view")
-_row("transpose", {"input": "@t .T"}, _turned, kind="view")
+_row("transpose", {"input": "torch.t Tensor.t .T"}, _turned, kind="view")
 _row("transpose", {"input": ".mT"}, _last_two, kind="view")
 
 
