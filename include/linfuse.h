@@ -173,6 +173,10 @@ LF_API lf_status lf_program_set_param(lf_program *program, const char *name, con
 /* The same without the copy: the values are borrowed, and stay where and as they are until the parameter is given anew or the program is
  * freed. After a change of them, give them again and prepare. */
 LF_API lf_status lf_program_borrow_param(lf_program *program, const char *name, const float *data, size_t count);
+/* Whether lent parameters still look as they did when they were prepared: every value of those of up to 16384 elements, a sample spread over larger
+ * ones. A net under callers who are told of changes by other means, not a proof that nothing changed. True before the first prepare. Any
+ * thread may ask while calls run. */
+LF_API bool lf_program_params_hold(const lf_program *program);
 /* All parameters of the model from a safetensors file; further tensors in the file are ignored. */
 LF_API lf_status lf_program_load_params(lf_program *program, const char *path);
 /* Parameters uniform in +-1/sqrt(last extent), drawn from the seed and each parameter's name. */

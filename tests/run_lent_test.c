@@ -107,6 +107,42 @@ static void what_was_given_last_counts(void **state)
     rig_end(&r);
 }
 
+/* Whoever writes into lent values without a word is noticed: any value of a small tensor, most of a large one. */
+static void writes_into_lent_values_are_seen(void **state)
+{
+    (void)state;
+    enum { SMALL = 100 * 7, LARGE = 300 * 301 };
+    static float w[SMALL + LARGE];
+    static const char text[] = "input x f32[B, 7]\nparam w f32[100, 7]\nparam u f32[300, 301]\na = linear(x, w)\nb = sum(u)\nc = add(a, b)\nreturn c\n";
+    rig r = rig_begin(2, text, NULL);
+    assert_true(lf_program_params_hold(r.program)); /* copies: nobody can write into them */
+    lf_draw_uniform(3, "w", -1, 1, SMALL + LARGE, w);
+    OK_PROGRAM(r.program, lf_program_borrow_param(r.program, "w", w, SMALL));
+    OK_PROGRAM(r.program, lf_program_borrow_param(r.program, "u", w + SMALL, LARGE));
+    assert_true(lf_program_params_hold(r.program));
+    OK_PROGRAM(r.program, lf_program_prepare(r.program));
+    for (int i = 0; i < SMALL; i++) {
+        const float before = w[i];
+        w[i] = i % 2 ? -before : nextafterf(before, 2.0f);
+        assert_false(lf_program_params_hold(r.program));
+        w[i] = before;
+        assert_true(lf_program_params_hold(r.program));
+    }
+    const float swapped = w[0]; /* the same values elsewhere */
+    w[0] = w[16];
+    w[16] = swapped;
+    assert_false(lf_program_params_hold(r.program));
+    w[16] = w[0];
+    w[0] = swapped;
+    for (int i = SMALL; i < SMALL + LARGE; i++)
+        w[i] *= 0.999f;
+    assert_false(lf_program_params_hold(r.program));
+    OK_PROGRAM(r.program, lf_program_prepare(r.program));
+    assert_true(lf_program_params_hold(r.program));
+    assert_true(lf_program_params_hold(NULL));
+    rig_end(&r);
+}
+
 /* In one go and step by step, with every number of threads, back and forth between extents. */
 static void one_go_gives_the_same_bits(void **state)
 {
@@ -164,6 +200,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(lent_parameters_give_the_same_bits),
         cmocka_unit_test(what_was_given_last_counts),
+        cmocka_unit_test(writes_into_lent_values_are_seen),
         cmocka_unit_test(one_go_gives_the_same_bits),
         cmocka_unit_test(one_go_refuses),
     };

@@ -23,7 +23,7 @@ from .counters import Left, registry
 _MOST_SIZES = 256  # sets of extents a part remembers
 _f32, _cpu = torch.float32, torch.device("cpu")
 _grad_enabled, _threads, _empty = torch.is_grad_enabled, torch.get_num_threads, torch.empty
-_run_at = native.lib.lf_call_run_at
+_run_at, _params_hold = native.lib.lf_call_run_at, native.lib.lf_program_params_hold
 
 
 class Sized:
@@ -127,10 +127,11 @@ class Part:
             if slot is not None:  # holding it, the stamps stay as they are
                 for param, (identity, version, address) in zip(params, prepared.stamps):
                     if id(param) != identity or param._version != version or param.data_ptr() != address:
-                        prepared.idle.append(slot)
                         break
                 else:
-                    return prepared, slot
+                    if _params_hold(prepared.handle):
+                        return prepared, slot
+                prepared.idle.append(slot)
         for param in params:
             if param.dtype is not _f32 or not param.is_cpu or param.layout is not torch.strided:
                 raise native.Error(f"a parameter is {param.dtype} on {param.device.type}")

@@ -107,10 +107,7 @@ def writes(node: Node) -> bool:
         spelling, args, kwargs = found
         if spelling.changes_first(args, kwargs) or kwargs.get("out") is not None:
             return True
-        if spelling.row.op in _STATISTICS:
-            given = spelling.bind(args, kwargs)
-            return bool(given.get("training", given.get("use_input_stats"))) and given["running_mean"] is not None
-        return False
+        return spelling.row.op in _STATISTICS and _updates_statistics(spelling, args, kwargs)
     if node.op == "call_module" or node.kwargs.get("out") is not None or node.kwargs.get("inplace"):
         return True
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "_")
@@ -124,6 +121,20 @@ def writes(node: Node) -> bool:
     if isinstance(node.target, torch._ops.HigherOrderOperator):
         return True
     return not _gives_something(node)
+
+
+def _updates_statistics(spelling: ops.Spelling, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    try:
+        given = spelling.bind(args, kwargs)
+    except ops.Unsupported:
+        return True
+    return bool(given.get("training", given.get("use_input_stats"))) and given["running_mean"] is not None
+
+
+def is_random(node: Node) -> bool:
+    """Whether a node of the table draws random numbers where linfuse does not run it."""
+    found = ops.find(node)
+    return found is not None and found[0].row.op == "dropout"
 
 
 def _gives_something(node: Node) -> bool:

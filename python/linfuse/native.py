@@ -138,6 +138,7 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "lf_program_message": (_text, [_handle]),
     "lf_program_set_param": (_status, [_handle, _text, _address, _size]),
     "lf_program_borrow_param": (_status, [_handle, _text, _address, _size]),
+    "lf_program_params_hold": (ctypes.c_bool, [_handle]),
     "lf_program_load_params": (_status, [_handle, _text]),
     "lf_program_draw_params": (_status, [_handle, ctypes.c_uint64]),
     "lf_program_prepare": (_status, [_handle]),

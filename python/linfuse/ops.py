@@ -72,7 +72,12 @@ class Spelling:
 
     def changes_first(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         """Whether this use writes into its first argument."""
-        return self.in_place or bool(self.bind(args, kwargs).get("inplace", False))
+        if self.in_place or "inplace" not in self.signature.parameters:
+            return self.in_place
+        try:
+            return bool(self.bind(args, kwargs)["inplace"])
+        except Unsupported:
+            return True
 
 
 _ALIASES = {"axis": "dim", "keepdims": "keepdim", "self": "input", "axis0": "dim0", "axis1": "dim1"}

@@ -20,7 +20,7 @@ from torch.fx.node import map_arg
 from . import native, ops
 from .capture import NAMINGS, Capture, example, is_view_of_param, target_name
 from .fused import CompiledGraph, Fused, Part
-from .inplace import memory_roots, writes
+from .inplace import is_random, memory_roots, writes
 from .ops import Unsupported
 from .counters import Left
 
@@ -94,7 +94,7 @@ class Split:
             if writes(node):
                 stage = max([stage] + [s + self.fusable(n) for n, s in self.stages.items() if n.op in _CALLS])
                 first, now = stage, now + 1
-            elif not self.fusable(node) and not is_scalar(node) and ops.find(node) is None:
+            elif not self.fusable(node) and not is_scalar(node) and (ops.find(node) is None or is_random(node)):
                 stage = ordered = max(stage, ordered)
             self.stages[node], epoch[node] = stage, now
         self._sink(epoch)

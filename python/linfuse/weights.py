@@ -3,9 +3,11 @@
 
 A parameter is known by its identity, its version counter and the address of its values; all three are compared at every
 call. So optimizer steps, load_state_dict, edits under no_grad, replaced Parameters and moved ones all count from the next
-call on. What PyTorch itself does not see is not seen: a write through `.data` or through memory shared with NumPy
-changes no version counter. After such a write call linfuse.refresh(). Parameters that are inference tensors have
-no counter at all; capture takes them as inputs, which are read anew at every call.
+call on. Not every write moves the counter: fused optimizers and batch_norm's running statistics do not, nor do writes
+through `.data` or NumPy. PyTorch's optimizers are therefore listened to, and the C library looks at the values themselves: at
+all of a parameter of up to 16384 elements, at a sample of a larger one, which any step over the whole tensor changes. What
+may go unseen is a write, without PyTorch's knowledge, to a small piece of a large parameter: call linfuse.refresh() after it.
+Parameters that are inference tensors have no counter at all; capture takes them as inputs, read anew at every call.
 
 Programs are shared: all traces that come to the same model with the same parameters use one. A program goes when the
 first of its parameters does, or the last trace that knows it.
@@ -23,6 +25,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from . import native
 from .counters import registry
@@ -59,7 +62,7 @@ class Prepared:
     holds all of them."""
 
     def __init__(self, program: native.Program):
-        self.program = program
+        self.program, self.handle = program, program.address
         self.stamps: list[tuple[int, int, int]] = []  # identity, version, address of each parameter
         self.slots: list[Slot] = []
         self.idle: list[Slot] = []
@@ -75,17 +78,18 @@ class Prepared:
         self.program.close()
 
     def load(self, names: Sequence[str], params: Sequence[torch.Tensor]) -> None:
-        """Gives and prepares the parameters that are not as they were. Needs every slot, or no call under way."""
+        """Gives and prepares the parameters as they are now. Needs every slot, or no call under way."""
         stamps = [stamp(param) for param in params]
-        held = list(self._held)
-        for i, (name, param) in enumerate(zip(names, params)):
-            if i >= len(self.stamps) or self.stamps[i] != stamps[i]:
-                values = param.detach().contiguous()
-                self.program.borrow_param(name, values.data_ptr(), values.numel())
-                held[i : i + 1] = [values]
+        held = [param.detach().contiguous() for param in params]
+        for name, values in zip(names, held):
+            self.program.borrow_param(name, values.data_ptr(), values.numel())
         self.program.prepare()
         self._held, self.stamps = held, stamps
         registry.count("prepared")
+
+    def current(self, params: Sequence[torch.Tensor]) -> bool:
+        """Whether what is prepared is what the parameters are now."""
+        return self.stamps == [stamp(param) for param in params] and native.lib.lf_program_params_hold(self.handle)
 
     def forget(self) -> None:
         """The next call prepares all parameters anew."""
@@ -112,7 +116,7 @@ class Family:
             prepared = self.programs.get(identity)
             if prepared is None:
                 prepared = self._make(params, identity)
-            elif prepared.stamps != [stamp(param) for param in params]:
+            elif not prepared.current(params):
                 held = self._all_slots(prepared)
                 try:
                     prepared.load(self.params, params)
@@ -166,6 +170,17 @@ def refresh() -> None:
     """Has every parameter prepared anew at its next call: after writes that PyTorch does not count (`.data`, NumPy)."""
     for prepared in list(registry.programs):
         prepared.forget()
+
+
+def _stepped(optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
+    """A fused step writes without a new version."""
+    fused = {id(param) for group in optimizer.param_groups if group.get("fused") for param in group["params"]}
+    for prepared in list(registry.programs) if fused else ():
+        if any(identity in fused for identity, _, _ in prepared.stamps):
+            prepared.forget()
+
+
+register_optimizer_step_post_hook(_stepped)
 
 
 def _after_fork() -> None:

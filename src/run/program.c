@@ -46,7 +46,8 @@ lf_status lf_program_new(lf_model *model, const lf_options *options, lf_program 
     if (status == LF_OK) {
         p->param = calloc((size_t)p->written.params + 1, sizeof *p->param);
         p->copied = calloc((size_t)p->written.params + 1, sizeof *p->copied);
-        if (!p->param || !p->copied)
+        p->looks = calloc((size_t)p->written.params + 1, sizeof *p->looks);
+        if (!p->param || !p->copied || !p->looks)
             status = lf_fail_nomem(&p->diag, "the program");
     }
     if (status != LF_OK) {
@@ -77,6 +78,7 @@ void lf_program_free(lf_program *program)
     for (int32_t i = 0; program->copied && i < program->written.params; i++)
         lf_aligned_free(program->copied[i]);
     free(program->copied);
+    free(program->looks);
     free(program->param);
     lf_arena_free(&program->arena);
     free(program);
@@ -271,8 +273,18 @@ lf_status lf_program_prepare(lf_program *program)
         drop_weights(p);
         return status;
     }
+    for (int32_t i = 0; i < p->written.params; i++)
+        p->looks[i] = p->copied[i] ? 0 : lf_look(p->param[i], lf_param_count(p, i));
     p->prepared = true;
     return LF_OK;
+}
+
+bool lf_program_params_hold(const lf_program *program)
+{
+    for (int32_t i = 0; program && program->prepared && i < program->written.params; i++)
+        if (!program->copied[i] && program->looks[i] != lf_look(program->param[i], lf_param_count(program, i)))
+            return false;
+    return true;
 }
 
 void lf_program_memory(const lf_program *program, size_t *params, size_t *prepared, size_t *other)
