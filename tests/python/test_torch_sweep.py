@@ -49,14 +49,22 @@ def inputs(module, seed):
     return x
 
 
-def error(got, want):
-    """Largest |y - ref| / max(|ref|, rms(ref)) where all are finite."""
-    finite = want.isfinite() & got.isfinite()
-    if not finite.any():
-        return 0.0
-    reference = want[finite]
-    scale = reference.abs().clamp(min=float(reference.square().mean().sqrt())).clamp(min=1e-300)
-    return float(((got[finite].double() - reference).abs() / scale).max())
+class Error:
+    """`rel` and `max` as INTERFACE.md has them, where all are finite, over all seeds of a model."""
+
+    def __init__(self):
+        self.rels, self.max = [ROUNDING], ROUNDING  # half a unit in the last place is nobody's error
+
+    def add(self, got, want):
+        finite = want.isfinite() & got.isfinite()
+        if finite.any():
+            ref, off = want[finite], (got[finite].double() - want[finite]).abs()
+            self.rels.append(float(off.norm() / ref.norm().clamp(min=1e-300)))
+            self.max = max(self.max, float((off / ref.abs().clamp(min=max(float(ref.square().mean().sqrt()), 1e-300))).max()))
+
+    @property
+    def rel(self):
+        return statistics.fmean(rel * rel for rel in self.rels) ** 0.5
 
 
 def stands(got, want, eager):
@@ -72,7 +80,7 @@ def test_drawn_model(number):
     torch.manual_seed(number)
     module, wide = Drawn(number).eval(), Drawn(number).eval().double()
     fast = compiled(module)
-    worst = [0.0, 0.0]  # ours, eager's: over all seeds, since of a few hundred numbers the largest error is a matter of luck
+    mine, theirs = Error(), Error()
     with torch.no_grad():
         for seed in range(SEEDS):
             torch.manual_seed(1000 * number + seed)
@@ -84,10 +92,11 @@ def test_drawn_model(number):
             for y, e, z in zip(got, eager, want, strict=True):
                 assert y.shape == e.shape and y.stride() == e.stride()
                 assert stands(y, z, e), f"seed {seed}: NaN or Inf elsewhere"
-                worst[0] = max(worst[0], error(y, z))
-                worst[1] = max(worst[1], error(e, z))
-    assert worst[0] <= 2 * max(worst[1], ROUNDING), f"error {worst[0]:.3g}, eager's is {worst[1]:.3g}"
-    RATIOS.append(max(worst[0], ROUNDING) / max(worst[1], ROUNDING))
+                mine.add(y, z)
+                theirs.add(e, z)
+    assert mine.rel <= 2 * theirs.rel, f"error {mine.rel:.3g}, eager's is {theirs.rel:.3g}"
+    assert mine.max <= 4 * theirs.max, f"largest error {mine.max:.3g}, eager's is {theirs.max:.3g}"  # of few numbers: luck has its part
+    RATIOS.append(mine.rel / theirs.rel)
     stats = assert_fused()
     assert stats.programs_made == 1 and stats.prepared == SEEDS and stats.calls_fused == SEEDS
     for part in registry.parts:
@@ -96,6 +105,7 @@ def test_drawn_model(number):
 
 def test_error_in_the_median_is_no_larger_than_eagers():
     assert len(RATIOS) == MODELS >= 60
+    print(f"error as a multiple of eager's: median {statistics.median(RATIOS):.3f}, largest {max(RATIOS):.3f}")
     assert statistics.median(RATIOS) <= 1.0, statistics.median(RATIOS)
 
 
