@@ -11,18 +11,29 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import Node
 
 from . import native, ops
 from .native import Value
 from .ops import Unsupported
 
-# How a leaf's leading extent gets a name where PyTorch gives a number: from which rank on, and whether an extent of 1 does
-# too. Tried in this order; the first under which most is supported is taken.
-NAMINGS: tuple[tuple[int, bool], ...] = ((2, True), (2, False), (1, True), (1, False), (99, False))
+
+
+class Naming(NamedTuple):
+    """How a leaf's leading extent gets a name where PyTorch gives a number."""
+
+    least_rank: int  # from which rank on
+    ones: bool  # whether an extent of 1 does too
+    several: bool  # whether there is more than one such name
+
+
+# Tried in this order; the first under which most is supported is taken. The last names nothing.
+NAMINGS = tuple(Naming(rank, ones, several) for rank in (2, 1) for several in (True, False) for ones in (True, False))
+NAMINGS += (Naming(99, False, False),)
 
 
 _LEAVES = ("placeholder", "get_attr")
@@ -64,6 +75,8 @@ def check_tensor(node: Node, value: Any) -> torch.Tensor:
     """The tensor, where linfuse computes with such."""
     if not isinstance(value, torch.Tensor):
         raise Unsupported("its result is no tensor" if value is not None else "its result is not known")
+    if not isinstance(value, FakeTensor) and type(value) not in (torch.Tensor, torch.nn.Parameter):
+        raise Unsupported(f"a tensor of the class {type(value).__name__}")
     if value.dtype is not torch.float32:
         raise Unsupported(f"dtype {str(value.dtype).removeprefix('torch.')}")
     if value.device.type != "cpu":
@@ -128,7 +141,7 @@ class Capture:
     """A model being built from nodes, in the order of their execution. It is the Site of ops.py."""
 
     context: native.Context
-    naming: tuple[int, bool]
+    naming: Naming
     part: frozenset[Node] | None = None  # nodes that may be built; None: any. Views of parameters always may
     model: native.Model = field(init=False)
     values: dict[Node, Value] = field(default_factory=dict)
@@ -253,13 +266,13 @@ class Capture:
         return value
 
     def _extents(self, tensor: torch.Tensor, param: bool) -> list[int | str]:
-        least_rank, ones = self.naming
+        least_rank, ones, several = self.naming
         extents: list[int | str] = []
         for axis, extent in enumerate(tensor.shape):
             leading = axis == 0 and not param and len(tensor.shape) >= least_rank
             if is_named(extent):
                 extents.append(self._name(str(extent.node.expr), hint(extent)))
-            elif leading and (hint(extent) != 1 or ones):
+            elif leading and (hint(extent) != 1 or ones) and (several or not self.dims or hint(extent) in self.dims):
                 extents.append(self._name(hint(extent), hint(extent)))
             else:
                 extents.append(hint(extent))

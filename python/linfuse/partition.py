@@ -18,7 +18,7 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
 from . import native, ops
-from .capture import NAMINGS, Capture, example, is_view_of_param, target_name
+from .capture import NAMINGS, Capture, Naming, example, is_view_of_param, target_name
 from .fused import CompiledGraph, Fused, Part
 from .inplace import is_random, memory_roots, writes
 from .ops import Unsupported
@@ -38,7 +38,7 @@ class Split:
 
     graph: Graph
     context: native.Context
-    naming: tuple[int, bool] = NAMINGS[0]
+    naming: Naming = NAMINGS[0]
     reasons: dict[Node, str] = field(default_factory=dict)  # why a node is PyTorch's
     stages: dict[Node, int] = field(default_factory=dict)
 
@@ -55,11 +55,11 @@ class Split:
             reasons = self._reasons(naming)
             if best is None or len(reasons) < len(best):
                 best, self.naming = reasons, naming
-            if not any(ops.find(node) for node in reasons):
+            if not any(ops.find(node) for node in best):
                 break
         self.reasons = dict(best or {})
 
-    def _reasons(self, naming: tuple[int, bool]) -> dict[Node, str]:
+    def _reasons(self, naming: Naming) -> dict[Node, str]:
         capture = Capture(self.context, naming)
         reasons: dict[Node, str] = {}
         for node in self.nodes:

@@ -415,3 +415,52 @@ def test_missing_library_is_said_clearly(tmp_path):
     environment = {**os.environ, "LINFUSE_LIBRARY": str(tmp_path / "nothing.so")}
     done = subprocess.run([sys.executable, "-c", "import native"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1 and "nothing.so, which is not there" in done.stderr.strip().splitlines()[-1]
+
+
+@pytest.mark.parametrize("sizes, most", [([5, 6, 1, 0, 9], 1), ([8, 4, 9], 2)], ids=["", "a batch like the features"])
+def test_weight_given_as_an_argument(sizes, most):
+    """A tensor of the caller's on the right of a product has no batch; the one on the left does."""
+    def product(x, w):
+        return torch.relu(x @ w) * 2
+
+    fast = compiled(product)
+    for batch in sizes:
+        x, w = torch.randn(batch, 8), torch.randn(8, 4)
+        assert_close(fast(x, w), reference(product, x, w), product(x, w))
+    assert assert_fused().programs_made <= most
+
+
+def test_vector_of_the_batch():
+    """An input of rank 1 that runs over the batch, beside one that runs over features."""
+    def scaled(x, s, v):
+        return torch.tanh(x * s.unsqueeze(1)) + v
+
+    fast = compiled(scaled)
+    for batch in (5, 6, 8, 1):
+        given = torch.randn(batch, 8), torch.randn(batch), torch.randn(8)
+        assert_close(fast(*given), reference(scaled, *given), scaled(*given))
+    assert_fused()
+
+
+def test_transforms_of_functions():
+    """vmap and grad over a compiled model are PyTorch's affair, and right."""
+    module = GeluSoftmax().eval()
+    fast = compiled(module)
+    x = torch.randn(3, 5, 48)
+    with torch.no_grad():
+        torch.testing.assert_close(torch.vmap(fast)(x), torch.vmap(module)(x))
+    got = torch.func.grad(lambda t: fast(t).square().sum())(x[0])
+    torch.testing.assert_close(got, torch.func.grad(lambda t: module(t).square().sum())(x[0]))
+
+
+def test_tensor_subclass():
+    """Whoever brings a class of tensors of their own keeps it."""
+    class Tagged(torch.Tensor):
+        pass
+
+    x = torch.randn(4, 48).as_subclass(Tagged)
+    module = GeluSoftmax().eval()
+    with torch.no_grad():
+        y, want = compiled(module)(x), module(x)
+    assert type(y) is type(want)
+    torch.testing.assert_close(torch.as_tensor(y), torch.as_tensor(want))
