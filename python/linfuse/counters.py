@@ -68,7 +68,7 @@ class _Registry:
     """Everything alive, without keeping it alive, and counts of what is gone."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()  # a collection of garbage may come in between, and count what goes
         self.parts: weakref.WeakSet[Part] = weakref.WeakSet()
         self.graphs: weakref.WeakSet[CompiledGraph] = weakref.WeakSet()
         self.programs: weakref.WeakSet[Prepared] = weakref.WeakSet()
@@ -91,7 +91,7 @@ registry = _Registry()
 
 
 def _renew_lock() -> None:
-    registry.lock = threading.Lock()  # a forked child may have inherited one that is held
+    registry.lock = threading.RLock()  # a forked child may have inherited one that is held
 
 
 os.register_at_fork(after_in_child=_renew_lock)

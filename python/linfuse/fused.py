@@ -22,19 +22,28 @@ from .counters import Left, registry
 
 _MOST_SIZES = 256  # sets of extents a part remembers
 _f32, _cpu = torch.float32, torch.device("cpu")
-_grad_enabled, _threads, _empty = torch.is_grad_enabled, torch.get_num_threads, torch.empty
+_grad_enabled, _threads, _empty = torch.is_grad_enabled, torch.get_num_threads, torch.empty_strided  # quicker than empty
 _run_at, _params_hold = native.lib.lf_call_run_at, native.lib.lf_program_params_hold
+
+
+def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Row-major, as PyTorch counts them: an extent of 0 counts as 1."""
+    strides, step = [], 1
+    for extent in reversed(shape):
+        strides.append(step)
+        step *= max(extent, 1)
+    return tuple(reversed(strides))
 
 
 class Sized:
     """What follows from the extents of the inputs."""
 
-    __slots__ = ("dims", "dims_at", "shapes")
+    __slots__ = ("dims", "dims_at", "outputs")
 
     def __init__(self, dims: Sequence[int], shapes: list[tuple[int, ...]]):
         self.dims = (ctypes.c_int64 * max(len(dims), 1))(*dims)
         self.dims_at = ctypes.addressof(self.dims)
-        self.shapes = shapes
+        self.outputs = [(shape, _strides(shape)) for shape in shapes]
 
 
 class Part:
@@ -90,7 +99,7 @@ class Part:
             sized = self._size(tensors)
             if isinstance(sized, str):
                 return self._in_pytorch(args, sized)
-        results = [_empty(shape, dtype=_f32, device=_cpu) for shape in sized.shapes]
+        results = [_empty(shape, strides, dtype=_f32, device=_cpu) for shape, strides in sized.outputs]
         threads = _threads()
         if threads > self.threads:
             self._serve(threads)
@@ -98,22 +107,22 @@ class Part:
             prepared, slot = self._slot(self._pick_params(args))
         except (native.Error, RuntimeError) as why:
             return self._in_pytorch(args, str(why))
-        at = 0
-        for tensor in tensors:
-            slot.inputs[at] = tensor.data_ptr()
-            at += 1
-        at = 0
-        for tensor in results:
-            slot.outputs[at] = tensor.data_ptr()
-            at += 1
-        status = _run_at(slot.handle, sized.dims_at, slot.inputs_at, slot.outputs_at, threads)
-        slot.runs += 1
-        if status:
-            slot.runs -= 1
-            message = native.lib.lf_call_message(slot.handle).decode()
+        try:
+            at = 0
+            for tensor in tensors:
+                slot.inputs[at] = tensor.data_ptr()
+                at += 1
+            at = 0
+            for tensor in results:
+                slot.outputs[at] = tensor.data_ptr()
+                at += 1
+            status = _run_at(slot.handle, sized.dims_at, slot.inputs_at, slot.outputs_at, threads)
+            slot.runs += not status
+            message = native.lib.lf_call_message(slot.handle).decode() if status else None
+        finally:
             prepared.idle.append(slot)
+        if message is not None:
             return self._in_pytorch(args, message)
-        prepared.idle.append(slot)
         return tuple(results) if self._as_written else self._laid_out(results)
 
     def _slot(self, params: tuple[torch.Tensor, ...]) -> tuple[weights.Prepared, weights.Slot]:
@@ -125,13 +134,18 @@ class Part:
             except IndexError:
                 slot = None
             if slot is not None:  # holding it, the stamps stay as they are
-                for param, (identity, version, address) in zip(params, prepared.stamps):
-                    if id(param) != identity or param._version != version or param.data_ptr() != address:
-                        break
-                else:
-                    if _params_hold(prepared.handle):
-                        return prepared, slot
-                prepared.idle.append(slot)
+                holds = False
+                try:
+                    for param, (identity, version, address) in zip(params, prepared.stamps):
+                        if id(param) != identity or param._version != version or param.data_ptr() != address:
+                            break
+                    else:
+                        holds = _params_hold(prepared.handle)
+                finally:
+                    if not holds:
+                        prepared.idle.append(slot)
+                if holds:
+                    return prepared, slot
         for param in params:
             if param.dtype is not _f32 or not param.is_cpu or param.layout is not torch.strided:
                 raise native.Error(f"a parameter is {param.dtype} on {param.device.type}")

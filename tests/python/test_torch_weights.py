@@ -313,6 +313,26 @@ def test_refresh():
     assert_fused()
 
 
+def test_parameter_without_a_counter_in_a_later_call():
+    """Whoever calls what the backend gave with inference tensors gets PyTorch's answer, and later calls are fused again."""
+    held = {}
+
+    def keep(graph, inputs):
+        held.update(run=linfuse.compile_graph(graph, inputs).run, args=list(inputs))
+        return held["run"]
+
+    module = Net().eval()
+    with torch.no_grad():
+        torch.compile(module, backend=keep)(X)
+        with torch.inference_mode():
+            other = [value * 1 for value in held["args"]]
+        for _ in range(2):
+            held["run"](*other)
+        module.one.weight.mul_(2)  # wants every slot: none may have been lost
+        torch.testing.assert_close(held["run"](*held["args"])[0], module(X)[0])
+    assert "version counter" in reasons("call") and linfuse.stats().calls_fused == 2
+
+
 # ---- lives ----
 
 
