@@ -119,6 +119,9 @@ typedef struct lf_arg {
 /* Appends `name = op(args...)`. name may be NULL: one is made up. */
 LF_API lf_status lf_model_op(lf_model *model, const char *name, const char *op, const lf_arg *args, size_t arg_count,
                              lf_value *out);
+/* The extents of a value, where the named extents have the values dims, in order of their first appearance; *rank <= LF_MAX_RANK. For a builder
+ * to check that it built what it meant. */
+LF_API lf_status lf_model_value_shape(lf_model *model, lf_value value, const int64_t *dims, int *rank, int64_t *extents);
 /* Says what the model returns; ends building. */
 LF_API lf_status lf_model_return(lf_model *model, const lf_value *values, size_t count);
 
@@ -167,6 +170,13 @@ LF_API const char *lf_program_message(const lf_program *program);
 /* Gives a parameter its values (f32, row-major, the declared extents); they are copied. May be called again: the next
  * prepare makes the change count. */
 LF_API lf_status lf_program_set_param(lf_program *program, const char *name, const float *data, size_t count);
+/* The same without the copy: the values are borrowed, and stay where and as they are until the parameter is given anew or the program is
+ * freed. After a change of them, give them again and prepare. */
+LF_API lf_status lf_program_borrow_param(lf_program *program, const char *name, const float *data, size_t count);
+/* Whether lent parameters still look as they did when they were prepared: every value of those of up to 16384 elements, a sample spread over larger
+ * ones. A net under callers who are told of changes by other means, not a proof that nothing changed. True before the first prepare. Any
+ * thread may ask while calls run. */
+LF_API bool lf_program_params_hold(const lf_program *program);
 /* All parameters of the model from a safetensors file; further tensors in the file are ignored. */
 LF_API lf_status lf_program_load_params(lf_program *program, const char *path);
 /* Parameters uniform in +-1/sqrt(last extent), drawn from the seed and each parameter's name. */
@@ -176,7 +186,7 @@ LF_API lf_status lf_program_prepare(lf_program *program);
 /* One parameter's values as given, NULL when there are none yet. */
 LF_API const float *lf_program_param(const lf_program *program, const char *name);
 
-/* Bytes the program holds: parameters as given, parameters prepared, everything else. Any pointer may be NULL. */
+/* Bytes the program holds: parameters as given (borrowed ones are not its own), parameters prepared, everything else. Any pointer may be NULL. */
 LF_API void lf_program_memory(const lf_program *program, size_t *params, size_t *prepared, size_t *other);
 
 /* The account of what was done: costs as written, rewrites, refusals, kernels, costs now, at the extents given (NULL: those of the options; a
@@ -200,6 +210,11 @@ LF_API lf_status lf_call_output_shape(lf_call *call, size_t index, int *rank, in
 LF_API lf_status lf_call_set_output(lf_call *call, size_t index, float *data);
 /* Runs. After the first run at some extents, a run at them allocates nothing. */
 LF_API lf_status lf_call_run(lf_call *call);
+/* Binds everything and runs, in one go, for callers to whom every call of a function is dear. dims: the values of the named extents, in the
+ * order of lf_model_dim_name (NULL where there are none). inputs, outputs: one address each, in order of declaration, bound as by
+ * lf_call_set_input and lf_call_set_output. threads: how many may work on this run, the caller's included; 0 means as many as the context
+ * has, more than it has are not had. Results do not depend on it. */
+LF_API lf_status lf_call_run_at(lf_call *call, const int64_t *dims, const float *const *inputs, float *const *outputs, int threads);
 /* For a program compiled for cuda. Without it inputs and outputs are host memory, which a run copies to the GPU and back before it returns.
  * With it they are the GPU's memory (device addresses as pointers), and a run launches on this stream (a CUstream or cudaStream_t; NULL is the
  * default one), does not synchronise, and may be captured into a graph after a first run at its extents. Programs use the CUDA context that

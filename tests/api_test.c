@@ -44,6 +44,12 @@ static lf_model *build(lf_context *context)
     lf_value n = op(m, "n", "layer_norm", (lf_arg[]){VALUE(h), {.kind = LF_ARG_LIST, .list = widths, .count = 1}}, 2);
     lf_value s = op(m, "s", "sum", (lf_arg[]){VALUE(n), {.key = "dim", .kind = LF_ARG_LIST, .list = axes, .count = 2},
                     {.key = "keepdim", .kind = LF_ARG_BOOL, .number = 1}}, 3);
+    int rank = 0;
+    int64_t extents[LF_MAX_RANK];
+    OK_MODEL(m, lf_model_value_shape(m, g, (int64_t[]){3, 5}, &rank, extents));
+    assert_true(rank == 3 && extents[0] == 3 && extents[1] == 5 && extents[2] == 8);
+    REFUSES(LF_ERR_ARG, "value of this model", lf_model_value_shape(m, 999, (int64_t[]){3, 5}, &rank, extents), lf_model_message(m));
+    REFUSES(LF_ERR_ARG, "value of this model", lf_model_value_shape(m, g, NULL, &rank, extents), lf_model_message(m));
     OK_MODEL(m, lf_model_return(m, (lf_value[]){s, g}, 2));
     return m;
 }

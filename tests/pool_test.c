@@ -387,6 +387,43 @@ static void pool_of_a_loop(void **state)
     lf_pool_free(pool);
 }
 
+/* How many calls were under way at once, at most. */
+typedef struct crowd {
+    atomic_int inside, most;
+} crowd;
+
+static void linger_in_crowd(void *arg, int64_t index, int slot)
+{
+    crowd *c = arg;
+    (void)index;
+    (void)slot;
+    int now = atomic_fetch_add(&c->inside, 1) + 1, most = atomic_load(&c->most);
+    while (now > most && !atomic_compare_exchange_weak(&c->most, &most, now))
+        ;
+    pause_briefly();
+    atomic_fetch_sub(&c->inside, 1);
+}
+
+static void pool_keeps_to_a_limit(void **state)
+{
+    (void)state;
+    static tally t;
+    lf_pool *pool;
+    assert_int_equal(lf_pool_new(THREADS, &pool), LF_OK);
+    for (int most = 1; most <= THREADS + 1; most++) {
+        crowd c = {0};
+        assert_int_equal(lf_pool_limit(most), 0);
+        lf_pool_run(pool, 40, linger_in_crowd, &c);
+        assert_true(runs_each_once(pool, &t, 100));
+        assert_int_equal(lf_pool_limit(0), most);
+        assert_true(atomic_load(&c.most) <= most);
+        assert_true(most == 1 || atomic_load(&c.most) > 1);
+    }
+    assert_int_equal(lf_pool_limit(-3), 0);
+    assert_int_equal(lf_pool_limit(0), 0);
+    lf_pool_free(pool);
+}
+
 static void pool_refuses(void **state)
 {
     (void)state;
@@ -435,6 +472,7 @@ int main(void)
         cmocka_unit_test(pool_survives_fork_under_load),
         cmocka_unit_test(pool_fn_may_fork),
         cmocka_unit_test(pool_of_a_loop),
+        cmocka_unit_test(pool_keeps_to_a_limit),
         cmocka_unit_test(pool_refuses),
         cmocka_unit_test(pool_without_threads_to_be_had),
     };

@@ -22,6 +22,7 @@ struct job {
     void (*fn)(void *arg, int64_t index, int slot);
     void *arg;
     int64_t count;
+    int helpers;                                 /* workers that may be in it at once */
     struct job *behind;                          /* in the queue; under the pool's lock */
     _Alignas(CACHE_LINE) _Atomic int64_t next;   /* first index nobody has taken; runs past count */
     _Alignas(CACHE_LINE) _Atomic int inside;     /* workers in it; raised under the lock, lowered without */
@@ -57,6 +58,7 @@ static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
 static int fork_error;
 
 static _Thread_local bool in_job;
+static _Thread_local int limit; /* lf_pool_limit; 0: none */
 
 static void forked_child(void)
 {
@@ -108,11 +110,18 @@ static void run_inline(int64_t count, void (*fn)(void *arg, int64_t index, int s
     in_job = outer;
 }
 
-/* The oldest job that still has indices. Needs the lock. */
+/* Whether a worker may come in. Needs the lock, under which they do. */
+static bool has_room(struct job *job)
+{
+    return atomic_load_explicit(&job->next, memory_order_relaxed) < job->count &&
+           atomic_load_explicit(&job->inside, memory_order_relaxed) < job->helpers;
+}
+
+/* The oldest job that still has indices, and not as many workers as it may have. Needs the lock. */
 static struct job *find_job(const lf_pool *pool)
 {
     struct job *job = pool->jobs;
-    while (job && atomic_load_explicit(&job->next, memory_order_relaxed) >= job->count)
+    while (job && !has_room(job))
         job = job->behind;
     return job;
 }
@@ -300,7 +309,7 @@ static void submit(lf_pool *pool, struct job *job)
         link = &(*link)->behind;
     *link = job;
     atomic_fetch_add_explicit(&pool->news, 1, memory_order_relaxed);
-    int64_t wanted = job->count - 1;
+    int64_t wanted = job->count - 1 < job->helpers ? job->count - 1 : job->helpers;
     bool all = wanted >= pool->asleep;
     pthread_mutex_unlock(&pool->lock);
 
@@ -337,7 +346,7 @@ static void withdraw(lf_pool *pool, struct job *job)
 void lf_pool_run(lf_pool *pool, int64_t count, void (*fn)(void *arg, int64_t index, int slot), void *arg)
 {
     assert(fn);
-    if (!pool || pool->threads == 1 || count <= 1 || in_job || (!pool->loop && lost_in_fork(pool))) {
+    if (!pool || pool->threads == 1 || limit == 1 || count <= 1 || in_job || (!pool->loop && lost_in_fork(pool))) {
         run_inline(count, fn, arg);
         return;
     }
@@ -345,7 +354,7 @@ void lf_pool_run(lf_pool *pool, int64_t count, void (*fn)(void *arg, int64_t ind
         pool->loop(pool->user, count, fn, arg);
         return;
     }
-    struct job job = {.fn = fn, .arg = arg, .count = count};
+    struct job job = {.fn = fn, .arg = arg, .count = count, .helpers = (limit > 0 && limit < pool->threads ? limit : pool->threads) - 1};
     atomic_init(&job.next, 0);
     atomic_init(&job.inside, 0);
     submit(pool, &job);
@@ -353,4 +362,11 @@ void lf_pool_run(lf_pool *pool, int64_t count, void (*fn)(void *arg, int64_t ind
     /* Asked again: fn may have forked, and this may be the child. */
     if (!lost_in_fork(pool))
         withdraw(pool, &job);
+}
+
+int lf_pool_limit(int threads)
+{
+    int before = limit;
+    limit = threads < 0 ? 0 : threads;
+    return before;
 }

@@ -45,4 +45,8 @@ int lf_pool_threads(const lf_pool *pool);
  * ends without the indices that other threads had taken. */
 void lf_pool_run(lf_pool *pool, int64_t count, void (*fn)(void *arg, int64_t index, int slot), void *arg);
 
+/* From here on jobs of the calling thread are worked on by at most so many threads, itself included; 0 or less: by all. Returns what
+ * held before, for the caller to put back. What a loop of somebody else's does is up to it, unless the limit is 1: then it is not called. */
+int lf_pool_limit(int threads);
+
 #endif

@@ -307,6 +307,51 @@ lf_status lf_call_run(lf_call *call)
     return call->cuda ? lf_call_run_cuda(call) : run_cpu(call);
 }
 
+/* The inputs' extents at these values of the names; what is known of the old ones goes. */
+static void take_dims(lf_call *c, const int64_t *dims)
+{
+    const lf_graph *g = &c->program->written;
+    for (int32_t i = 0; i < g->inputs; i++) {
+        const lf_shape *s = &lf_at(g, g->input[i])->shape;
+        for (int axis = 0; axis < s->rank; axis++)
+            c->extent[i][axis] = lf_extent_at(s->dim[axis], dims);
+        c->bound[i] = true;
+    }
+    c->learnt = false;
+}
+
+lf_status lf_call_run_at(lf_call *call, const int64_t *dims, const float *const *inputs, float *const *outputs, int threads)
+{
+    if (!call)
+        return LF_ERR_ARG;
+    const lf_graph *g = &call->program->written;
+    if ((!dims && g->symbols > 0) || (!inputs && g->inputs > 0) || (!outputs && g->outputs > 0))
+        return lf_fail(&call->diag, LF_ERR_ARG, "a run in one go wants extents, inputs and outputs");
+    for (int s = 0; s < g->symbols; s++)
+        if (dims[s] < 0)
+            return lf_fail(&call->diag, LF_ERR_DATA, "extent %s cannot be %" PRId64, g->symbol[s], dims[s]);
+    if (!call->learnt || (g->symbols > 0 && memcmp(call->dims, dims, (size_t)g->symbols * sizeof *dims) != 0))
+        take_dims(call, dims);
+    for (int32_t i = 0; i < g->inputs; i++)
+        call->input[i] = inputs[i];
+    for (int32_t o = 0; o < g->outputs; o++)
+        call->output[o] = outputs[o];
+    call->placed = false;
+    lf_status status = learn_dims(call);
+    for (int32_t i = 0; i < g->inputs && status == LF_OK; i++)
+        if (!inputs[i] && call->input_count[i] > 0)
+            status = lf_fail(&call->diag, LF_ERR_ARG, "input %s: no data", lf_at(g, g->input[i])->name);
+    if (status != LF_OK) {
+        memset(call->bound, 0, (size_t)g->inputs * sizeof *call->bound);
+        call->learnt = false;
+        return status;
+    }
+    int before = lf_pool_limit(threads);
+    status = lf_call_run(call);
+    lf_pool_limit(before);
+    return status;
+}
+
 int64_t lf_call_rows_redone(const lf_call *call)
 {
     int64_t rows = 0;

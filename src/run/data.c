@@ -79,13 +79,14 @@ static lf_status load_param(lf_program *p, int32_t index, const lf_safetensors *
         same = lf_extent_is(info->shape.dim[i], t->extents[i]);
     if (!same)
         return lf_fail(&p->diag, LF_ERR_DATA, "%s: tensor %s has other extents than the model's %s", path, info->name, lf_shape_text(&p->written, &info->shape));
-    bool given = p->param[index] != NULL;
+    bool copied = p->copied[index] != NULL;
     float *memory;
     lf_status status = lf_param_memory(p, index, &memory);
     if (status == LF_OK)
         status = lf_tensor_floats(t, memory, &p->diag);
-    if (status != LF_OK && !given) { /* still without values */
-        lf_aligned_free(p->param[index]);
+    if (status != LF_OK && !copied) { /* without values, still or now */
+        lf_aligned_free(p->copied[index]);
+        p->copied[index] = NULL;
         p->param[index] = NULL;
     }
     return status;

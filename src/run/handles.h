@@ -79,7 +79,9 @@ struct lf_program {
     char device[16];
     int64_t hint[LF_MAX_SYMBOLS];
     const char **input_text;    /* one per input: its shape in words, made early because calls in other threads share the arena */
-    float **param;              /* one per parameter, owned; NULL until given */
+    const float **param;        /* one per parameter; NULL until given */
+    float **copied;             /* one per parameter: memory of our own, which param is then; NULL where it is borrowed or not given */
+    uint64_t *looks;            /* one per parameter: lf_look of a lent one when it was prepared */
     bool prepared;
     /* Why the last call asked for could not be made, NULL since the program was used otherwise. Threads may ask at once, so it points to a text
      * that stays, and diag is left alone. */
@@ -104,6 +106,10 @@ size_t lf_param_count(const lf_program *program, int32_t index);
 
 /* Memory for a parameter, its values to be written by the caller. Message in the program. */
 lf_status lf_param_memory(lf_program *program, int32_t index, float **out);
+
+/* A number that changes with the values, as far as it looks at them: all of up to LF_LOOK_ALL, a sample of more. */
+enum { LF_LOOK_ALL = 16384 };
+uint64_t lf_look(const float *data, size_t count);
 
 /* What the options say without the user's word. */
 void lf_options_init(lf_options *options);

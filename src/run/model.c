@@ -131,6 +131,20 @@ lf_status lf_model_op(lf_model *model, const char *name, const char *op, const l
     return lf_graph_bind(&model->graph, name, op, args, arg_count, out, NULL);
 }
 
+lf_status lf_model_value_shape(lf_model *model, lf_value value, const int64_t *dims, int *rank, int64_t *extents)
+{
+    if (!model)
+        return LF_ERR_ARG;
+    const lf_graph *g = &model->graph;
+    if (value < 0 || value >= g->count || !rank || !extents || (g->symbols > 0 && !dims))
+        return lf_fail(&model->diag, LF_ERR_ARG, "a shape is had of a value of this model, at dims, and wants a place");
+    const lf_shape *s = &lf_at(g, value)->shape;
+    *rank = s->rank;
+    for (int i = 0; i < s->rank; i++)
+        extents[i] = lf_extent_at(s->dim[i], dims);
+    return LF_OK;
+}
+
 lf_status lf_model_return(lf_model *model, const lf_value *values, size_t count)
 {
     if (!model)

@@ -43,8 +43,13 @@ lf_status lf_program_new(lf_model *model, const lf_options *options, lf_program 
     lf_status status = begin(p, model);
     if (status == LF_OK)
         status = lf_compile(p, options ? options : &defaults);
-    if (status == LF_OK && !(p->param = calloc((size_t)p->written.params + 1, sizeof *p->param)))
-        status = lf_fail_nomem(&p->diag, "the program");
+    if (status == LF_OK) {
+        p->param = calloc((size_t)p->written.params + 1, sizeof *p->param);
+        p->copied = calloc((size_t)p->written.params + 1, sizeof *p->copied);
+        p->looks = calloc((size_t)p->written.params + 1, sizeof *p->looks);
+        if (!p->param || !p->copied || !p->looks)
+            status = lf_fail_nomem(&p->diag, "the program");
+    }
     if (status != LF_OK) {
         model->diag = p->diag;
         lf_program_free(p);
@@ -70,8 +75,10 @@ void lf_program_free(lf_program *program)
     drop_weights(program);
     lf_cuda_program_free(program->fused.cuda);
     lf_cuda_program_free(program->exact.cuda);
-    for (int32_t i = 0; program->param && i < program->written.params; i++)
-        lf_aligned_free(program->param[i]);
+    for (int32_t i = 0; program->copied && i < program->written.params; i++)
+        lf_aligned_free(program->copied[i]);
+    free(program->copied);
+    free(program->looks);
     free(program->param);
     lf_arena_free(&program->arena);
     free(program);
@@ -102,9 +109,10 @@ static int32_t find_param(const lf_program *p, const char *name)
 
 lf_status lf_param_memory(lf_program *p, int32_t index, float **out)
 {
-    if (!p->param[index])
-        p->param[index] = lf_aligned_alloc(lf_param_count(p, index) * sizeof(float));
-    *out = p->param[index];
+    if (!p->copied[index])
+        p->copied[index] = lf_aligned_alloc(lf_param_count(p, index) * sizeof(float));
+    *out = p->copied[index];
+    p->param[index] = *out;
     p->prepared = false;
     return *out ? LF_OK : lf_fail(&p->diag, LF_ERR_NOMEM, "no memory for parameter %s", lf_at(&p->written, p->written.param[index])->name);
 }
@@ -127,23 +135,48 @@ static void copy_chunk(void *arg, int64_t index, int slot)
     memcpy(c->to + at, c->from + at, bytes);
 }
 
+/* Which parameter is being given, and whether so many values are what it has. */
+static lf_status given_param(lf_program *p, const char *name, const float *data, size_t count, int32_t *index)
+{
+    lf_program_begin(p);
+    if (!name || !data)
+        return lf_fail(&p->diag, LF_ERR_ARG, "a parameter wants its name and its values");
+    *index = find_param(p, name);
+    if (*index < 0)
+        return lf_fail(&p->diag, LF_ERR_ARG, "the model has no parameter %.128s", name);
+    if (count != lf_param_count(p, *index))
+        return lf_fail(&p->diag, LF_ERR_DATA, "parameter %s has %zu elements, not %zu", name, lf_param_count(p, *index), count);
+    return LF_OK;
+}
+
 lf_status lf_program_set_param(lf_program *program, const char *name, const float *data, size_t count)
 {
+    int32_t index = -1;
     if (!program)
         return LF_ERR_ARG;
-    lf_program_begin(program);
-    if (!name || !data)
-        return lf_fail(&program->diag, LF_ERR_ARG, "a parameter wants its name and its values");
-    int32_t index = find_param(program, name);
-    if (index < 0)
-        return lf_fail(&program->diag, LF_ERR_ARG, "the model has no parameter %.128s", name);
-    if (count != lf_param_count(program, index))
-        return lf_fail(&program->diag, LF_ERR_DATA, "parameter %s has %zu elements, not %zu", name, lf_param_count(program, index), count);
+    lf_status status = given_param(program, name, data, count, &index);
+    if (status != LF_OK)
+        return status;
     copying c = {.from = data, .count = count};
-    lf_status status = lf_param_memory(program, index, &c.to);
+    status = lf_param_memory(program, index, &c.to);
     if (status == LF_OK) /* by all threads: most of it is the first touch of fresh memory */
         lf_pool_run(program->context->pool, (int64_t)((count + COPIED_AT_ONCE - 1) / COPIED_AT_ONCE), copy_chunk, &c);
     return status;
+}
+
+lf_status lf_program_borrow_param(lf_program *program, const char *name, const float *data, size_t count)
+{
+    int32_t index = -1;
+    if (!program)
+        return LF_ERR_ARG;
+    lf_status status = given_param(program, name, data, count, &index);
+    if (status != LF_OK)
+        return status;
+    drop_weights(program); /* they may point into the memory that goes */
+    lf_aligned_free(program->copied[index]);
+    program->copied[index] = NULL;
+    program->param[index] = data;
+    return LF_OK;
 }
 
 lf_status lf_program_draw_params(lf_program *program, uint64_t seed)
@@ -240,15 +273,25 @@ lf_status lf_program_prepare(lf_program *program)
         drop_weights(p);
         return status;
     }
+    for (int32_t i = 0; i < p->written.params; i++)
+        p->looks[i] = p->copied[i] ? 0 : lf_look(p->param[i], lf_param_count(p, i));
     p->prepared = true;
     return LF_OK;
+}
+
+bool lf_program_params_hold(const lf_program *program)
+{
+    for (int32_t i = 0; program && program->prepared && i < program->written.params; i++)
+        if (!program->copied[i] && program->looks[i] != lf_look(program->param[i], lf_param_count(program, i)))
+            return false;
+    return true;
 }
 
 void lf_program_memory(const lf_program *program, size_t *params, size_t *prepared, size_t *other)
 {
     size_t given = 0, made = 0;
     for (int32_t i = 0; program && i < program->written.params; i++)
-        given += program->param[i] ? lf_param_count(program, i) * sizeof(float) : 0;
+        given += program->copied[i] ? lf_param_count(program, i) * sizeof(float) : 0;
     if (program && program->fused.weights)
         made += lf_cpu_weights_bytes(program->fused.weights);
     if (program && program->exact.weights)

@@ -5,11 +5,16 @@ import json
 import os
 import pathlib
 import subprocess
+import sys
 
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILT = ROOT / "build" / "release"
+# The package from the source tree, with the library just built; in processes that tests start, too.
+os.environ.setdefault("LINFUSE_LIBRARY", str(BUILT / "liblinfuse.so"))
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT / "python"), os.environ.get("PYTHONPATH")]))
+sys.path.insert(0, str(ROOT / "python"))
 
 
 def _built(variable, default):

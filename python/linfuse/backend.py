@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torch.compile(model, backend="linfuse")."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.fx import Graph, GraphModule
+
+from . import native, weights
+from .fused import CompiledGraph
+from .inplace import make_functional
+from .ops import BY_OP
+from .partition import split
+from .counters import Left, registry
+
+_SMALLEST = "input x f32[1]\ny = relu(x)\nreturn y\n"
+_PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
+
+
+class Options:
+    """What torch.compile(options={...}) may say.
+
+    precision      fp32 | tf32 | bf16 | fp16. On the CPU everything is computed in fp32, whatever is asked for here or
+                   by torch.set_float32_matmul_precision.
+    assume_finite  True: rows with NaN or Inf in them are not looked for.
+    rules          "+NAME,-NAME": rewrites switched on and off.
+    fallback       "pytorch": what is not supported runs in PyTorch; "error": it is an error.
+    """
+
+    def __init__(self, given: Mapping[str, Any] | None = None):
+        words = dict(given or {})
+        asked = {"highest": "fp32", "high": "tf32", "medium": "bf16"}[torch.get_float32_matmul_precision()]
+        self.precision = str(words.pop("precision", asked))
+        self.assume_finite = words.pop("assume_finite", False)
+        self.rules = words.pop("rules", None)
+        self.fallback = words.pop("fallback", "pytorch")
+        if words:
+            raise native.Error(f"linfuse has no option {', '.join(sorted(map(str, words)))}; it has precision, assume_finite, rules, fallback")
+        if self.precision not in _PRECISIONS:
+            raise native.Error(f"precision is one of {', '.join(_PRECISIONS)}, not {self.precision}")
+        if self.fallback not in ("pytorch", "error"):
+            raise native.Error(f"fallback is pytorch or error, not {self.fallback}")
+
+    def words(self) -> dict[str, str]:
+        """The options of the C library."""
+        words = {"device": "cpu"}
+        if self.assume_finite:
+            words["assume_finite"] = "true"
+        if self.rules is not None:
+            words["rules"] = self.rules if isinstance(self.rules, str) else ",".join(self.rules)
+        return words
+
+
+def backend(module: GraphModule, inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None,
+            mode: str | None = None) -> Callable[..., Any]:
+    """Compiles a graph that Dynamo has traced; what torch.compile calls. mode is accepted and chooses nothing."""
+    return compile_graph(module, inputs, options).run
+
+
+def compile_graph(module: GraphModule, inputs: Sequence[Any], options: Mapping[str, Any] | None = None) -> CompiledGraph:
+    """The same, with the account of what was done."""
+    chosen = Options(options)
+    own = _copied(module, inputs)
+    make_functional(own.graph)
+    with weights.making:
+        context = weights.context(torch.get_num_threads())
+        if chosen.rules is not None:  # a wrong name is an error now, not a reason to run in PyTorch later
+            native.Program(native.Model.read(context, _SMALLEST), chosen.words()).close()
+        compiled = split(own, context, chosen.words(), chosen.fallback == "error")
+    computing = [left for left in compiled.left if _computes(left)]
+    if chosen.fallback == "error" and computing:
+        raise native.Error("left to PyTorch: " + "; ".join(f"{one.node} ({one.op}): {one.reason}" for one in computing))
+    registry.count("graphs")
+    registry.count("graphs_fused", not compiled.left and bool(compiled.parts))
+    registry.count("parts", len(compiled.parts))
+    for left in compiled.left:
+        registry.leave(left, "compile")
+    return compiled
+
+
+def _computes(left: Left) -> bool:
+    return not left.reason.startswith("a view of")
+
+
+def _copied(module: GraphModule, inputs: Sequence[Any]) -> GraphModule:
+    """The graph in nodes of our own, on the same parameters."""
+    graph, known = Graph(), {}
+    returned = graph.graph_copy(module.graph, known)
+    places = [node for node in graph.nodes if node.op == "placeholder"]
+    graph.output(returned)
+    for node, value in zip(places, inputs):
+        if isinstance(value, torch.Tensor) and value.is_inference():
+            node.meta["linfuse_uncounted"] = True
+    return GraphModule(module, graph)
+
+
+def register() -> None:
+    """Makes the name "linfuse" known to torch.compile, where no installed package does."""
+    from torch._dynamo.backends import registry as known
+
+    if "linfuse" not in known._COMPILER_FNS:
+        known.register_backend(compiler_fn=backend, name="linfuse")
+
+
+__all__ = ["BY_OP", "Options", "backend", "compile_graph", "register"]

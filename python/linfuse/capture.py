@@ -1,0 +1,339 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Nodes of an FX graph -> a linfuse model.
+
+A batch that is a number in the trace becomes a named extent wherever the model still infers, so that one program serves
+every batch size, over PyTorch's own re-traces too. That the model means what was traced is checked node by node: the
+extents linfuse infers must be the traced ones at the traced sizes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx import Node
+
+from . import native, ops
+from .native import Value
+from .ops import Unsupported
+
+
+
+class Naming(NamedTuple):
+    """How a leaf's leading extent gets a name where PyTorch gives a number."""
+
+    least_rank: int  # from which rank on
+    ones: bool  # whether an extent of 1 does too
+    several: bool  # whether there is more than one such name
+
+
+# Tried in this order; the first under which most is supported is taken. The last names nothing.
+NAMINGS = tuple(Naming(rank, ones, several) for rank in (2, 1) for several in (True, False) for ones in (True, False))
+NAMINGS += (Naming(99, False, False),)
+
+
+_LEAVES = ("placeholder", "get_attr")
+
+
+class Symbolic:
+    """A number that PyTorch only knows at the call."""
+
+
+# ---- what PyTorch says of a node ----
+
+
+def example(node: Node) -> Any:
+    """The node's value at the trace: a fake tensor, a number, a tuple; None where nothing is known."""
+    return node.meta.get("example_value", node.meta.get("val"))
+
+
+def hint(extent: Any) -> int:
+    """An extent at the trace. A SymInt is asked without leaving a guard."""
+    if isinstance(extent, torch.SymInt):
+        known = extent.node.hint
+        if known is None:
+            raise Unsupported("an extent depends on data")
+        return int(known)
+    return int(extent)
+
+
+def hints(tensor: torch.Tensor) -> tuple[int, ...]:
+    """All extents at the trace."""
+    return tuple(hint(extent) for extent in tensor.shape)
+
+
+def is_named(extent: Any) -> bool:
+    """Whether PyTorch itself knows the extent by a name only."""
+    return isinstance(extent, torch.SymInt) and extent.node.maybe_as_int() is None
+
+
+def check_tensor(node: Node, value: Any) -> torch.Tensor:
+    """The tensor, where linfuse computes with such."""
+    if not isinstance(value, torch.Tensor):
+        raise Unsupported("its result is no tensor" if value is not None else "its result is not known")
+    if not isinstance(value, FakeTensor) and type(value) not in (torch.Tensor, torch.nn.Parameter):
+        raise Unsupported(f"a tensor of the class {type(value).__name__}")
+    if value.dtype is not torch.float32:
+        raise Unsupported(f"dtype {str(value.dtype).removeprefix('torch.')}")
+    if value.device.type != "cpu":
+        raise Unsupported(f"device {value.device.type}")
+    if value.layout is not torch.strided or value.is_neg():
+        raise Unsupported(f"layout {str(value.layout).removeprefix('torch.')}")
+    if torch.is_grad_enabled() and value.requires_grad:
+        raise Unsupported("requires grad while grad mode is on")
+    if len(value.shape) > native.MAX_RANK:
+        raise Unsupported(f"rank {len(value.shape)}; at most {native.MAX_RANK} is supported")
+    return value
+
+
+def is_param(node: Node) -> bool:
+    """Whether a leaf keeps its values from call to call: a parameter, a buffer, a tensor that a module holds."""
+    if node.op == "get_attr":
+        return True
+    value = example(node)
+    if node.op != "placeholder" or not isinstance(value, torch.Tensor) or any(map(is_named, value.shape)):
+        return False
+    if node.meta.get("linfuse_uncounted"):  # no version counter: read at every call
+        return False
+    if isinstance(value, torch.nn.Parameter) or (node.meta.get("tensor_dict") or {}).get("_dynamo_static_input_type"):
+        return True
+    return "nn_module" in str(getattr(_source(node), "guard_source", "")).lower()
+
+
+def _source(node: Node) -> Any:
+    source = getattr(node.meta.get("grapharg"), "source", None)
+    return source if source is not None else getattr(node, "_dynamo_source", None)
+
+
+def label(node: Node) -> str:
+    """What the user calls a leaf: linear.weight, x. Other nodes have their own name."""
+    source = getattr(_source(node), "name", None)
+    text = source() if callable(source) else source
+    if not isinstance(text, str):
+        return str(node.target).removeprefix("L__self___") if node.op == "get_attr" else node.name
+    words = re.findall(r"\['([^']*)'\]|\.(\w+)|\[(\d+)\]", text)
+    path = [a or b or c for a, b, c in words if (a or b or c) not in ("_modules", "_parameters", "_buffers", "__closure__", "cell_contents")]
+    inside = len(path) > 1 and text.startswith("L[")
+    return ".".join(path[1:] if inside else path) or node.name
+
+
+# ---- a model being captured ----
+
+
+@dataclass
+class Leaf:
+    """What a model takes: an FX node and what it is in the model."""
+
+    node: Node
+    name: str
+    label: str
+    param: bool
+    extents: tuple[int | str, ...]
+    convert: bool  # a 0-dim tensor of another dtype, taken as f32 as PyTorch does
+
+
+@dataclass
+class Capture:
+    """A model being built from nodes, in the order of their execution. It is the Site of ops.py."""
+
+    context: native.Context
+    naming: Naming
+    part: frozenset[Node] | None = None  # nodes that may be built; None: any. Views of parameters always may
+    model: native.Model = field(init=False)
+    values: dict[Node, Value] = field(default_factory=dict)
+    leaves: list[Leaf] = field(default_factory=list)
+    dims: dict[Any, str] = field(default_factory=dict)  # an extent by PyTorch's word -> its name
+    dim_hints: list[int] = field(default_factory=list)
+    key: list[Any] = field(default_factory=list)  # what the model is, whatever things are called
+    out: tuple[int, ...] = ()
+    out_named: tuple[bool, ...] = ()
+
+    def __post_init__(self) -> None:
+        self.model = native.Model(self.context)
+        self._shapes: dict[Value, tuple[int, ...]] = {}
+        self._turned: dict[Value, Value] = {}
+        self._names: set[str] = set()
+        self._wanted: str | None = None
+
+    # ---- the Site ----
+
+    def emit(self, op: str, *args: Any, **keywords: Any) -> Value:
+        """Appends an op."""
+        for arg in (*args, *keywords.values()):
+            for one in arg if isinstance(arg, (list, tuple)) else (arg,):
+                if isinstance(one, Symbolic):
+                    raise Unsupported(f"{op}: a number that is only known at the call")
+                if isinstance(one, bool) and op in ("add", "sub", "mul", "div"):
+                    raise Unsupported(f"{op}: a side is {one}")
+        name, self._wanted = self._wanted, None
+        value = self.model.op(op, *args, name=name, **keywords)
+        self.key.append((op, _frozen(args), _frozen(sorted(keywords.items()))))
+        if op == "transpose" and len(self.shape(args[0])) == 2:
+            self._turned[value] = args[0]
+        return value
+
+    def shape(self, value: Value) -> tuple[int, ...]:
+        """A value's extents at the trace, as linfuse has them."""
+        if value not in self._shapes:
+            self._shapes[value] = self.model.value_shape(value, self.dim_hints)
+        return self._shapes[value]
+
+    def transposed(self, value: Value) -> Value | None:
+        """The 2-D value this one is the transposition of."""
+        return self._turned.get(value)
+
+    # ---- nodes ----
+
+    def add(self, node: Node) -> Value:
+        """Builds a node. Unsupported says why not; the model is then as it was, save for leaves."""
+        found = ops.find(node)
+        if found is None:
+            return self._item(node)
+        spelling, args, kwargs = found
+        if spelling.changes_first(args, kwargs):
+            raise Unsupported("changes a tensor in place that others may see")
+        result = example(node)
+        if isinstance(result, tuple):
+            result = self._values_only(node, result)
+        tensor = check_tensor(node, result)
+        given = spelling.bind(*_mapped((tuple(args), kwargs), self._operand))
+        self.out, self.out_named = hints(tensor), tuple(map(is_named, tensor.shape))
+        self._wanted = self._unique(node.name)
+        try:
+            build = spelling.row.build
+            value = build(self, given) if build else ops.plain(self, spelling.row, given)
+        except native.Error as why:
+            raise Unsupported(str(why)) from None
+        if not isinstance(value, Value) or self.shape(value) != self.out:
+            shown = self.shape(value) if isinstance(value, Value) else value
+            raise Unsupported(f"{spelling.name}: its extents would be {shown}, not {self.out}")
+        self.values[node] = value
+        return value
+
+    def _values_only(self, node: Node, result: tuple[Any, ...]) -> Any:
+        """max and min over a dim give values and indices; the values alone can be had."""
+        for user in node.users:
+            if user.op != "call_function" or getattr(user.target, "__name__", "") != "getitem" or user.args[1] != 0:
+                raise Unsupported("more than the values of its result is used")
+        return result[0]
+
+    def _item(self, node: Node) -> Value:
+        """The values among what max or min gave."""
+        of = node.args[0] if node.args else None
+        if getattr(node.target, "__name__", "") == "getitem" and isinstance(of, Node) and isinstance(example(of), tuple):
+            if of in self.values and node.args[1] == 0:
+                self.values[node] = self.values[of]
+                return self.values[node]
+            raise Unsupported("an item of what PyTorch computes")
+        raise Unsupported(f"no op of linfuse: {target_name(node)}")
+
+    def _operand(self, arg: Any) -> Any:
+        if not isinstance(arg, Node):
+            return arg
+        if arg in self.values:
+            return self.values[arg]
+        value = example(arg)
+        if isinstance(value, torch.Tensor):
+            if self.part is not None and arg.op not in _LEAVES and is_view_of_param(arg):
+                return self.add(arg)
+            return self.leaf(arg)
+        if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)) or value is None:
+            return Symbolic()
+        return value
+
+    def leaf(self, node: Node) -> Value:
+        """Declares an input or a parameter."""
+        tensor = example(node)
+        param = is_param(node)
+        convert = not tensor.shape and tensor.dtype in _CONVERTED
+        checked = tensor.to(torch.float32) if convert and tensor.dtype is not torch.float32 else tensor
+        check_tensor(node, checked)
+        convert = convert and tensor.dtype is not torch.float32
+        param = param and not convert
+        extents = self._extents(tensor, param)
+        name = self._unique(re.sub(r"[^A-Za-z0-9_.]", "_", label(node)) or "x")
+        try:
+            value = (self.model.param if param else self.model.input)(name, extents)
+        except native.Error as why:
+            raise Unsupported(str(why)) from None
+        self.leaves.append(Leaf(node, name, label(node), param, tuple(extents), convert))
+        self.key.append(("param" if param else "input", tuple(extents)))
+        self.values[node] = value
+        return value
+
+    def _extents(self, tensor: torch.Tensor, param: bool) -> list[int | str]:
+        least_rank, ones, several = self.naming
+        extents: list[int | str] = []
+        for axis, extent in enumerate(tensor.shape):
+            leading = axis == 0 and not param and len(tensor.shape) >= least_rank
+            if is_named(extent):
+                extents.append(self._name(str(extent.node.expr), hint(extent)))
+            elif leading and (hint(extent) != 1 or ones) and (several or not self.dims or hint(extent) in self.dims):
+                extents.append(self._name(hint(extent), hint(extent)))
+            else:
+                extents.append(hint(extent))
+        return extents
+
+    def _name(self, word: Any, size: int) -> str:
+        if word not in self.dims:
+            self.dims[word] = f"B{len(self.dims)}" if self.dims else "B"
+            self.dim_hints.append(size)
+        return self.dims[word]
+
+    def _unique(self, name: str) -> str:
+        name = name if not name[:1].isdigit() else f"_{name}"
+        while name in self._names or name in ("input", "param", "return"):
+            name += "_"
+        self._names.add(name)
+        return name
+
+    def finish(self, outputs: Iterable[Node]) -> None:
+        """Says what the model returns."""
+        returned = [self.values[node] for node in outputs]
+        self.key.append(("return", tuple(map(int, returned))))
+        self.model.returns(*returned)
+
+
+_CONVERTED = {torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8}
+
+
+def _frozen(value: Any) -> Any:
+    if isinstance(value, Value):
+        return ("value", int(value))
+    return tuple(map(_frozen, value)) if isinstance(value, (list, tuple)) else (type(value).__name__, value)
+
+
+def _mapped(value: Any, function: Any) -> Any:
+    """function over every leaf of nested lists, tuples and dicts."""
+    if isinstance(value, (list, tuple)):
+        return type(value)(_mapped(one, function) for one in value) if type(value) in (list, tuple) else tuple(_mapped(one, function) for one in value)
+    if isinstance(value, dict):
+        return {key: _mapped(one, function) for key, one in value.items()}
+    return function(value)
+
+
+def is_view_of_param(node: Node) -> bool:
+    """Whether a node is a parameter seen otherwise: such may be built anew wherever it is used."""
+    while True:
+        found = ops.find(node)
+        if found is None:
+            return node.op in _LEAVES and is_param(node)
+        spelling, args, kwargs = found
+        if spelling.row.kind != "view" or spelling.in_place or not args or not isinstance(args[0], Node):
+            return False
+        node = args[0]
+
+
+def target_name(node: Node) -> str:
+    """A node's function, method or module, for people."""
+    if node.op == "call_method":
+        return f"Tensor.{node.target}"
+    if isinstance(node.target, str):
+        return node.target
+    module = getattr(node.target, "__module__", None) or ""
+    name = getattr(node.target, "__name__", str(node.target))
+    return f"{module}.{name}".removeprefix("_").removeprefix(".") if module else name

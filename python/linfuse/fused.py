@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What runs: parts of a graph, fused, and the graph around them.
+
+A call of a part makes its outputs, compares its parameters with what is prepared, and makes one call of the C library.
+Whatever does not fit (a dtype, a device, gradients, an error) runs the same nodes in PyTorch, and is counted.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections.abc import Callable, Sequence
+from operator import itemgetter
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from . import native, weights
+from .capture import Capture, Leaf, example, hint
+from .counters import Left, registry
+
+_MOST_SIZES = 256  # sets of extents a part remembers
+_f32, _cpu = torch.float32, torch.device("cpu")
+_grad_enabled, _threads, _empty = torch.is_grad_enabled, torch.get_num_threads, torch.empty_strided  # quicker than empty
+_run_at, _params_hold = native.lib.lf_call_run_at, native.lib.lf_program_params_hold
+
+
+def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Row-major, as PyTorch counts them: an extent of 0 counts as 1."""
+    strides, step = [], 1
+    for extent in reversed(shape):
+        strides.append(step)
+        step *= max(extent, 1)
+    return tuple(reversed(strides))
+
+
+class Sized:
+    """What follows from the extents of the inputs."""
+
+    __slots__ = ("dims", "dims_at", "outputs")
+
+    def __init__(self, dims: Sequence[int], shapes: list[tuple[int, ...]]):
+        self.dims = (ctypes.c_int64 * max(len(dims), 1))(*dims)
+        self.dims_at = ctypes.addressof(self.dims)
+        self.outputs = [(shape, _strides(shape)) for shape in shapes]
+
+
+class Part:
+    """A fused piece of a graph: called with tensors, gives a tuple of tensors."""
+
+    def __init__(self, name: str, capture: Capture, args: Sequence[Node], outputs: Sequence[Node], eager: GraphModule,
+                 options: dict[str, str], strict: bool):
+        self.name, self.eager, self.strict, self.options = name, eager, strict, options
+        self.nodes = [node for node in capture.values if node.op not in ("placeholder", "get_attr")]
+        self.leaves, self.model = capture.leaves, capture.model
+        self.outputs = [node.name for node in outputs]
+        place = {node: at for at, node in enumerate(args)}
+        self._inputs: list[Leaf] = [leaf for leaf in capture.leaves if not leaf.param]
+        params = [leaf for leaf in capture.leaves if leaf.param]
+        self._input_at, self._pick_inputs = _picker([place[leaf.node] for leaf in self._inputs])
+        self.param_at, self._pick_params = _picker([place[leaf.node] for leaf in params])
+        self._layouts = [_layout(example(node)) for node in outputs]
+        self._as_written = not any(self._layouts)
+        self._key, self._param_names = tuple(capture.key), [leaf.name for leaf in params]
+        self._dim_names = self.model.dim_names()
+        self._sized: dict[Any, Sized] = {}
+        self._current: Callable[[], weights.Prepared | None]
+        self._serve(_threads())
+        registry.parts.add(self)
+
+    def _serve(self, threads: int) -> None:
+        """Takes the family of programs that may use so many threads."""
+        with weights.making:
+            self.threads = threads
+            model = self.model
+            if weights.context(threads) is not model.context:
+                model = native.Model.read(weights.context(threads), model.text())
+            ports = len(self._inputs), len(self.outputs)
+            key = self._key, tuple(sorted(self.options.items())), threads
+            self.family = weights.family(key, model, self._param_names, ports, self.options)
+        self._current = lambda: None
+
+    # ---- a call ----
+
+    def __call__(self, *args: Any) -> tuple[torch.Tensor, ...]:
+        tensors = self._pick_inputs(args)
+        if _grad_enabled() and any(isinstance(arg, torch.Tensor) and arg.requires_grad for arg in args):
+            return self._in_pytorch(args, "requires grad while grad mode is on")
+        for tensor in tensors:
+            if tensor.dtype is not _f32 or not tensor.is_cpu or not tensor.is_contiguous():
+                adapted = self._adapt(tensors)
+                if isinstance(adapted, str):
+                    return self._in_pytorch(args, adapted)
+                tensors = adapted
+                break
+        sized = self._sized.get(tuple([tensor.shape for tensor in tensors]))
+        if sized is None:
+            sized = self._size(tensors)
+            if isinstance(sized, str):
+                return self._in_pytorch(args, sized)
+        results = [_empty(shape, strides, dtype=_f32, device=_cpu) for shape, strides in sized.outputs]
+        threads = _threads()
+        if threads > self.threads:
+            self._serve(threads)
+        try:
+            prepared, slot = self._slot(self._pick_params(args))
+        except (native.Error, RuntimeError) as why:
+            return self._in_pytorch(args, str(why))
+        try:
+            at = 0
+            for tensor in tensors:
+                slot.inputs[at] = tensor.data_ptr()
+                at += 1
+            at = 0
+            for tensor in results:
+                slot.outputs[at] = tensor.data_ptr()
+                at += 1
+            status = _run_at(slot.handle, sized.dims_at, slot.inputs_at, slot.outputs_at, threads)
+            slot.runs += not status
+            message = native.lib.lf_call_message(slot.handle).decode() if status else None
+        finally:
+            prepared.idle.append(slot)
+        if message is not None:
+            return self._in_pytorch(args, message)
+        return tuple(results) if self._as_written else self._laid_out(results)
+
+    def _slot(self, params: tuple[torch.Tensor, ...]) -> tuple[weights.Prepared, weights.Slot]:
+        """A slot of a program that has these parameters as they are now."""
+        prepared = self._current()
+        if prepared is not None:
+            try:
+                slot = prepared.idle.pop()
+            except IndexError:
+                slot = None
+            if slot is not None:  # holding it, the stamps stay as they are
+                holds = False
+                try:
+                    for param, (identity, version, address) in zip(params, prepared.stamps):
+                        if id(param) != identity or param._version != version or param.data_ptr() != address:
+                            break
+                    else:
+                        holds = _params_hold(prepared.handle)
+                finally:
+                    if not holds:
+                        prepared.idle.append(slot)
+                if holds:
+                    return prepared, slot
+        for param in params:
+            if param.dtype is not _f32 or not param.is_cpu or param.layout is not torch.strided:
+                raise native.Error(f"a parameter is {param.dtype} on {param.device.type}")
+        prepared, slot = self.family.acquire(params)
+        self._current = weakref.ref(prepared)
+        return prepared, slot
+
+    def _adapt(self, tensors: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...] | str:
+        """The inputs as linfuse wants them; or why that cannot be."""
+        adapted = []
+        for leaf, tensor in zip(self._inputs, tensors):
+            if leaf.convert and not tensor.shape:
+                tensor = tensor.to(_cpu, _f32)
+            if tensor.dtype is not _f32:
+                return f"input {leaf.label}: dtype {str(tensor.dtype).removeprefix('torch.')}"
+            if not tensor.is_cpu:
+                return f"input {leaf.label}: device {tensor.device.type}"
+            if tensor.layout is not torch.strided:
+                return f"input {leaf.label}: layout {str(tensor.layout).removeprefix('torch.')}"
+            adapted.append(tensor.contiguous())
+        return tuple(adapted)
+
+    def _size(self, tensors: tuple[torch.Tensor, ...]) -> Sized | str:
+        """Learns the named extents from the inputs, all of which must agree with the model."""
+        dims: dict[str, int] = {}
+        for leaf, tensor in zip(self._inputs, tensors):
+            if len(tensor.shape) != len(leaf.extents):
+                return f"input {leaf.label}: rank {len(tensor.shape)}"
+            for extent, size in zip(leaf.extents, tensor.shape):
+                if size != (dims.setdefault(extent, size) if isinstance(extent, str) else extent):
+                    return f"input {leaf.label}: extents {tuple(tensor.shape)}"
+        values = [dims[name] for name in self._dim_names]
+        with weights.making:
+            shapes = [self.model.shape(native.Port.OUTPUT, i, values) for i in range(len(self.outputs))]
+        if len(self._sized) >= _MOST_SIZES:
+            self._sized.clear()
+        sized = self._sized[tuple([tensor.shape for tensor in tensors])] = Sized(values, shapes)
+        return sized
+
+    def _laid_out(self, results: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        """Results in the order of memory PyTorch's would have."""
+        for i, order in enumerate(self._layouts):
+            if order is not None:
+                back = [order.index(axis) for axis in range(len(order))]
+                results[i] = results[i].permute(order).contiguous().permute(back)
+        return tuple(results)
+
+    def _in_pytorch(self, args: Sequence[Any], reason: str) -> tuple[torch.Tensor, ...]:
+        if self.strict:
+            raise native.Error(f"{self.name} would run in PyTorch: {reason}")
+        registry.leave(Left(self.name, " ".join(node.name for node in self.nodes[:8]), reason), "call")
+        return self.eager(*args)
+
+    # ---- asking ----
+
+    def program(self, *args: Any) -> native.Program:
+        """The program with the parameters among these arguments, for its account."""
+        prepared, slot = self._slot(self._pick_params(args))
+        prepared.idle.append(slot)
+        return prepared.program
+
+
+def _picker(places: list[int]) -> tuple[list[int], Callable[[Sequence[Any]], tuple[Any, ...]]]:
+    if len(places) > 1:
+        return places, itemgetter(*places)  # type: ignore[return-value]
+    if places:
+        (only,) = places
+        return places, lambda args: (args[only],)
+    return places, lambda args: ()
+
+
+def _layout(tensor: torch.Tensor) -> list[int] | None:
+    """The axes from the outermost in memory to the innermost, where that is not their order."""
+    sizes, strides = [hint(extent) for extent in tensor.shape], [hint(stride) for stride in tensor.stride()]
+    axes = [axis for axis, size in enumerate(sizes) if size != 1]
+    order = sorted(axes, key=lambda axis: -strides[axis])
+    if order == axes or 0 in sizes:
+        return None
+    rest = [axis for axis in range(len(sizes)) if axis not in axes]
+    return rest + order
+
+
+class Fused(torch.nn.Module):
+    """A part, as a module of the graph around it."""
+
+    def __init__(self, part: Part):
+        super().__init__()
+        self.part = part
+
+    def forward(self, *args: Any) -> tuple[torch.Tensor, ...]:
+        return self.part(*args)
+
+
+class CompiledGraph:
+    """A graph as compiled: its parts, what was left to PyTorch and why, and how it is called."""
+
+    def __init__(self, parts: list[Part], left: list[Left], run: Callable[..., Any]):
+        self.parts, self.left, self.run = parts, left, run
+        registry.graphs.add(self)
+
+    def __call__(self, *args: Any) -> Any:
+        return self.run(*args)

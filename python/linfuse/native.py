@@ -1,0 +1,479 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The C library, through its public header alone: one thin class a handle, one exception for every failure.
+
+Addresses are plain integers (`tensor.data_ptr()`, `array.ctypes.data`), so that this module knows neither NumPy nor
+PyTorch. What the header says of lifetimes and threads holds here: whatever is bound by address is borrowed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import enum
+import os
+import pathlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+MAX_RANK = 8
+_LIBRARY_NAME = "liblinfuse.so"
+
+
+class Status(enum.IntEnum):
+    """lf_status."""
+
+    OK = 0
+    ARG = 1
+    MODEL = 2
+    DATA = 3
+    IO = 4
+    NOMEM = 5
+    DEVICE = 6
+    UNSUPPORTED = 7
+
+
+class Error(RuntimeError):
+    """Something linfuse could not do. `status` says what sort of thing, the message which op, name or extents."""
+
+    def __init__(self, message: str, status: Status | None = None):
+        super().__init__(message)
+        self.status = status
+
+
+class Dtype(enum.IntEnum):
+    """lf_dtype; the names are those of model text."""
+
+    f32 = 0
+    f16 = 1
+    bf16 = 2
+    i64 = 3
+
+
+class Port(enum.IntEnum):
+    """lf_port: what a model asks for and gives."""
+
+    INPUT = 0
+    PARAM = 1
+    OUTPUT = 2
+
+
+class Value(int):
+    """A value of a model being built: an input, a parameter or an op's result. Other numbers are numbers."""
+
+
+class Memory(NamedTuple):
+    """Bytes a program holds."""
+
+    params: int
+    prepared: int
+    other: int
+
+
+class OpRow(NamedTuple):
+    """One row of the op table."""
+
+    name: str
+    kind: str
+    signature: str
+
+
+# ---- the header, in ctypes' words ----
+
+
+class _Dim(ctypes.Structure):
+    _fields_ = [("number", ctypes.c_int64), ("name", ctypes.c_char_p)]
+
+
+class _Arg(ctypes.Structure):
+    _fields_ = [
+        ("key", ctypes.c_char_p),
+        ("kind", ctypes.c_int),
+        ("value", ctypes.c_int32),
+        ("number", ctypes.c_double),
+        ("string", ctypes.c_char_p),
+        ("list", ctypes.POINTER(ctypes.c_double)),
+        ("count", ctypes.c_size_t),
+    ]
+
+
+_ARG_VALUE, _ARG_NUMBER, _ARG_BOOL, _ARG_STRING, _ARG_LIST, _ARG_NONE = range(6)
+
+_handle, _out = ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p)
+_text, _address, _size, _int = ctypes.c_char_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
+_int64s = ctypes.POINTER(ctypes.c_int64)
+_status = ctypes.c_int
+
+# name -> result, arguments. A function that is not here is not used from Python.
+_FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
+    "lf_version": (_text, []),
+    "lf_context_new": (_status, [_out]),
+    "lf_context_free": (None, [_handle]),
+    "lf_context_message": (_text, [_handle]),
+    "lf_context_set_threads": (_status, [_handle, _int]),
+    "lf_context_threads": (_int, [_handle]),
+    "lf_model_read": (_status, [_handle, _text, _text, _size, _out]),
+    "lf_model_read_file": (_status, [_handle, _text, _out]),
+    "lf_model_new": (_status, [_handle, _out]),
+    "lf_model_free": (None, [_handle]),
+    "lf_model_message": (_text, [_handle]),
+    "lf_model_input": (_status, [_handle, _text, _int, _int, ctypes.POINTER(_Dim), ctypes.POINTER(ctypes.c_int32)]),
+    "lf_model_param": (_status, [_handle, _text, _int, _int, ctypes.POINTER(_Dim), ctypes.POINTER(ctypes.c_int32)]),
+    "lf_model_op": (_status, [_handle, _text, _text, ctypes.POINTER(_Arg), _size, ctypes.POINTER(ctypes.c_int32)]),
+    "lf_model_value_shape": (_status, [_handle, ctypes.c_int32, _int64s, ctypes.POINTER(_int), _int64s]),
+    "lf_model_return": (_status, [_handle, ctypes.POINTER(ctypes.c_int32), _size]),
+    "lf_model_print": (_status, [_handle, _out]),
+    "lf_string_free": (None, [_handle]),
+    "lf_model_port_count": (_size, [_handle, _int]),
+    "lf_model_port_name": (_text, [_handle, _int, _size]),
+    "lf_model_port_dtype": (_int, [_handle, _int, _size]),
+    "lf_model_port_rank": (_int, [_handle, _int, _size]),
+    "lf_model_dim_count": (_size, [_handle]),
+    "lf_model_dim_name": (_text, [_handle, _size]),
+    "lf_model_port_extent": (ctypes.c_int64, [_handle, _int, _size, _int, _int64s]),
+    "lf_options_new": (_status, [_handle, _out]),
+    "lf_options_free": (None, [_handle]),
+    "lf_options_set": (_status, [_handle, _text, _text]),
+    "lf_options_message": (_text, [_handle]),
+    "lf_program_new": (_status, [_handle, _handle, _out]),
+    "lf_program_free": (None, [_handle]),
+    "lf_program_message": (_text, [_handle]),
+    "lf_program_set_param": (_status, [_handle, _text, _address, _size]),
+    "lf_program_borrow_param": (_status, [_handle, _text, _address, _size]),
+    "lf_program_params_hold": (ctypes.c_bool, [_handle]),
+    "lf_program_load_params": (_status, [_handle, _text]),
+    "lf_program_draw_params": (_status, [_handle, ctypes.c_uint64]),
+    "lf_program_prepare": (_status, [_handle]),
+    "lf_program_memory": (None, [_handle] + [ctypes.POINTER(_size)] * 3),
+    "lf_program_explain": (_status, [_handle, _int64s, ctypes.c_bool, _out]),
+    "lf_program_emit": (_status, [_handle, _text, _out]),
+    "lf_call_new": (_status, [_handle, _out]),
+    "lf_call_free": (None, [_handle]),
+    "lf_call_message": (_text, [_handle]),
+    "lf_call_set_input": (_status, [_handle, _size, _int, _int64s, _address]),
+    "lf_call_output_shape": (_status, [_handle, _size, ctypes.POINTER(_int), _int64s]),
+    "lf_call_set_output": (_status, [_handle, _size, _address]),
+    "lf_call_run": (_status, [_handle]),
+    "lf_call_run_at": (_status, [_handle, _address, _address, _address, _int]),
+    "lf_call_rows_redone": (ctypes.c_int64, [_handle]),
+    "lf_call_memory": (_size, [_handle]),
+    "lf_op_name": (_text, [_size]),
+    "lf_op_kind": (_text, [_size]),
+    "lf_op_signature": (_text, [_size]),
+}
+
+
+def library_path() -> pathlib.Path:
+    """Where the C library is: in the package's folder, else where LINFUSE_LIBRARY says."""
+    inside = pathlib.Path(__file__).resolve().parent / _LIBRARY_NAME
+    if inside.exists():
+        return inside
+    named = os.environ.get("LINFUSE_LIBRARY")
+    if named and pathlib.Path(named).exists():
+        return pathlib.Path(named)
+    where = f"LINFUSE_LIBRARY names {named}, which is not there" if named else "LINFUSE_LIBRARY is not set"
+    raise Error(f"{_LIBRARY_NAME} is not in {inside.parent}, and {where}: install the package, or name a built library")
+
+
+def _load() -> ctypes.CDLL:
+    path = library_path()
+    try:
+        library = ctypes.CDLL(str(path))
+        for name, (result, arguments) in _FUNCTIONS.items():
+            function = getattr(library, name)
+            function.restype, function.argtypes = result, arguments
+    except (OSError, AttributeError) as why:
+        raise Error(f"{path} cannot be used: {why}") from why
+    return library
+
+
+lib = _load()
+
+
+def version() -> str:
+    """The C library's version."""
+    return lib.lf_version().decode()
+
+
+def ops() -> list[OpRow]:
+    """The op table of the library."""
+    rows: list[OpRow] = []
+    while name := lib.lf_op_name(len(rows)):
+        at = len(rows)
+        rows.append(OpRow(name.decode(), lib.lf_op_kind(at).decode(), lib.lf_op_signature(at).decode()))
+    return rows
+
+
+def _fail(status: int, message: bytes | None) -> Error:
+    return Error((message or b"").decode(errors="replace") or Status(status).name.lower(), Status(status))
+
+
+def _int64_array(numbers: Sequence[int]) -> Any:
+    return (ctypes.c_int64 * max(len(numbers), 1))(*numbers)
+
+
+def _taken_text(address: ctypes.c_void_p) -> str:
+    """A string the caller owns, read and freed."""
+    text = ctypes.string_at(address.value or 0).decode()
+    lib.lf_string_free(address)
+    return text
+
+
+class _Handle:
+    """What every handle has: its address, an end, and a message."""
+
+    _free: str
+    _message: str
+
+    def __init__(self, address: int | None):
+        self.address = address
+
+    def close(self) -> None:
+        """Frees the handle; whatever is done with it afterwards is an error."""
+        address, self.address = self.address, None
+        if address:
+            getattr(lib, self._free)(address)
+
+    def __del__(self) -> None:
+        if getattr(self, "address", None) and lib is not None:  # not at the interpreter's end
+            self.close()
+
+    def _check(self, status: int) -> None:
+        if status:
+            raise _fail(status, getattr(lib, self._message)(self.address))
+
+
+class Context(_Handle):
+    """Threads, and the message of what has no handle yet. threads: the most a call uses; 0 means one per core."""
+
+    _free, _message = "lf_context_free", "lf_context_message"
+
+    def __init__(self, threads: int = 0):
+        made = ctypes.c_void_p()
+        status = lib.lf_context_new(ctypes.byref(made))
+        if status:
+            raise _fail(status, b"no context could be made")
+        super().__init__(made.value)
+        self._check(lib.lf_context_set_threads(self.address, threads))
+
+    @property
+    def threads(self) -> int:
+        """How many threads a call may use, the caller's included."""
+        return lib.lf_context_threads(self.address)
+
+
+class Model(_Handle):
+    """What is to be computed. Built op by op, or read from text. Keeps its context alive."""
+
+    _free, _message = "lf_model_free", "lf_model_message"
+
+    def __init__(self, context: Context, address: int | None = None):
+        self.context = context
+        if address is None:
+            made = ctypes.c_void_p()
+            context._check(lib.lf_model_new(context.address, ctypes.byref(made)))
+            address = made.value
+        super().__init__(address)
+
+    @classmethod
+    def read(cls, context: Context, text: str, name: str = "model") -> Model:
+        """Reads model text; name stands in messages."""
+        made, data = ctypes.c_void_p(), text.encode()
+        context._check(lib.lf_model_read(context.address, name.encode(), data, len(data), ctypes.byref(made)))
+        return cls(context, made.value)
+
+    @classmethod
+    def read_file(cls, context: Context, path: str | os.PathLike[str]) -> Model:
+        """Reads a .lf file."""
+        made = ctypes.c_void_p()
+        context._check(lib.lf_model_read_file(context.address, os.fsencode(path), ctypes.byref(made)))
+        return cls(context, made.value)
+
+    # ---- building ----
+
+    def input(self, name: str, extents: Sequence[int | str], dtype: Dtype = Dtype.f32) -> Value:
+        """Declares an input; an extent is a number or a name."""
+        return self._declare(lib.lf_model_input, name, extents, dtype)
+
+    def param(self, name: str, extents: Sequence[int | str], dtype: Dtype = Dtype.f32) -> Value:
+        """Declares a parameter."""
+        return self._declare(lib.lf_model_param, name, extents, dtype)
+
+    def _declare(self, function: Any, name: str, extents: Sequence[int | str], dtype: Dtype) -> Value:
+        dims = (_Dim * max(len(extents), 1))()
+        for dim, extent in zip(dims, extents):
+            if isinstance(extent, str):
+                dim.name = extent.encode()
+            else:
+                dim.number = extent
+        made = ctypes.c_int32()
+        self._check(function(self.address, name.encode(), dtype, len(extents), dims, ctypes.byref(made)))
+        return Value(made.value)
+
+    def op(self, op: str, *args: Any, name: str | None = None, **keywords: Any) -> Value:
+        """Appends `name = op(args...)`. An argument is a Value, a number, a bool, a string, a list of numbers or None."""
+        filled = (_Arg * max(len(args) + len(keywords), 1))()
+        for arg, value in zip(filled, args):
+            _fill(arg, value)
+        for arg, (key, value) in zip(filled[len(args) :], keywords.items()):
+            arg.key = key.encode()
+            _fill(arg, value)
+        made, named = ctypes.c_int32(), name.encode() if name else None
+        count = len(args) + len(keywords)
+        self._check(lib.lf_model_op(self.address, named, op.encode(), filled, count, ctypes.byref(made)))
+        return Value(made.value)
+
+    def value_shape(self, value: Value, dims: Sequence[int]) -> tuple[int, ...]:
+        """The extents of a value, where the named extents declared so far, in order, are dims."""
+        rank, extents = ctypes.c_int(), (ctypes.c_int64 * MAX_RANK)()
+        self._check(lib.lf_model_value_shape(self.address, value, _int64_array(dims), ctypes.byref(rank), extents))
+        return tuple(extents[: rank.value])
+
+    def returns(self, *values: Value) -> None:
+        """Says what the model returns; ends building."""
+        self._check(lib.lf_model_return(self.address, (ctypes.c_int32 * max(len(values), 1))(*values), len(values)))
+
+    # ---- asking ----
+
+    def text(self) -> str:
+        """The model as text that reads back as the same model."""
+        made = ctypes.c_void_p()
+        self._check(lib.lf_model_print(self.address, ctypes.byref(made)))
+        return _taken_text(made)
+
+    def names(self, port: Port) -> list[str]:
+        """The names of the inputs, parameters or outputs, in order."""
+        count = lib.lf_model_port_count(self.address, port)
+        return [lib.lf_model_port_name(self.address, port, i).decode() for i in range(count)]
+
+    def dim_names(self) -> list[str]:
+        """The named extents."""
+        return [lib.lf_model_dim_name(self.address, i).decode() for i in range(lib.lf_model_dim_count(self.address))]
+
+    def dtype(self, port: Port, index: int) -> Dtype:
+        """The dtype of one input, parameter or output."""
+        return Dtype(lib.lf_model_port_dtype(self.address, port, index))
+
+    def shape(self, port: Port, index: int, dims: Sequence[int] = ()) -> tuple[int, ...]:
+        """The extents of one input, parameter or output, where the named extents (`dim_names`) are dims."""
+        rank = lib.lf_model_port_rank(self.address, port, index)
+        named = _int64_array(dims)
+        return tuple(lib.lf_model_port_extent(self.address, port, index, axis, named) for axis in range(rank))
+
+
+def _fill(arg: _Arg, value: Any) -> None:
+    if value is None:
+        arg.kind = _ARG_NONE
+    elif isinstance(value, Value):
+        arg.kind, arg.value = _ARG_VALUE, value
+    elif isinstance(value, bool):
+        arg.kind, arg.number = _ARG_BOOL, value
+    elif isinstance(value, str):
+        arg.kind, arg.string = _ARG_STRING, value.encode()
+    elif isinstance(value, (int, float)):
+        arg.kind, arg.number = _ARG_NUMBER, value
+    elif isinstance(value, (list, tuple)):
+        arg.kind, arg.count = _ARG_LIST, len(value)
+        arg.list = (ctypes.c_double * max(len(value), 1))(*value)
+    else:
+        raise Error(f"an argument of an op cannot be a {type(value).__name__}", Status.ARG)
+
+
+class Program(_Handle):
+    """A model rewritten, fused and planned, with its parameters. options: the words of lf_options_set."""
+
+    _free, _message = "lf_program_free", "lf_program_message"
+
+    def __init__(self, model: Model, options: Mapping[str, str] | None = None):
+        self.context = model.context
+        made, chosen = ctypes.c_void_p(), ctypes.c_void_p()
+        self.context._check(lib.lf_options_new(self.context.address, ctypes.byref(chosen)))
+        try:
+            for key, value in (options or {}).items():
+                status = lib.lf_options_set(chosen, key.encode(), value.encode())
+                if status:
+                    raise _fail(status, lib.lf_options_message(chosen))
+            model._check(lib.lf_program_new(model.address, chosen, ctypes.byref(made)))
+        finally:
+            lib.lf_options_free(chosen)
+        super().__init__(made.value)
+
+    def set_param(self, name: str, address: int, count: int) -> None:
+        """Copies a parameter's values: count f32 numbers, row-major. Counts from the next prepare on."""
+        self._check(lib.lf_program_set_param(self.address, name.encode(), address, count))
+
+    def borrow_param(self, name: str, address: int, count: int) -> None:
+        """The same without the copy: the memory stays as it is until the parameter is given anew or the program freed."""
+        self._check(lib.lf_program_borrow_param(self.address, name.encode(), address, count))
+
+    def load_params(self, path: str | os.PathLike[str]) -> None:
+        """All parameters from a safetensors file."""
+        self._check(lib.lf_program_load_params(self.address, os.fsencode(path)))
+
+    def draw_params(self, seed: int) -> None:
+        """Parameters drawn from a seed, as the command does without weights."""
+        self._check(lib.lf_program_draw_params(self.address, seed))
+
+    def prepare(self) -> None:
+        """Folds and packs the parameters; needed before the first call and after parameters changed."""
+        self._check(lib.lf_program_prepare(self.address))
+
+    def memory(self) -> Memory:
+        """Bytes held."""
+        sizes = [ctypes.c_size_t() for _ in range(3)]
+        lib.lf_program_memory(self.address, *map(ctypes.byref, sizes))
+        return Memory(*(size.value for size in sizes))
+
+    def explain(self, dims: Sequence[int] | None = None, json: bool = False) -> str:
+        """The account of what was done, as text for people or as JSON."""
+        made, named = ctypes.c_void_p(), None if dims is None else _int64_array(dims)
+        self._check(lib.lf_program_explain(self.address, named, json, ctypes.byref(made)))
+        return _taken_text(made)
+
+    def emit(self, arch: str) -> str:
+        """The program's kernels as CUDA C; needs no GPU."""
+        made = ctypes.c_void_p()
+        self._check(lib.lf_program_emit(self.address, arch.encode(), ctypes.byref(made)))
+        return _taken_text(made)
+
+
+class Call(_Handle):
+    """One thread's use of a program. Keeps its program alive."""
+
+    _free, _message = "lf_call_free", "lf_call_message"
+
+    def __init__(self, program: Program):
+        self.program = program
+        made = ctypes.c_void_p()
+        program._check(lib.lf_call_new(program.address, ctypes.byref(made)))
+        super().__init__(made.value)
+
+    def set_input(self, index: int, extents: Iterable[int], address: int) -> None:
+        """Binds an input: f32, row-major, borrowed until it is bound anew."""
+        extents = tuple(extents)
+        self._check(lib.lf_call_set_input(self.address, index, len(extents), _int64_array(extents), address))
+
+    def output_shape(self, index: int) -> tuple[int, ...]:
+        """The extents of an output for the inputs bound now."""
+        rank, extents = ctypes.c_int(), (ctypes.c_int64 * MAX_RANK)()
+        self._check(lib.lf_call_output_shape(self.address, index, ctypes.byref(rank), extents))
+        return tuple(extents[: rank.value])
+
+    def set_output(self, index: int, address: int) -> None:
+        """Binds where an output goes, borrowed likewise."""
+        self._check(lib.lf_call_set_output(self.address, index, address))
+
+    def run(self) -> None:
+        """Runs. Other Python threads run meanwhile."""
+        self._check(lib.lf_call_run(self.address))
+
+    def run_at(self, dims: int, inputs: int, outputs: int, threads: int = 0) -> None:
+        """Binds everything and runs, in one go. dims, inputs, outputs: addresses of arrays of int64s and of addresses."""
+        self._check(lib.lf_call_run_at(self.address, dims, inputs, outputs, threads))
+
+    @property
+    def rows_redone(self) -> int:
+        """How many rows the last run redid as written."""
+        return lib.lf_call_rows_redone(self.address)
+
+    def memory(self) -> int:
+        """Bytes of workspace."""
+        return lib.lf_call_memory(self.address)

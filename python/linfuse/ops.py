@@ -1,0 +1,467 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PyTorch's spellings and what they are in linfuse: one table, one row an op.
+
+A row names the linfuse op, the ways PyTorch spells it by signature, and, where the arguments do not simply carry over
+by name, the function that builds it. A spelling is `torch.name`, `F.name` (torch.nn.functional), `Tensor.name` (a
+method), `operator.name` or `.name` (an attribute); `@name` stands for torch.name, Tensor.name and their in-place forms.
+A name that this PyTorch does not have is left out.
+"""
+
+from __future__ import annotations
+
+import builtins
+import inspect
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+import torch.nn.functional as F
+
+from . import native
+from .native import Value
+
+
+class Unsupported(Exception):
+    """Why linfuse leaves a node to PyTorch."""
+
+
+class Site(Protocol):
+    """Where an op is being built: what a row's function may ask and do (capture.py)."""
+
+    out: Sequence[int]  # the result's extents at the trace
+    out_named: Sequence[bool]  # which of them depend on a named extent, by PyTorch's word
+
+    def emit(self, op: str, *args: Any, **keywords: Any) -> Value: ...
+    def shape(self, value: Value) -> tuple[int, ...]: ...
+    def transposed(self, value: Value) -> Value | None: ...
+
+
+Build = Callable[[Site, dict[str, Any]], Value]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One op. kind: compute, or view (the result may share memory with the first argument)."""
+
+    op: str
+    kind: str
+    build: Build | None
+    fixed: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Spelling:
+    """One way to write a row."""
+
+    row: Row
+    name: str
+    signature: inspect.Signature
+    in_place: bool
+
+    def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Arguments by name, defaults filled in. NumPy's names for dim and keepdim are PyTorch's too."""
+        named = {_ALIASES.get(key, key): value for key, value in kwargs.items()}
+        try:
+            bound = self.signature.bind(*args, **named)
+        except TypeError as why:
+            raise Unsupported(f"{self.name}: {why}") from None
+        bound.apply_defaults()
+        return dict(bound.arguments)
+
+    def changes_first(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+        """Whether this use writes into its first argument."""
+        if self.in_place or "inplace" not in self.signature.parameters:
+            return self.in_place
+        try:
+            return bool(self.bind(args, kwargs)["inplace"])
+        except Unsupported:
+            return True
+
+
+_ALIASES = {"axis": "dim", "keepdims": "keepdim", "self": "input", "axis0": "dim0", "axis1": "dim1"}
+# Arguments that choose no other result, whatever they are.
+_NO_MATTER = {"inplace", "_stacklevel", "memory_format", "cudnn_enable", "cudnn_enabled"}
+_LF_PARAMS = {row.name: [p.split("=")[0].split()[1] for p in row.signature.split(", ") if p] for row in native.ops()}
+
+
+def plain(site: Site, row: Row, given: dict[str, Any]) -> Value:
+    """Arguments carried over by name. What linfuse has no name for must not have been asked for."""
+    for name, value in given.items():
+        idle = value is None or name in _NO_MATTER or (name == "dtype" and value is torch.float32)
+        if name not in _LF_PARAMS[row.op] and not idle:
+            raise Unsupported(f"{row.op} has no {name}")
+    keep = {name: value for name, value in given.items() if name in _LF_PARAMS[row.op]}
+    first = next(iter(keep))
+    return site.emit(row.op, keep.pop(first), **keep, **row.fixed)
+
+
+# ---- products ----
+
+
+def _linear(site: Site, given: dict[str, Any]) -> Value:
+    return _of_rows(site, given["input"], lambda x: site.emit("linear", x, given["weight"], given["bias"]))
+
+
+def _of_rows(site: Site, x: Value, product: Callable[[Value], Value]) -> Value:
+    """A product of a vector is one of a single row."""
+    if len(site.shape(x)) != 1:
+        return product(x)
+    return site.emit("squeeze", product(site.emit("unsqueeze", x, 0)), [0])
+
+
+def _matmul(site: Site, given: dict[str, Any]) -> Value:
+    x, y = given["input"], given["other"]
+    if not (isinstance(x, Value) and isinstance(y, Value)):
+        raise Unsupported("matmul: a side is a number")
+    if len(site.shape(y)) == 1:
+        return _of_rows(site, x, lambda row: site.emit("squeeze", site.emit("linear", row, site.emit("unsqueeze", y, 0)), [-1]))
+    weight = site.transposed(y)
+    if weight is not None:
+        return _of_rows(site, x, lambda row: site.emit("linear", row, weight))
+    return _of_rows(site, x, lambda row: site.emit("matmul", row, y))
+
+
+def _addmm(site: Site, given: dict[str, Any]) -> Value:
+    bias, beta, alpha = given["input"], given["beta"], given["alpha"]
+    weight = site.transposed(given["mat2"])
+    if weight is not None and beta == alpha == 1 and site.shape(bias) == site.shape(weight)[:1]:
+        return site.emit("linear", given["mat1"], weight, bias)
+    product = _matmul(site, {"input": given["mat1"], "other": given["mat2"]})
+    if alpha != 1:
+        product = site.emit("mul", product, alpha)
+    return product if beta == 0 else site.emit("add", product, bias, alpha=beta)  # beta 0: bias is not even read
+
+
+# ---- one value ----
+
+
+def _clamp(site: Site, given: dict[str, Any]) -> Value:
+    x, low, high = given["input"], given.get("min"), given.get("max")
+    if not isinstance(low, Value) and not isinstance(high, Value):
+        return site.emit("clamp", x, low, high)
+    x = x if low is None else site.emit("maximum", x, low)
+    return x if high is None else site.emit("minimum", x, high)
+
+
+def _pow(site: Site, given: dict[str, Any]) -> Value:
+    if not isinstance(given["input"], Value) or isinstance(given["exponent"], Value):
+        raise Unsupported("pow: only a number is taken as exponent")
+    return site.emit("pow", given["input"], given["exponent"])
+
+
+def _dropout(site: Site, given: dict[str, Any]) -> Value:
+    if given["training"] and given["p"] != 0:
+        raise Unsupported("dropout in training is random")
+    return given["input"]
+
+
+def _itself(site: Site, given: dict[str, Any]) -> Value:
+    return given["input"]
+
+
+def _rsub(site: Site, given: dict[str, Any]) -> Value:
+    return site.emit("sub", given["other"], given["input"], alpha=given["alpha"])
+
+
+# ---- reductions and normalisations ----
+
+
+def _amax(op: str) -> Build:
+    def build(site: Site, given: dict[str, Any]) -> Value:
+        dim = given["dim"]
+        return site.emit(op, given["input"], None if dim == () or dim == [] else dim, given["keepdim"])
+
+    return build
+
+
+def _max(op: str, of_two: str) -> Build:
+    """max(x), max(x, dim, keepdim), whose values alone are had, and max(x, y)."""
+
+    def build(site: Site, given: dict[str, Any]) -> Value:
+        if isinstance(given["dim"], Value) or isinstance(given["other"], Value):
+            other = given["other"] if isinstance(given["other"], Value) else given["dim"]
+            return site.emit(of_two, given["input"], other)
+        return site.emit(op, given["input"], given["dim"], given["keepdim"])
+
+    return build
+
+
+def _softmax(op: str) -> Build:
+    def build(site: Site, given: dict[str, Any]) -> Value:
+        if given["dtype"] not in (None, torch.float32):
+            raise Unsupported(f"{op}: dtype {given['dtype']}")
+        dim = given["dim"]
+        if dim is None:  # PyTorch's old guess
+            dim = 0 if len(site.shape(given["input"])) in (0, 1, 3) else 1
+        return site.emit(op, given["input"], dim)
+
+    return build
+
+
+def _own_statistics(row_name: str, flag: str) -> Build:
+    """batch_norm and instance_norm: running statistics are read or not there; PyTorch writes them in training."""
+
+    def build(site: Site, given: dict[str, Any]) -> Value:
+        if given[flag] and (given["running_mean"] is not None or given["running_var"] is not None):
+            raise Unsupported(f"{row_name} updates its running statistics")
+        return plain(site, BY_OP[row_name], given)
+
+    return build
+
+
+def _pool(op: str) -> Build:
+    def build(site: Site, given: dict[str, Any]) -> Value:
+        if given.pop("return_indices", False):
+            raise Unsupported(f"{op}: the indices are wanted")
+        single = {name: value[0] if isinstance(value, (tuple, list)) and len(value) == 1 else value for name, value in given.items()}
+        if single["stride"] in ((), []):
+            single["stride"] = None
+        return site.emit(op, single.pop("input"), **single)
+
+    return build
+
+
+# ---- shape ----
+
+
+def reshaped(site: Site, x: Value) -> Value:
+    """x in the result's extents. One extent may depend on a name and is left open; where PyTorch names none, the first
+    is tried open, so that a batch that is a number in this trace may become a name."""
+    named = [axis for axis, is_named in enumerate(site.out_named) if is_named]
+    if len(named) > 1:
+        raise Unsupported("reshape to several extents that are not numbers")
+    plain_shape = list(site.out)
+    tries = [_opened(plain_shape, named[0])] if named else [_opened(plain_shape, 0), plain_shape] if plain_shape else [[]]
+    failure: native.Error | None = None
+    for shape in tries:
+        try:
+            return site.emit("reshape", x, shape)
+        except native.Error as why:
+            failure = why
+    raise Unsupported(str(failure))
+
+
+def _opened(shape: list[int], axis: int) -> list[int]:
+    return [-1 if i == axis else extent for i, extent in enumerate(shape)]
+
+
+def _reshape(site: Site, given: dict[str, Any]) -> Value:
+    return reshaped(site, given["input"])
+
+
+def _squeeze(site: Site, given: dict[str, Any]) -> Value:
+    shape, dim = site.shape(given["input"]), given["dim"]
+    if isinstance(dim, tuple) and len(dim) == 1 and isinstance(dim[0], (tuple, list)):
+        dim = dim[0]
+    asked = range(len(shape)) if dim in (None, ()) else dim if isinstance(dim, (tuple, list)) else [dim]
+    gone = sorted({axis % max(len(shape), 1) for axis in asked if shape and shape[axis] == 1})
+    return site.emit("squeeze", given["input"], gone) if gone else given["input"]
+
+
+def _transpose(site: Site, given: dict[str, Any]) -> Value:
+    return site.emit("transpose", given["input"], given["dim0"], given["dim1"])
+
+
+def _permute(site: Site, given: dict[str, Any]) -> Value:
+    dims = given["dims"]
+    if len(dims) == 1 and isinstance(dims[0], (tuple, list)):
+        dims = dims[0]
+    return _permuted(site, given["input"], [d % len(dims) for d in dims])
+
+
+def _permuted(site: Site, x: Value, order: list[int]) -> Value:
+    """As transpositions, each of which puts one axis where it belongs."""
+    now = list(range(len(order)))
+    for place, axis in enumerate(order):
+        at = now.index(axis)
+        if at != place:
+            x = site.emit("transpose", x, place, at)
+            now[place], now[at] = now[at], now[place]
+    return x
+
+
+def _turned(site: Site, given: dict[str, Any]) -> Value:
+    """.T and .t(): all axes the other way round."""
+    return _permuted(site, given["input"], list(reversed(range(len(site.shape(given["input"]))))))
+
+
+def _last_two(site: Site, given: dict[str, Any]) -> Value:
+    return site.emit("transpose", given["input"], -2, -1)
+
+
+# ---- the table ----
+
+BY_OP: dict[str, Row] = {}
+ROWS: list[tuple[Row, Mapping[str, str]]] = []
+
+
+def _row(op: str, spellings: Mapping[str, str], build: Build | None = None, kind: str = "compute", **fixed: Any) -> None:
+    row = Row(op, kind, build, fixed)
+    BY_OP.setdefault(op, row)
+    ROWS.append((row, spellings))
+
+
+_SOFTMAX = "input, dim=None, _stacklevel=3, dtype=None"
+_REDUCE = "input, dim=None, keepdim=False, *, dtype=None"
+_INPLACE = "input, inplace=False"
+
+_row("linear", {"input, weight, bias=None": "F.linear"}, _linear)
+_row("matmul", {"input, other": "torch.matmul Tensor.matmul operator.matmul", "input, mat2": ""}, _matmul)
+_row("matmul", {"input, mat2": "torch.mm Tensor.mm"}, lambda s, g: _matmul(s, {"input": g["input"], "other": g["mat2"]}))
+_row("matmul", {"input, vec": "torch.mv Tensor.mv"}, lambda s, g: _matmul(s, {"input": g["input"], "other": g["vec"]}))
+_row("matmul", {"input, mat1, mat2, *, beta=1, alpha=1": "@addmm"}, _addmm)
+
+_row("relu", {_INPLACE: "F.relu", "input": "@relu F.relu_"})
+_row("leaky_relu", {"input, negative_slope=0.01, inplace=False": "F.leaky_relu", "input, negative_slope=0.01": "F.leaky_relu_"})
+_row("gelu", {"input, *, approximate='none'": "F.gelu"})
+_row("sigmoid", {"input": "@sigmoid F.sigmoid torch.special.expit"})
+_row("tanh", {"input": "@tanh F.tanh"})
+_row("silu", {_INPLACE: "F.silu"})
+_row("mish", {_INPLACE: "F.mish"})
+_row("softplus", {"input, beta=1, threshold=20": "F.softplus"})
+_row("clamp", {"input, min=None, max=None": "@clamp @clip", "input, min": "@clamp_min", "input, max": "@clamp_max"}, _clamp)
+_row("hardtanh", {"input, min_val=-1.0, max_val=1.0, inplace=False": "F.hardtanh", "input, min_val=-1.0, max_val=1.0": "F.hardtanh_"})
+_row("hardtanh", {_INPLACE: "F.relu6"}, min_val=0.0, max_val=6.0)
+_row("hardswish", {_INPLACE: "F.hardswish"})
+_row("hardsigmoid", {_INPLACE: "F.hardsigmoid"})
+_row("elu", {"input, alpha=1.0, inplace=False": "F.elu", "input, alpha=1.0": "F.elu_"})
+_row("selu", {_INPLACE: "F.selu", "input": "torch.selu torch.selu_"})
+_row("celu", {"input, alpha=1.0, inplace=False": "F.celu", "input, alpha=1.0": "torch.celu torch.celu_"})
+_row("exp", {"input": "@exp"})
+_row("log", {"input": "@log"})
+_row("abs", {"input": "@abs @absolute operator.abs builtins.abs"})
+_row("neg", {"input": "@neg @negative operator.neg"})
+_row("sqrt", {"input": "@sqrt"})
+_row("rsqrt", {"input": "@rsqrt"})
+_row("reciprocal", {"input": "@reciprocal"})
+_row("pow", {"input, exponent": "torch.pow Tensor.pow Tensor.pow_ operator.pow operator.ipow"}, _pow)
+_row("pow", {"input": "@square"}, exponent=2)
+_row("clone", {"input, *, memory_format=None": "torch.clone Tensor.clone"})
+_row("dropout", {"input, p=0.5, training=True, inplace=False": "F.dropout F.alpha_dropout F.feature_alpha_dropout F.dropout1d",
+                 "input, p, train": ""}, _dropout, kind="view")
+_row("dropout", {"input, p, train": "torch.dropout torch.alpha_dropout torch.feature_dropout torch.dropout_"},
+     lambda s, g: _dropout(s, {"input": g["input"], "p": g["p"], "training": g["train"]}), kind="view")
+_row("dropout", {"input, *args, **kwargs": "Tensor.contiguous Tensor.detach torch.detach Tensor.float Tensor.to Tensor.type_as",
+                 "input": "torch.positive Tensor.positive operator.pos"}, _itself, kind="view")
+
+_row("add", {"input, other, *, alpha=1": "@add", "input, other": "operator.add operator.iadd"})
+_row("sub", {"input, other, *, alpha=1": "@sub @subtract", "input, other": "operator.sub operator.isub"})
+_row("sub", {"input, other, *, alpha=1": "torch.rsub"}, _rsub)
+_row("mul", {"input, other": "@mul @multiply operator.mul operator.imul"})
+_row("div", {"input, other, *, rounding_mode=None": "@div @divide", "input, other": "@true_divide operator.truediv operator.itruediv"})
+_row("minimum", {"input, other": "torch.minimum Tensor.minimum"})
+_row("maximum", {"input, other": "torch.maximum Tensor.maximum"})
+
+_row("sum", {_REDUCE: "torch.sum Tensor.sum"})
+_row("mean", {_REDUCE: "torch.mean Tensor.mean"})
+_row("max", {"input, dim=None, keepdim=False, *, other=None": "torch.max Tensor.max"}, _max("max", "maximum"))
+_row("min", {"input, dim=None, keepdim=False, *, other=None": "torch.min Tensor.min"}, _max("min", "minimum"))
+_row("max", {"input, dim=(), keepdim=False": "torch.amax Tensor.amax"}, _amax("max"))
+_row("min", {"input, dim=(), keepdim=False": "torch.amin Tensor.amin"}, _amax("min"))
+_row("logsumexp", {"input, dim, keepdim=False": "torch.logsumexp Tensor.logsumexp torch.special.logsumexp"})
+
+for _op in ("softmax", "log_softmax"):
+    _row(_op, {_SOFTMAX: f"F.{_op}", "input, dim, dtype=None": f"torch.{_op} Tensor.{_op} torch.special.{_op}"}, _softmax(_op))
+_row("layer_norm", {"input, normalized_shape, weight=None, bias=None, eps=1e-05": "F.layer_norm",
+                    "input, normalized_shape, weight=None, bias=None, eps=1e-05, cudnn_enable=True": "torch.layer_norm"})
+_row("group_norm", {"input, num_groups, weight=None, bias=None, eps=1e-05": "F.group_norm",
+                    "input, num_groups, weight=None, bias=None, eps=1e-05, cudnn_enabled=True": "torch.group_norm"})
+_row("rms_norm", {"input, normalized_shape, weight=None, eps=None": "F.rms_norm torch.rms_norm"})
+_row("instance_norm",
+     {"input, running_mean=None, running_var=None, weight=None, bias=None, use_input_stats=True, momentum=0.1, eps=1e-05": "F.instance_norm",
+      "input, weight, bias, running_mean, running_var, use_input_stats, momentum, eps, cudnn_enabled": "torch.instance_norm"},
+     _own_statistics("instance_norm", "use_input_stats"))
+_row("batch_norm",
+     {"input, running_mean, running_var, weight=None, bias=None, training=False, momentum=0.1, eps=1e-05": "F.batch_norm",
+      "input, weight, bias, running_mean, running_var, training, momentum, eps, cudnn_enabled": "torch.batch_norm"},
+     _own_statistics("batch_norm", "training"))
+
+_row("avg_pool1d", {"input, kernel_size, stride=None, padding=0, ceil_mode=False, count_include_pad=True": "F.avg_pool1d torch.avg_pool1d"},
+     _pool("avg_pool1d"))
+_row("max_pool1d",
+     {"input, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False, return_indices=False": "F.max_pool1d",
+      "input, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False": "torch.max_pool1d"},
+     _pool("max_pool1d"))
+
+# Not in place: a trace has the extents of after the write in the node of before it.
+_row("reshape", {"input, *shape": "Tensor.reshape Tensor.view Tensor.unflatten Tensor.view_as Tensor.reshape_as",
+                 "input, shape": "torch.reshape", "input, dim, sizes": "torch.unflatten",
+                 "input, start_dim=0, end_dim=-1": "torch.ravel Tensor.ravel"}, _reshape, kind="view")
+_row("flatten", {"input, start_dim=0, end_dim=-1": "torch.flatten Tensor.flatten"}, kind="view")
+_row("unsqueeze", {"input, dim": "torch.unsqueeze Tensor.unsqueeze"}, kind="view")
+_row("squeeze", {"input, dim=None": "torch.squeeze", "input, *dim": "Tensor.squeeze"}, _squeeze, kind="view")
+_row("transpose", {"input, dim0, dim1": "torch.transpose Tensor.transpose torch.swapaxes Tensor.swapaxes torch.swapdims Tensor.swapdims"}, _transpose, kind="view")
+_row("transpose", {"input, *dims": "Tensor.permute", "input, dims": "torch.permute"}, _permute, kind="view")
+_row("transpose", {"input": "torch.t Tensor.t .T"}, _turned, kind="view")
+_row("transpose", {"input": ".mT"}, _last_two, kind="view")
+
+
+# ---- finding ----
+
+_SPACES: dict[str, Any] = {"torch": torch, "F": F, "Tensor": torch.Tensor, "operator": operator, "builtins": builtins}
+_FUNCTIONS: dict[Any, Spelling] = {}
+_METHODS: dict[str, Spelling] = {}
+_ATTRIBUTES: dict[str, Spelling] = {}
+
+
+def _spelled(text: str) -> list[str]:
+    names: list[str] = []
+    for word in text.split():
+        if word.startswith("@"):
+            names += [f"{space}.{word[1:]}{tail}" for tail in ("", "_") for space in ("torch", "Tensor")]
+        else:
+            names.append(word)
+    return names
+
+
+def _enter(row: Row, signature: inspect.Signature, name: str) -> None:
+    space, _, leaf = name.rpartition(".")
+    in_place = leaf.endswith("_") or (space == "operator" and leaf.startswith("i") and hasattr(operator, leaf[1:]))
+    spelling = Spelling(row, name, signature, in_place)
+    if not space:
+        _ATTRIBUTES[leaf] = spelling
+        return
+    holder = _SPACES[space.split(".")[0]]
+    for part in space.split(".")[1:]:
+        holder = getattr(holder, part, None)
+    found = getattr(holder, leaf, None)
+    if found is None:
+        return
+    if space == "Tensor":
+        _METHODS[leaf] = spelling
+    try:
+        _FUNCTIONS.setdefault(found, spelling)
+    except TypeError:
+        pass
+
+
+for _entry, _spellings in ROWS:
+    for _parameters, _words in _spellings.items():
+        _signature = inspect.signature(eval(f"lambda {_parameters}: 0"))  # our own table, above
+        for _name in _spelled(_words):
+            _enter(_entry, _signature, _name)
+
+
+def find(node: torch.fx.Node) -> tuple[Spelling, tuple[Any, ...], dict[str, Any]] | None:
+    """The spelling a node uses, with its arguments; None where the table has none."""
+    if node.op == "call_method":
+        spelling = _METHODS.get(node.target)  # type: ignore[arg-type]
+    elif node.op == "call_function" and node.target is builtins.getattr and len(node.args) == 2:
+        spelling = _ATTRIBUTES.get(node.args[1])  # type: ignore[arg-type]
+        return (spelling, node.args[:1], {}) if spelling else None
+    elif node.op == "call_function":
+        try:
+            spelling = _FUNCTIONS.get(node.target)
+        except TypeError:
+            spelling = None
+    else:
+        return None
+    return (spelling, node.args, dict(node.kwargs)) if spelling else None
+
+
+def spellings() -> list[Spelling]:
+    """Every spelling this PyTorch has, for tests."""
+    found = [*_FUNCTIONS.values(), *_METHODS.values(), *_ATTRIBUTES.values()]
+    return sorted({spelling.name: spelling for spelling in found}.values(), key=lambda s: s.name)

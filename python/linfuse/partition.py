@@ -1,0 +1,322 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which nodes linfuse runs, in which parts, and what is left to PyTorch, with the reason.
+
+Execution alternates: PyTorch's nodes of stage 0, fused part 0, PyTorch's nodes of stage 1, fused part 1 and so on. A node's
+stage is the first in which all it needs is there, so parts are as large as they can be and cannot depend on each other in a
+circle. A node that writes memory others may see, or changes a state of PyTorch's, has everything before it in earlier
+stages and everything after it in later ones; what linfuse does not know keeps its order (random numbers).
+"""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.fx import Graph, GraphModule, Node
+from torch.fx.node import map_arg
+
+from . import native, ops
+from .capture import NAMINGS, Capture, Naming, example, is_view_of_param, target_name
+from .fused import CompiledGraph, Fused, Part
+from .inplace import is_random, memory_roots, writes
+from .ops import Unsupported
+from .counters import Left
+
+_CALLS = ("call_function", "call_method", "call_module")
+
+
+def is_scalar(node: Node) -> bool:
+    """Whether a node is about numbers, extents say, and no tensor: fused nodes do without them."""
+    return isinstance(example(node), (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool, torch.Size))
+
+
+@dataclass
+class Split:
+    """A graph being split."""
+
+    graph: Graph
+    context: native.Context
+    naming: Naming = NAMINGS[0]
+    reasons: dict[Node, str] = field(default_factory=dict)  # why a node is PyTorch's
+    stages: dict[Node, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.nodes = [node for node in self.graph.nodes if node.op in _CALLS]
+        self.roots = memory_roots(self.graph)
+
+    # ---- what is supported ----
+
+    def probe(self) -> None:
+        """Finds under which naming of extents most is supported, and what is not and why."""
+        best: dict[Node, str] | None = None
+        for naming in NAMINGS:
+            reasons = self._reasons(naming)
+            if best is None or len(reasons) < len(best):
+                best, self.naming = reasons, naming
+            if not any(ops.find(node) for node in best):
+                break
+        self.reasons = dict(best or {})
+
+    def _reasons(self, naming: Naming) -> dict[Node, str]:
+        capture = Capture(self.context, naming)
+        reasons: dict[Node, str] = {}
+        for node in self.nodes:
+            if is_scalar(node):
+                continue
+            try:
+                if writes(node) and ops.find(node) is None:
+                    raise Unsupported(f"no op of linfuse: {target_name(node)}")
+                capture.add(node)
+            except Unsupported as why:
+                reasons[node] = str(why)
+        return reasons
+
+    def fusable(self, node: Node) -> bool:
+        """Whether linfuse may run the node."""
+        return node.op in _CALLS and node not in self.reasons and not is_scalar(node)
+
+    # ---- stages ----
+
+    def schedule(self) -> None:
+        """Gives every node its stage."""
+        self.stages = {}
+        epoch: dict[Node, int] = {}
+        first = ordered = now = 0  # the least stage after the last write; after the last node that keeps its order
+        for node in self.graph.nodes:
+            if node.op not in _CALLS:
+                self.stages[node], epoch[node] = 0, now
+                continue
+            stage = first
+            for needed in self.needs(node):
+                stage = max(stage, self.stages[needed] + (self.fusable(needed) and not self.fusable(node)))
+            if writes(node):
+                stage = max([stage] + [s + self.fusable(n) for n, s in self.stages.items() if n.op in _CALLS])
+                first, now = stage, now + 1
+            elif not self.fusable(node) and not is_scalar(node) and (ops.find(node) is None or is_random(node)):
+                stage = ordered = max(stage, ordered)
+            self.stages[node], epoch[node] = stage, now
+        self._sink(epoch)
+
+    def _sink(self, epoch: dict[Node, int]) -> None:
+        """A node that only later parts use belongs there."""
+        for node in reversed(self.nodes):
+            users = [user for user in node.users if node in self.needs(user) or user.op not in _CALLS]
+            if self.fusable(node) and users and all(self.fusable(user) and epoch[user] == epoch[node] for user in users):
+                self.stages[node] = max(self.stages[node], min(self.stages[user] for user in users))
+
+    def needs(self, node: Node) -> list[Node]:
+        """The nodes that must have run. A fused node wants tensors alone: extents it takes from them."""
+        if not self.fusable(node):
+            return node.all_input_nodes
+        return [needed for needed in node.all_input_nodes if not is_scalar(needed)]
+
+    def parts(self) -> dict[int, list[Node]]:
+        """The fusable nodes by stage."""
+        found: dict[int, list[Node]] = {}
+        for node in self.nodes:
+            if self.fusable(node):
+                found.setdefault(self.stages[node], []).append(node)
+        return found
+
+    def outputs(self, part: list[Node]) -> list[Node]:
+        """The nodes of a part whose values are wanted outside it. What views of parameters give is had without the part."""
+        inside = set(part)
+        found = []
+        for node in part:
+            anew = is_view_of_param(node)
+            if any(user not in inside and self._reads(user, node) and not (anew and self.fusable(user)) for user in node.users):
+                found.append(node)
+        return found
+
+    def _reads(self, user: Node, node: Node) -> bool:
+        """Whether the user, where it runs, wants the node's value."""
+        if is_scalar(user) and user.op in _CALLS:  # an extent: wanted if somebody in PyTorch asks for it
+            return any(self._reads(further, user) for further in user.users)
+        return user.op not in _CALLS or node in self.needs(user)
+
+    def idle(self, node: Node) -> bool:
+        """Whether PyTorch need not run a node of its own: a view of a parameter that fused parts see by themselves."""
+        return not writes(node) and is_view_of_param(node) and all(self.fusable(user) for user in node.users)
+
+    # ---- what does not pay, and what must not be copied ----
+
+    def settle(self) -> dict[int, list[Node]]:
+        """Parts that hold: leaves nodes to PyTorch until nothing speaks against any part."""
+        while True:
+            self.schedule()
+            parts = self.parts()
+            blocked: dict[Node, str] = {}
+            for part in parts.values():
+                blocked.update(self._objections(part))
+            if not blocked:
+                return parts
+            self.reasons.update(blocked)
+
+    def _objections(self, part: list[Node]) -> dict[Node, str]:
+        outputs = self.outputs(part)
+        inside = set(part)
+        blocked: dict[Node, str] = {}
+        escaped: dict[Node, Node] = {}  # memory -> the output that is in it
+        for node in outputs:
+            if isinstance(example(node), tuple):
+                blocked[node] = "its result is several tensors"
+                continue
+            for root in self.roots[node]:
+                if root not in inside:
+                    blocked[node] = "a view of what is there already"
+                elif escaped.setdefault(root, node) is not node:
+                    blocked[node] = f"a view of {escaped[root].name}, which is wanted too"
+        if blocked:
+            return blocked
+        return {} if outputs and _pays(part) else dict.fromkeys(part, "alone: nothing to fuse it with")
+
+
+def _pays(part: list[Node]) -> bool:
+    rows = [found[0].row for found in map(ops.find, part) if found]
+    working = [row for row in rows if row.kind == "compute"]
+    return len(working) > 1 or any(row.op in ("linear", "matmul") for row in working)
+
+
+# ---- the graph around the parts ----
+
+
+def split(module: GraphModule, context: native.Context, options: dict[str, str], strict: bool) -> CompiledGraph:
+    """Compiles a graph: parts fused, the rest as it is."""
+    work = Split(module.graph, context)
+    work.probe()
+    captures: dict[int, Capture] = {}
+    while True:
+        parts = work.settle()
+        captures = {}
+        for stage, nodes in parts.items():
+            made = _captured(work, nodes)
+            if isinstance(made, str):
+                work.reasons.update(dict.fromkeys(nodes, made))
+            else:
+                captures[stage] = made
+        if len(captures) == len(parts):
+            break
+    left = [Left(node.name, target_name(node), why) for node, why in work.reasons.items() if not work.idle(node)]
+    whole = _as_a_whole(module, work, parts, captures, options, strict) if not left else None
+    if whole is not None:
+        return CompiledGraph([whole], [], whole.__call__)
+    return _around(module, work, parts, captures, options, strict, left)
+
+
+def _captured(work: Split, nodes: list[Node]) -> Capture | str:
+    """The part as a model, under the naming of the whole graph or the next that fits; or why not."""
+    why = ""
+    start = NAMINGS.index(work.naming)
+    for naming in NAMINGS[start:] + NAMINGS[:start]:
+        capture = Capture(work.context, naming, frozenset(nodes))
+        try:
+            for node in nodes:
+                capture.add(node)
+            capture.finish(work.outputs(nodes))
+        except (Unsupported, native.Error) as failure:
+            why = why or str(failure)
+            continue
+        if any(not leaf.param for leaf in capture.leaves):
+            return capture
+        why = "only parameters: nothing to run at a call"
+        break
+    return why
+
+
+def _eager(module: GraphModule, nodes: list[Node], args: list[Node], outputs: list[Node]) -> GraphModule:
+    """The nodes of a part as a graph of their own, to be run in PyTorch."""
+    graph, known = Graph(), {}
+    for node in args:
+        known[node] = graph.placeholder(node.name)
+    wanted = set(nodes)
+    for node in module.graph.nodes:
+        if node in wanted:
+            known[node] = graph.node_copy(node, lambda n: known[n])
+    graph.output(tuple(known[node] for node in outputs))
+    return GraphModule(module, graph)
+
+
+def _needed(work: Split, capture: Capture, nodes: list[Node]) -> tuple[list[Node], list[Node]]:
+    """All nodes a part computes, in order, with views of parameters and extents it sees anew; and what it takes."""
+    leaves = [leaf.node for leaf in capture.leaves]
+    computed = set(nodes) | {node for node in capture.values if node not in set(leaves)}
+    pending = list(computed)
+    args = list(leaves)
+    while pending:
+        for needed in pending.pop().all_input_nodes:
+            if needed in computed or needed in args:
+                continue
+            if is_scalar(needed) and needed.op in _CALLS:
+                computed.add(needed)
+                pending.append(needed)
+            else:
+                args.append(needed)
+    return [node for node in work.graph.nodes if node in computed], args
+
+
+def _as_a_whole(module: GraphModule, work: Split, parts: dict[int, list[Node]], captures: dict[int, Capture],
+                options: dict[str, str], strict: bool) -> Part | None:
+    """The graph as one part that takes and gives exactly what the graph does; None where it is not so simple."""
+    if len(parts) != 1 or any(node.op == "get_attr" for node in work.graph.nodes):
+        return None
+    ((stage, nodes),) = parts.items()
+    returned = next(iter(reversed(work.graph.nodes))).args[0]
+    if not isinstance(returned, (tuple, list)) or list(returned) != work.outputs(nodes):
+        return None
+    places = [node for node in work.graph.nodes if node.op == "placeholder"]
+    computed, args = _needed(work, captures[stage], nodes)
+    if not set(args) <= set(places):
+        return None
+    outputs = work.outputs(nodes)
+    return Part("graph", captures[stage], places, outputs, _eager(module, computed, places, outputs), options, strict)
+
+
+def _around(module: GraphModule, work: Split, parts: dict[int, list[Node]], captures: dict[int, Capture],
+            options: dict[str, str], strict: bool, left: list[Left]) -> CompiledGraph:
+    """The graph with each part in one node."""
+    graph, known = Graph(), {}
+    root = torch.nn.Module()
+    made: list[Part] = []
+
+    def copy(node: Node) -> Node:
+        if node not in known:  # extents and views of parameters that only this one wants
+            for needed in node.all_input_nodes:
+                copy(needed)
+            known[node] = graph.node_copy(node, lambda n: known[n])
+        return known[node]
+
+    for node in work.graph.nodes:
+        if node.op == "placeholder":
+            copy(node)
+    for stage in sorted(set(work.stages.values())):
+        for node in work.nodes:
+            if work.stages[node] == stage and not work.fusable(node) and not is_scalar(node) and not work.idle(node):
+                copy(node)
+        if stage not in parts:
+            continue
+        outputs = work.outputs(parts[stage])
+        computed, args = _needed(work, captures[stage], parts[stage])
+        for node in args:
+            copy(node)
+        part = Part(f"part{len(made)}", captures[stage], args, outputs, _eager(module, computed, args, outputs), options, strict)
+        made.append(part)
+        setattr(root, part.name, Fused(part))
+        called = graph.call_module(part.name, tuple(known[node] for node in args))
+        for at, node in enumerate(outputs):
+            known[node] = graph.call_function(operator.getitem, (called, at))
+    returned = next(iter(reversed(work.graph.nodes)))
+    graph.output(map_arg(returned.args[0], copy))
+    for node in work.graph.nodes:
+        if node.op in ("get_attr", "call_module"):
+            _share(module, root, str(node.target))
+    return CompiledGraph(made, left, GraphModule(root, graph).forward)
+
+
+def _share(module: GraphModule, root: torch.nn.Module, path: str) -> None:
+    """Makes what the graph reads by path readable in another module, without a copy."""
+    head = path.split(".")[0]
+    if not hasattr(root, head):
+        held: Any = getattr(module, head)
+        setattr(root, head, held)

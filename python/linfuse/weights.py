@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs and the parameters prepared in them: once, and again when they change.
+
+A parameter is known by its identity, its version counter and the address of its values; all three are compared at every
+call. So optimizer steps, load_state_dict, edits under no_grad, replaced Parameters and moved ones all count from the next
+call on. Not every write moves the counter: fused optimizers and batch_norm's running statistics do not, nor do writes
+through `.data` or NumPy. PyTorch's optimizers are therefore listened to, and the C library looks at the values themselves: at
+all of a parameter of up to 16384 elements, at a sample of a larger one, which any step over the whole tensor changes. What
+may go unseen is a write, without PyTorch's knowledge, to a small piece of a large parameter: call linfuse.refresh() after it.
+Parameters that are inference tensors have no counter at all; capture takes them as inputs, read anew at every call.
+
+Programs are shared: all traces that come to the same model with the same parameters use one. A program goes when the
+first of its parameters does, or the last trace that knows it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import threading
+import time
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from . import native
+from .counters import registry
+
+# Making handles in one context is one thread's business at a time.
+making = threading.RLock()
+_contexts: dict[int, native.Context] = {}
+_families: weakref.WeakValueDictionary[Any, Family] = weakref.WeakValueDictionary()
+
+
+def context(threads: int) -> native.Context:
+    """The context of calls that may use so many threads. Needs `making`."""
+    if threads not in _contexts:
+        _contexts[threads] = native.Context(threads)
+    return _contexts[threads]
+
+
+class Slot:
+    """One thread's use of a program: a call, and room for the addresses it is given."""
+
+    __slots__ = ("call", "handle", "inputs", "inputs_at", "outputs", "outputs_at", "runs")
+
+    def __init__(self, call: native.Call, inputs: int, outputs: int):
+        self.call = call
+        self.handle = call.address
+        self.inputs = (ctypes.c_void_p * max(inputs, 1))()
+        self.outputs = (ctypes.c_void_p * max(outputs, 1))()
+        self.inputs_at, self.outputs_at = ctypes.addressof(self.inputs), ctypes.addressof(self.outputs)
+        self.runs = 0
+
+
+class Prepared:
+    """A program with one set of parameters. Whoever holds one of its slots may run it; whoever changes its parameters
+    holds all of them."""
+
+    def __init__(self, program: native.Program):
+        self.program, self.handle = program, program.address
+        self.stamps: list[tuple[int, int, int]] = []  # identity, version, address of each parameter
+        self.slots: list[Slot] = []
+        self.idle: list[Slot] = []
+        self.runs_before_reset = 0
+        self.watch: list[Any] = []  # weak references to the parameters
+        self._held: list[torch.Tensor] = []  # what the program borrows; not the parameters themselves, which may go
+        registry.programs.add(self)
+
+    def __del__(self) -> None:
+        registry.count("calls_fused", sum(slot.runs for slot in self.slots) - self.runs_before_reset)
+        for slot in self.slots:
+            slot.call.close()
+        self.program.close()
+
+    def load(self, names: Sequence[str], params: Sequence[torch.Tensor]) -> None:
+        """Gives and prepares the parameters as they are now. Needs every slot, or no call under way."""
+        stamps = [stamp(param) for param in params]
+        held = [param.detach().contiguous() for param in params]
+        for name, values in zip(names, held):
+            self.program.borrow_param(name, values.data_ptr(), values.numel())
+        self.program.prepare()
+        self._held, self.stamps = held, stamps
+        registry.count("prepared")
+
+    def current(self, params: Sequence[torch.Tensor]) -> bool:
+        """Whether what is prepared is what the parameters are now."""
+        return self.stamps == [stamp(param) for param in params] and native.lib.lf_program_params_hold(self.handle)
+
+    def forget(self) -> None:
+        """The next call prepares all parameters anew."""
+        self.stamps = [(0, -1, 0)] * len(self.stamps)
+
+
+def stamp(param: torch.Tensor) -> tuple[int, int, int]:
+    """What changes when a parameter does."""
+    return id(param), param._version, param.data_ptr()
+
+
+class Family:
+    """One model at one set of options: a program for each set of parameters it is called with."""
+
+    def __init__(self, model: native.Model, params: Sequence[str], ports: tuple[int, int], options: dict[str, str]):
+        self.model, self.params, self.ports, self.options = model, list(params), ports, options
+        self.lock = threading.Lock()
+        self.programs: dict[tuple[int, ...], Prepared] = {}
+
+    def acquire(self, params: Sequence[torch.Tensor]) -> tuple[Prepared, Slot]:
+        """A program with these parameters as they are now, and a slot of it, which the caller puts back into `idle`."""
+        with self.lock:
+            identity = tuple(map(id, params))
+            prepared = self.programs.get(identity)
+            if prepared is None:
+                prepared = self._make(params, identity)
+            elif not prepared.current(params):
+                held = self._all_slots(prepared)
+                try:
+                    prepared.load(self.params, params)
+                finally:
+                    prepared.idle.extend(held)
+            try:
+                return prepared, prepared.idle.pop()
+            except IndexError:
+                slot = Slot(native.Call(prepared.program), *self.ports)
+                prepared.slots.append(slot)
+                return prepared, slot
+
+    def _make(self, params: Sequence[torch.Tensor], identity: tuple[int, ...]) -> Prepared:
+        with making:
+            prepared = Prepared(native.Program(self.model, self.options))
+        prepared.load(self.params, params)
+        gone = functools.partial(_drop, weakref.ref(self), identity)
+        prepared.watch = [weakref.ref(param, gone) for param in params]
+        self.programs[identity] = prepared
+        registry.count("programs_made")
+        return prepared
+
+    @staticmethod
+    def _all_slots(prepared: Prepared) -> list[Slot]:
+        """Waits until no call is under way. New ones cannot begin: they want a slot, and new slots want the lock."""
+        held: list[Slot] = []
+        while len(held) < len(prepared.slots):
+            try:
+                held.append(prepared.idle.pop())
+            except IndexError:
+                time.sleep(20e-6)
+        return held
+
+
+def _drop(family: weakref.ref[Family], identity: tuple[int, ...], _gone: Any) -> None:
+    """A parameter is gone: so is its program. Comes at any time, so it waits for nothing."""
+    alive = family()
+    if alive is not None:
+        alive.programs.pop(identity, None)
+
+
+def family(key: Any, model: native.Model, params: Sequence[str], ports: tuple[int, int], options: dict[str, str]) -> Family:
+    """The family of this model: an older trace's where there is one. Needs `making`."""
+    found = _families.get(key)
+    if found is None:
+        found = _families[key] = Family(model, params, ports, options)
+    return found
+
+
+def refresh() -> None:
+    """Has every parameter prepared anew at its next call: after writes that PyTorch does not count (`.data`, NumPy)."""
+    for prepared in list(registry.programs):
+        prepared.forget()
+
+
+def _stepped(optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
+    """A fused step writes without a new version."""
+    fused = {id(param) for group in optimizer.param_groups if group.get("fused") for param in group["params"]}
+    for prepared in list(registry.programs) if fused else ():
+        if any(identity in fused for identity, _, _ in prepared.stamps):
+            prepared.forget()
+
+
+register_optimizer_step_post_hook(_stepped)
+
+
+def _after_fork() -> None:
+    """In the child: calls that other threads had under way never end, and locks they held are never released."""
+    global making
+    making = threading.RLock()
+    for one in list(_families.values()):
+        one.lock = threading.Lock()
+    for prepared in list(registry.programs):
+        prepared.slots = list(prepared.idle)
+
+
+os.register_at_fork(after_in_child=_after_fork)

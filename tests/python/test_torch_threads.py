@@ -1,0 +1,313 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Several threads call one compiled model, weights change meanwhile, processes fork and spawn: nothing hangs, nothing is stale,
+and PyTorch's thread count is kept to."""
+
+import gc
+import multiprocessing
+import os
+import sys
+import threading
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import linfuse
+from torch_door import assert_fused, compiled
+
+SECONDS = 120
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    torch._dynamo.reset()
+    gc.collect()
+    linfuse.reset_stats()
+    torch.manual_seed(5)
+    yield
+    torch._dynamo.reset()
+
+
+class Net(nn.Module):
+    def __init__(self, k=32, n=48):
+        super().__init__()
+        self.one, self.two = nn.Linear(k, n), nn.Linear(n, k)
+
+    def forward(self, x):
+        return torch.softmax(self.two(F.gelu(self.one(x))), dim=1)
+
+
+def in_threads(count, work):
+    """Runs work(index) in so many threads; the first exception is raised here."""
+    failures = []
+
+    def run(index):
+        try:
+            with torch.no_grad():
+                work(index)
+        except BaseException as why:  # noqa: BLE001
+            failures.append(why)
+
+    threads = [threading.Thread(target=run, args=(i,), daemon=True) for i in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(SECONDS)
+        assert not thread.is_alive(), "a thread hangs"
+    if failures:
+        raise failures[0]
+
+
+def test_threads_share_a_model():
+    module = Net().eval()
+    fast = compiled(module)
+    xs = [torch.randn(3 + i, 32) for i in range(6)]
+    with torch.no_grad():
+        for x in xs:
+            fast(x)
+        want = [fast(x).clone() for x in xs]
+
+    def work(index):
+        for _ in range(60):
+            assert torch.equal(fast(xs[index]), want[index])
+
+    in_threads(6, work)
+    stats = assert_fused()
+    assert stats.calls_fused == 12 + 6 * 60 and stats.programs == 1 and stats.prepared == 1
+
+
+def test_weights_change_between_threads_calls():
+    """Weights are written while nobody calls; then all threads come at once and find them changed. One prepares, the
+    others wait, and nobody sees the old ones or a mixture."""
+    module = Net().eval()
+    fast = compiled(module)
+    x = torch.randn(40, 32)
+    states = [[param.detach().clone() for param in Net().parameters()] for _ in range(2)]
+
+    def write(state):
+        for param, value in zip(module.parameters(), state):
+            param.copy_(value)
+
+    with torch.no_grad():
+        wants = []
+        for state in states:
+            write(state)
+            wants.append(fast(x).clone())
+    rounds, callers = 40, 4
+    barrier = threading.Barrier(callers + 1, timeout=SECONDS)
+
+    def work(index):
+        for turn in range(rounds):
+            if index == 0:
+                write(states[turn % 2])
+            barrier.wait()
+            for _ in range(3 if index else 0):
+                assert torch.equal(fast(x), wants[turn % 2])
+            barrier.wait()
+
+    in_threads(callers + 1, work)
+    stats = assert_fused()
+    assert stats.prepared == 2 + rounds and stats.programs == 1
+
+
+def test_two_sets_of_weights_in_two_threads():
+    """Two modules share the trace; threads that call both at once never get the other's weights."""
+    modules = [Net().eval(), Net().eval()]
+    fast = [compiled(module) for module in modules]
+    x = torch.randn(9, 32)
+    with torch.no_grad():
+        want = [one(x).clone() for one in fast]
+
+    def work(index):
+        for turn in range(80):
+            which = (turn + index) % 2
+            assert torch.equal(fast[which](x), want[which])
+
+    in_threads(4, work)
+    assert linfuse.stats().programs == 2
+
+
+def test_first_calls_at_once():
+    module = Net().eval()
+    fast = compiled(module)
+    x = torch.randn(5, 32)
+    results = [None] * 4
+
+    def work(index):
+        results[index] = fast(x)
+
+    in_threads(4, work)
+    with torch.no_grad():
+        torch.testing.assert_close(results[0], module(x))
+    assert all(torch.equal(result, results[0]) for result in results)
+    assert linfuse.stats().programs == 1
+
+
+def test_thread_count_is_pytorchs():
+    """The same bits with any number of threads; not more of them work than PyTorch allows."""
+    module = Net(256, 512).eval()
+    fast = compiled(module)
+    x = torch.randn(256, 256)
+    before = torch.get_num_threads()
+    try:
+        with torch.no_grad():
+            want = fast(x).clone()
+            for threads in (1, 2, 3, 1):
+                torch.set_num_threads(threads)
+                torch._dynamo.reset() if threads == 3 else None
+                assert torch.equal(fast(x), want)
+            torch.set_num_threads(1)
+            alone, together = cpu_share(fast, x)
+            assert alone < 1.3, f"{alone:.2f} cores are used although PyTorch is allowed one"
+    finally:
+        torch.set_num_threads(before)
+    assert_fused()
+
+
+def cpu_share(fast, x):
+    """CPU seconds a second while the model runs."""
+    import time
+
+    wall, cpu = time.perf_counter(), time.process_time()
+    while time.perf_counter() - wall < 0.5:
+        fast(x)
+    return (time.process_time() - cpu) / (time.perf_counter() - wall), torch.get_num_threads()
+
+
+# ---- processes ----
+
+
+def child_result(connection, fast, x):
+    with torch.no_grad():
+        connection.send(fast(x).tolist())
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_forked_child_calls():
+    """A model compiled and called before the fork is called after it, in the child and in the parent."""
+    module = Net(256, 256).eval()
+    fast = compiled(module)
+    x = torch.randn(64, 256)
+    torch.set_num_threads(torch.get_num_threads())
+    with torch.no_grad():
+        want = fast(x)
+    context = multiprocessing.get_context("fork")
+    for _ in range(3):
+        mine, theirs = context.Pipe()
+        child = context.Process(target=forked, args=(theirs, fast, x, want))
+        child.start()
+        assert mine.poll(SECONDS), "the child hangs"
+        assert mine.recv() == "same"
+        child.join(SECONDS)
+        assert child.exitcode == 0
+        with torch.no_grad():
+            assert torch.equal(fast(x), want)
+
+
+def forked(connection, fast, x, want):
+    torch.set_num_threads(1)  # as DataLoader's workers do
+    with torch.no_grad():
+        connection.send("same" if torch.equal(fast(x), want) else "another result")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_fork_while_threads_call():
+    """A fork in the midst of other threads' calls; the child changes the weights, which waits for nobody who is not there. What
+    the backend gave is called without PyTorch's guards around it: those have a lock that a fork may catch held."""
+    held = {}
+
+    def keep(graph, inputs):
+        held.update(run=linfuse.compile_graph(graph, inputs).run, args=list(inputs))
+        return held["run"]
+
+    module = Net().eval()
+    with torch.no_grad():
+        torch.compile(module, backend=keep)(torch.randn(16, 32))
+    at = next(i for i, value in enumerate(held["args"]) if tuple(value.shape) == (16, 32))
+    stop = threading.Event()
+
+    def work(index):
+        if index:
+            while not stop.is_set():
+                held["run"](*held["args"])
+            return
+        try:
+            context = multiprocessing.get_context("fork")
+            for _ in range(8):
+                child = context.Process(target=forked_writer, args=(module, held["run"], held["args"], at))
+                child.start()
+                child.join(SECONDS)
+                assert child.exitcode == 0, f"the child's exit code is {child.exitcode}"
+        finally:
+            stop.set()
+
+    in_threads(3, work)
+
+
+def forked_writer(module, run, args, at):
+    torch.set_num_threads(1)
+    with torch.no_grad():
+        module.one.weight.mul_(2)
+        os._exit(0 if torch.allclose(run(*args)[0], module(args[at]), rtol=1e-4, atol=1e-6) else 1)
+
+
+class Rows(torch.utils.data.Dataset):
+    """A dataset that runs the compiled model for every item."""
+
+    def __init__(self, fast, rows):
+        self.fast, self.rows = fast, rows
+
+    def __len__(self):
+        return len(self.rows)
+
+    def __getitem__(self, index):
+        with torch.no_grad():
+            return self.fast(self.rows[index : index + 1])[0]
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_data_loader_with_workers():
+    module = Net().eval()
+    fast = compiled(module)
+    rows = torch.randn(12, 32)
+    with torch.no_grad():
+        want = fast(rows)
+        fast(rows[:1])
+    loader = torch.utils.data.DataLoader(Rows(fast, rows), batch_size=4, num_workers=2, timeout=SECONDS, multiprocessing_context="fork")
+    torch.testing.assert_close(torch.cat(list(loader)), want)
+
+
+def test_spawned_process():
+    """A fresh process that compiles on its own."""
+    context = multiprocessing.get_context("spawn")
+    mine, theirs = context.Pipe()
+    child = context.Process(target=spawned, args=(theirs, Net().state_dict()))
+    child.start()
+    assert mine.poll(SECONDS), "the child hangs"
+    error, fused = mine.recv()
+    child.join(SECONDS)
+    assert child.exitcode == 0 and error < 1e-5 and fused == 1
+
+
+def spawned(connection, state):
+    sys.path.insert(0, os.path.dirname(__file__))
+    module = Net().eval()
+    module.load_state_dict(state)
+    x = torch.randn(4, 32)
+    with torch.no_grad():
+        error = float((torch.compile(module, backend="linfuse")(x) - module(x)).abs().max())
+    connection.send((error, linfuse.stats().calls_fused))
+
+
+def test_process_ends_quietly():
+    """Nothing is printed and nothing hangs at the interpreter's end, with programs alive and threads started."""
+    import subprocess
+
+    code = ("import torch, linfuse; from torch import nn; m = nn.Sequential(nn.Linear(256, 256), nn.GELU(), nn.Softmax(1)); "
+            "f = torch.compile(m, backend='linfuse')\nwith torch.no_grad(): f(torch.randn(300, 256))\n"
+            "assert linfuse.stats().calls_fused == 1")
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, timeout=SECONDS)
+    assert done.returncode == 0 and done.stderr == "", done.stderr

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the tests of torch.compile(backend="linfuse") share: compiling, comparing with float64, asking what was fused."""
+
+import copy
+
+import torch
+
+import linfuse
+
+
+def compiled(model, **options):
+    """The model through the door."""
+    return torch.compile(model, backend="linfuse", options=options or None)
+
+
+def flat(result):
+    """Tensors of a result, whatever they are packed in."""
+    if isinstance(result, torch.Tensor):
+        return [result]
+    return [tensor for one in result for tensor in flat(one)]
+
+
+def reference(model, *inputs):
+    """The same in float64."""
+    wide = copy.deepcopy(model).double() if isinstance(model, torch.nn.Module) else model
+    return flat(wide(*[x.double() if isinstance(x, torch.Tensor) and x.is_floating_point() else x for x in inputs]))
+
+
+def errors(got, want, strict=True):
+    """Largest |y - ref| / max(|ref|, rms(ref)) over finite values; strict: NaN and Inf must stand where the reference has
+    them, which is not always so for eager itself."""
+    worst = 0.0
+    assert len(got) == len(want)
+    for y, ref in zip(got, want):
+        assert y.shape == ref.shape, f"{tuple(y.shape)}, not {tuple(ref.shape)}"
+        narrow = ref.float()
+        finite = narrow.isfinite() if strict else narrow.isfinite() & y.isfinite()
+        same = (y == narrow) | (y.isnan() & narrow.isnan()) | finite
+        assert bool(same.all()) or not strict, "NaN or Inf elsewhere than in the reference"
+        assert bool(y[finite].isfinite().all()), "NaN or Inf where the reference is finite"
+        if finite.any():
+            r, d = ref[finite].double(), (y[finite].double() - ref[finite].double()).abs()
+            scale = r.abs().clamp(min=float(r.square().mean().sqrt()))
+            worst = max(worst, float((d / scale.clamp(min=1e-300)).max()))
+    return worst
+
+
+def assert_close(got, want, eager, what="", factor=2.0, least=2e-6):
+    """The error against float64 is at most `factor` times eager's; `least` is a few units of rounding."""
+    mine, theirs = errors(flat(got), want), errors(flat(eager), want, strict=False)
+    assert mine <= max(factor * theirs, least), f"{what}: error {mine:.3g}, eager's is {theirs:.3g}"
+
+
+def assert_fused(parts=None):
+    """Everything since the last reset ran fused."""
+    stats = linfuse.stats()
+    assert stats.graphs > 0 and stats.graphs_fused == stats.graphs, str(stats)
+    assert not stats.fallbacks and stats.calls_fused > 0, str(stats)
+    if parts is not None:
+        assert stats.parts == parts, str(stats)
+    return stats
+
+
+def reasons(when=None):
+    """The reasons counted, joined."""
+    return "; ".join(f"{one.node} {one.op}: {one.reason}" for one in linfuse.stats().fallbacks if when in (None, one.when))
