@@ -105,7 +105,7 @@ class Program:
 
     def explain(self, *inputs: Array, dims: Mapping[str, int] | None = None) -> Account:
         """The account of what was done, at the extents of these inputs or at dims."""
-        from .explain import explain
+        from .explanation import explain
 
         return explain(self, *inputs, dims=dims)
 
@@ -186,9 +186,29 @@ def _specs(model: native.Model, port: Port) -> tuple[Spec, ...]:
         extents: list[int | str] = list(model.shape(port, index, [1] * len(names)))
         for at, dim in enumerate(names):
             larger = model.shape(port, index, [2 if i == at else 1 for i in range(len(names))])
-            extents = [dim if now != before and isinstance(before, int) else before for before, now in zip(extents, larger)]
+            extents = [_named(before, now, dim) for before, now in zip(extents, larger)]
         specs.append(Spec(name, tuple(extents)))
     return tuple(specs)
+
+
+def _named(before: int | str, now: int, dim: str) -> int | str:
+    """An extent that was `before` where every name is 1, and is `now` where dim is 2."""
+    if before == now or isinstance(before, str):
+        return before
+    return dim if now == 2 else f"{before}*{dim}"
+
+
+def extents_of(specs: Sequence[Spec], inputs: Sequence[Any]) -> dict[str, int]:
+    """The named extents as the shapes of these inputs have them; inputs may be left out, from the end."""
+    learnt: dict[str, int] = {}
+    for spec, value in zip(specs, inputs):
+        shape = tuple(value.shape)
+        fits = len(shape) == len(spec.extents)
+        for extent, size in zip(spec.extents, shape):
+            fits = fits and (learnt.setdefault(extent, size) if isinstance(extent, str) else extent) == size
+        if not fits:
+            raise Error(f"input {spec} is given as {list(shape)}", Status.DATA)
+    return learnt
 
 
 # ---- arrays ----

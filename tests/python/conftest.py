@@ -16,6 +16,10 @@ os.environ.setdefault("LINFUSE_LIBRARY", str(BUILT / "liblinfuse.so"))
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT / "python"), os.environ.get("PYTHONPATH")]))
 sys.path.insert(0, str(ROOT / "python"))
 
+# `import linfuse` is the tree's, on the library as built.
+sys.path.insert(0, str(ROOT / "python"))
+os.environ.setdefault("LINFUSE_LIBRARY", str(BUILT / "liblinfuse.so"))
+
 
 def _built(variable, default):
     path = pathlib.Path(os.environ.get(variable, default))
@@ -46,6 +50,12 @@ def command():
 def library():
     """The shared library."""
     return _built("LINFUSE_LIBRARY", BUILT / "liblinfuse.so")
+
+
+@pytest.fixture(scope="session")
+def linfuse_command(linfuse):
+    """The same by another name, for tests that import linfuse."""
+    return linfuse
 
 
 @pytest.fixture(scope="session")
