@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What bench/door.py measures: the cost of a call, of the first call, full size against C, the sweep against PyTorch."""
+
+import gc
+import importlib
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+import machine
+import report
+
+sys.path[:0] = [str(machine.ROOT / "python"), str(machine.ROOT / "examples"), str(machine.ROOT / "tests" / "python")]
+
+AGREE = 2e-4  # of the larger of the value and the rms of all: sums in another order stay below, another function does not
+REFERENCE = {"lse_chain": ("LseChain", 1024), "gelu_softmax": ("GeluSoftmax", 1024), "mean_residual": ("MeanResidual", 2048)}
+
+
+@dataclass(frozen=True)
+class Context:
+    device: str
+    quick: bool
+    folder: Path    # where CMake built
+    files: object   # of build.py
+
+    def wait(self):
+        if self.device == "cuda":
+            torch.cuda.synchronize()
+
+
+def example(name, features, device):
+    """A reference model as examples/ has it."""
+    made = getattr(importlib.import_module(name), REFERENCE[name][0])
+    torch.manual_seed(1)
+    return made(features, features).eval().to(device)
+
+
+def apart(got, want):
+    """The largest difference, against the larger of the value and the rms of all."""
+    if isinstance(want, (tuple, list)):
+        return max(map(apart, got, want))
+    rms = want.double().square().mean().sqrt()
+    return ((got.double() - want.double()).abs() / want.double().abs().clamp(min=rms)).max().item()
+
+
+def compiled(model, backend):
+    torch._dynamo.reset()
+    return torch.compile(model, backend=backend)
+
+
+def in_turns(calls, context, rounds, burst):
+    """name -> seconds a call, the median over rounds in which each has its turn of `burst` seconds, in a rotating order."""
+    count, times, order = {}, {name: [] for name in calls}, list(calls)
+    for name, call in calls.items():
+        once = timed(call, context, 1)
+        count[name] = max(1, int(burst / max(timed(call, context, 3), 1e-7))) if once < burst else 1
+    for _ in range(rounds):
+        for name in order:
+            time.sleep(0.02)  # whoever was before: its threads stop spinning
+            if count[name] > 1:
+                timed(calls[name], context, max(1, count[name] // 10))
+            times[name].append(timed(calls[name], context, count[name]))
+        order.append(order.pop(0))
+    return {name: statistics.median(one) for name, one in times.items()}
+
+
+def timed(call, context, count):
+    context.wait()
+    start = time.perf_counter()
+    for _ in range(count):
+        call()
+    context.wait()
+    return (time.perf_counter() - start) / count
+
+
+# ---- the cost of a call ----
+
+
+def nothing(graph, inputs):
+    """A backend that computes nothing after its first call: what is left is Dynamo's own cost."""
+    kept = []
+
+    def run(*args):
+        if not kept:
+            kept.append(graph.forward(*args))
+        return kept[0]
+
+    return run
+
+
+def overhead(context):
+    """A call at 8 x 64 x 64."""
+    model, x = example("gelu_softmax", 64, context.device), torch.rand(8, 64, device=context.device)
+    models = {"eager": model, **{name: clone(model) for name in ("guards alone", "linfuse", "inductor")}}
+    backends = {"guards alone": nothing, "linfuse": "linfuse", "inductor": "inductor"}
+    with torch.no_grad():
+        want = model(x)
+        calls = {name: torch.compile(one, backend=backends[name]) if name in backends else one for name, one in models.items()}
+        error = max(apart(call(x), want) for call in calls.values())
+        bound = {name: (lambda f=f: f(x)) for name, f in calls.items()}
+        seconds = in_turns(bound, context, 7 if context.quick else 25, 0.02)
+    rows = [[name, report.sig(1e6 * s)] for name, s in seconds.items()]
+    words = [f"max err {error:.0e}"]
+    extra = {}
+    if context.device == "cpu":
+        lines = subprocess.run([context.files.overhead, "200"], check=True, capture_output=True, text=True).stdout.split()
+        extra["C"] = statistics.median(map(float, lines)) * 1e-9
+        rows.append(["linfuse from C", report.sig(1e6 * extra["C"])])
+        over = seconds["linfuse"] - seconds["guards alone"] - extra["C"]
+        words.insert(0, f"linfuse over guards and C: {report.sig(1e6 * over)} us (to be at most 20)")
+        extra["over"] = over
+    return {"title": "A call at 8 x 64 x 64, Linear -> GELU -> Softmax", "head": ["who", "us"], "rows": rows, "words": words,
+            "seconds": {**seconds, **extra}, "right": error < AGREE}
+
+
+def clone(model):
+    """The same weights in a module of its own, so that Dynamo keeps its compilations apart."""
+    import copy
+
+    return copy.deepcopy(model)
+
+
+# ---- the first call ----
+
+_FIRST = """
+import sys, time
+sys.path.insert(0, {examples!r})
+import torch
+name, made, backend, device, warm, features, batch = sys.argv[1:]
+model = getattr(__import__(name), made)(int(features), int(features)).eval().to(device)
+x = torch.rand(int(batch), int(features), device=device)
+with torch.no_grad():
+    model(x)
+    if warm == "warm":  # PyTorch's compiler imported and used once, by a backend that does nothing
+        torch.compile(lambda t: t + 1, backend="eager")(x)
+    start = time.perf_counter()
+    torch.compile(model, backend=backend)(x)
+    if device == "cuda":
+        torch.cuda.synchronize()
+    print(time.perf_counter() - start)
+"""
+
+
+def first_call(context):
+    """Seconds until the first result, each in a process of its own."""
+    script = _FIRST.format(examples=str(machine.ROOT / "examples"))
+    rows, seconds = [], {}
+    for name in ["gelu_softmax"] if context.quick else REFERENCE:
+        for backend in ("linfuse", "inductor"):
+            found = [run_first(script, name, backend, context, warm) for warm in ("warm", "cold")]
+            seconds[f"{name} {backend}"] = found
+            rows.append([name, backend, *(report.sig(one) for one in found)])
+    words = ["Seconds from torch.compile to the first result, 64 x 1024 x 1024, in a process of its own; inductor without its "
+             "cache on disk. compiler warm: after PyTorch's compiler was imported and used once with a backend that does "
+             "nothing; cold: with that."]  # fmt: skip
+    return {"title": "The first call", "head": ["model", "backend", "compiler warm", "cold"], "rows": rows, "words": words,
+            "seconds": seconds, "right": True}
+
+
+def run_first(script, name, backend, context, warm):
+    import os
+
+    with tempfile.TemporaryDirectory() as cache:
+        environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": cache}
+        words = [sys.executable, "-c", script, name, REFERENCE[name][0], backend, context.device, warm, "1024", "64"]
+        done = subprocess.run(words, env=environment, capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit(f"bench: the first call of {name} by {backend} failed\n{done.stderr[-3000:]}")
+    return float(done.stdout.split()[-1])
+
+
+# ---- full size, against C ----
+
+
+def full_size(context):
+    """The reference models through the door and from C, in the same process, in turns."""
+    rows, seconds, right = [], {}, True
+    for name, (_, batch) in REFERENCE.items():
+        features, batch = (2048, batch // 4) if context.quick else (8192, batch)
+        measured, error = against_c(name, features, batch, context)
+        right = right and error < AGREE
+        seconds[name] = measured
+        door, c = measured["linfuse"], measured.get("linfuse from C")
+        rows.append([name, f"{batch}x{features}x{features}", *(report.sig(1e3 * one) for one in measured.values()),
+                     report.percent(door / c - 1) if c else report.DASH, report.times(measured["eager"] / door), f"{error:.0e}"])
+        gc.collect()
+    head = ["model", "MxNxK", *(f"{one} ms" for one in measured), "over C", "eager over linfuse", "max err"]
+    return {"title": "Full size, through torch.compile and from C", "head": head, "rows": rows,
+            "words": ["over C: to be at most 3%."], "seconds": seconds, "right": right}
+
+
+def against_c(name, features, batch, context):
+    model, x = example(name, features, context.device), torch.rand(batch, features, device=context.device)
+    with torch.no_grad():
+        want = model(x)
+        fast = compiled(clone(model), "linfuse")
+        error = apart(fast(x), want)
+        calls = {"eager": lambda: model(x), "linfuse": lambda: fast(x)}
+        if context.device == "cpu":
+            call, kept = c_call(name, features, model, x)
+            error = max(error, apart(kept[-1], want))
+            calls["linfuse from C"] = call.run
+        measured = in_turns(calls, context, 3 if context.quick else 5, 0.2)
+    if context.device == "cuda":
+        measured["linfuse from C"] = command_seconds(name, features, batch, context)
+    return measured, error
+
+
+def model_text(name, features):
+    return (machine.ROOT / "models" / f"{name}.lf").read_text().replace("8192", str(features))
+
+
+def c_call(name, features, model, x):
+    """The C call: model text, the module's weights, everything bound; and what it borrows."""
+    from linfuse import native
+
+    context = native.Context(torch.get_num_threads())
+    read = native.Model.read(context, model_text(name, features), name)
+    program = native.Program(read, {"dim.B": str(len(x))})
+    weights = {key: value.detach().contiguous() for key, value in model.state_dict().items()}
+    if name == "gelu_softmax":  # a Sequential calls its first module 0
+        weights = {key.replace("0.", "linear."): value for key, value in weights.items()}
+    for key, value in weights.items():
+        program.set_param(key, value.data_ptr(), value.numel())
+    program.prepare()
+    call = native.Call(program)
+    call.set_input(0, x.shape, x.data_ptr())
+    out = torch.empty(call.output_shape(0))
+    call.set_output(0, out.data_ptr())
+    call.run()
+    return call, [x, out]
+
+
+def command_seconds(name, features, batch, context):
+    with tempfile.NamedTemporaryFile("w", suffix=".lf") as file:
+        file.write(model_text(name, features))
+        file.flush()
+        words = ["bench", file.name, "--batch", str(batch), "--device", context.device, "--json"]
+        done = subprocess.run([context.folder / "linfuse", *words], check=True, capture_output=True, text=True)
+    return json.loads(done.stdout)["fused_ms"] / 1e3
+
+
+SECTIONS = {"overhead": overhead, "first": first_call, "full": full_size}
