@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from . import native
-from .account import Account, Part
+from .account import Account, Fallback, Part
 from .native import Error, Status
 from .program import Program, extents_of
 
@@ -23,7 +23,7 @@ def explain(
     model: nn.Module | Program | str | os.PathLike[str] | Any,
     *inputs: Any,
     dims: Mapping[str, int] | None = None,
-    **options: str,
+    **options: str | bool,
 ) -> Account:
     """What linfuse makes of a model: costs as written, rewrites, fusions, refusals, costs now, and what is left to PyTorch.
 
@@ -34,20 +34,37 @@ def explain(
 
     Nothing is run fused, and the model stays as it is.
     """
+    words = {key: _word(value) for key, value in options.items()}
     if isinstance(model, (str, os.PathLike)):
-        context = native.Context()
-        read = native.Model.read_file(context, model)
-        return _of_program(native.Program(read, options), read.dim_names(), _given(read, dims), os.fspath(model))
+        read = native.Model.read_file(native.Context(), model)
+        return _of_program(native.Program(read, words), read.dim_names(), dims or {}, os.fspath(model))
     if isinstance(model, Program):
         if options:
             raise Error(f"a loaded program has its options already: {', '.join(options)} cannot be given", Status.ARG)
         learnt = {**extents_of(model.inputs, inputs), **(dims or {})}
         return _of_program(model._program, model.dim_names, learnt, model.name)
-    raise TypeError("explain takes a torch.nn.Module")
+    if dims:
+        raise Error("dims are those of a file or a loaded program; a PyTorch model takes its extents from its inputs", Status.ARG)
+    return _of_torch(model, inputs, words)
 
 
-def _given(model: native.Model, dims: Mapping[str, int] | None) -> Mapping[str, int]:
-    return dims or {}
+def _word(value: str | bool) -> str:
+    """An option as the C library spells it."""
+    return str(value).lower() if isinstance(value, bool) else value
+
+
+def _of_torch(model: Any, inputs: Sequence[Any], options: Mapping[str, str]) -> Account:
+    from . import tracing
+
+    parts, fallbacks = [], []
+    graphs = tracing.trace(model, inputs, options)
+    for graph in graphs:
+        for part in graph.compiled.parts:
+            parts.append(part_of(tracing.program_of(part, options), tracing.extents(part)))
+        for left in graph.compiled.left:
+            fallbacks.append(Fallback(left.node, left.op, graph.where(left.node), left.reason))
+    notes = [f"PyTorch broke the model into {len(graphs)} graphs."] if len(graphs) > 1 else []
+    return Account(parts, fallbacks, title=tracing.title(model), notes=notes)
 
 
 def _of_program(program: native.Program, names: Sequence[str], dims: Mapping[str, int], title: str) -> Account:
