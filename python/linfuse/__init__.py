@@ -21,6 +21,7 @@ from .account import Account
 from .explanation import explain
 from .native import Error, version
 from .program import Program, load
+from .saving import save
 
 if TYPE_CHECKING:
     from .backend import compile_graph
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from .weights import refresh
 
 __all__ = [
-    "Account", "Error", "Program", "Stats", "compile_graph", "explain", "load", "refresh", "reset_stats", "stats", "version",
+    "Account", "Error", "Program", "Stats", "compile_graph", "explain", "load", "refresh", "reset_stats", "save", "stats", "version",
 ]  # fmt: skip
 _LAZY = {"stats": "counters", "reset_stats": "counters", "Stats": "counters", "refresh": "weights", "compile_graph": "backend"}
 __version__ = version()

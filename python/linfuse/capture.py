@@ -121,6 +121,23 @@ def label(node: Node) -> str:
     return ".".join(path[1:] if inside else path) or node.name
 
 
+def module_path(node: Node) -> str:
+    """The module a node was written in, as PyTorch calls it (layers.0); nothing for the outermost."""
+    found = list((node.meta.get("nn_module_stack") or {}).values())
+    path = re.sub(r"^[LG]\['[^']*'\]", "", found[-1][0]) if found else ""
+    return re.sub(r"[^A-Za-z0-9_.]+", ".", path.replace("_modules", "")).strip(".")
+
+
+def value_name(node: Node) -> str:
+    """What to call a node's value: its module, where that is one of PyTorch's own, which compute one thing each."""
+    path = module_path(node)
+    if not path:
+        return node.name
+    kind = list(node.meta["nn_module_stack"].values())[-1][1]
+    own = str(getattr(kind, "__module__", kind)).startswith("torch.nn.modules")
+    return path if own else f"{path}.{node.name}"
+
+
 # ---- a model being captured ----
 
 
@@ -202,7 +219,7 @@ class Capture:
         tensor = check_tensor(node, result)
         given = spelling.bind(*_mapped((tuple(args), kwargs), self._operand))
         self.out, self.out_named = hints(tensor), tuple(map(is_named, tensor.shape))
-        self._wanted = self._unique(node.name)
+        self._wanted = self._unique(value_name(node))
         try:
             build = spelling.row.build
             value = build(self, given) if build else ops.plain(self, spelling.row, given)

@@ -45,7 +45,7 @@ def save(model: Any, inputs: Any, folder: str | os.PathLike[str], *, name: str =
     graphs = _graphs(model, given, title)
     part = _whole(graphs, title)
     tensors = {leaf.name: _floats(graphs[0].value(leaf.node)) for leaf in part.leaves if leaf.param}
-    text = _in_order(part.model.text(), _input_names(graphs[0], part))
+    text = _in_order(part.model.text(), _input_names(graphs[0], part, given))
     header = f"# {title}, saved by linfuse {version()} from PyTorch {_torch_version()}.\n"
     place = pathlib.Path(folder)
     place.mkdir(parents=True, exist_ok=True)
@@ -106,11 +106,21 @@ def _floats(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().cpu().contiguous()
 
 
-def _input_names(graph: Graph, part: Part) -> list[str]:
-    """The inputs in the order of the model's own arguments; the model declares them in the order of their use."""
-    places = [node for node in graph.module.graph.nodes if node.op == "placeholder"]
-    found = [leaf for leaf in part.leaves if not leaf.param]
-    return [leaf.name for leaf in sorted(found, key=lambda leaf: places.index(leaf.node))]
+def _input_names(graph: Graph, part: Part, inputs: Sequence[Any]) -> list[str]:
+    """The inputs in the order of the model's own arguments; PyTorch and the capture have them in the order of their use."""
+    order = {id(one): at for at, one in reversed(list(enumerate(inputs)))}
+    found: dict[int, str] = {}
+    for leaf in part.leaves:
+        if not leaf.param:
+            at = order.get(id(graph.value(leaf.node)))
+            if at is None:
+                raise Error(
+                    f"a tensor of extents {list(graph.value(leaf.node).shape)} ({leaf.label}) is neither among the inputs nor a "
+                    "module's: make it a parameter or a buffer",
+                    Status.UNSUPPORTED,
+                )
+            found[at] = leaf.name
+    return [found[at] for at in sorted(found)]
 
 
 def _in_order(text: str, inputs: Sequence[str]) -> str:
