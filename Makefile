@@ -49,8 +49,8 @@ PYTHON ?= python3
 test-torch: all
 	$(PYTHON) -m venv build/torch-$(TORCH)
 	build/torch-$(TORCH)/bin/python -m pip install --quiet torch==$(TORCH) build numpy pytest safetensors scikit-build-core
-	PYTHONPATH=python LINFUSE_LIBRARY=$(abspath $(BUILD))/liblinfuse.so \
-		build/torch-$(TORCH)/bin/python -m pytest -q -p no:cacheprovider tests/python/test_torch_*.py tests/package
+	build/torch-$(TORCH)/bin/python -m pytest -q -p no:cacheprovider tests/python/test_*torch*.py tests/python/test_load.py \
+		tests/python/test_save.py tests/python/test_examples.py tests/package
 
 test-exhaustive:
 	@tools/setup test

@@ -101,6 +101,8 @@ def is_param(node: Node) -> bool:
         return False
     if isinstance(value, torch.nn.Parameter) or (node.meta.get("tensor_dict") or {}).get("_dynamo_static_input_type"):
         return True
+    if torch.__version__.startswith("2.4."):  # which does not say what is a module's: an attribute of something will be
+        return getattr(_source(node), "member", "cell_contents") != "cell_contents"
     return "nn_module" in str(getattr(_source(node), "guard_source", "")).lower()
 
 
@@ -125,7 +127,7 @@ def module_path(node: Node) -> str:
     """The module a node was written in, as PyTorch calls it (layers.0); nothing for the outermost."""
     found = list((node.meta.get("nn_module_stack") or {}).values())
     path = re.sub(r"^[LG]\['[^']*'\]", "", found[-1][0]) if found else ""
-    return re.sub(r"[^A-Za-z0-9_.]+", ".", path.replace("_modules", "")).strip(".")
+    return re.sub(r"[^A-Za-z0-9_]+", ".", path.replace("_modules", "")).strip(".")
 
 
 def value_name(node: Node) -> str:

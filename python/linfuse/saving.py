@@ -124,11 +124,12 @@ def _input_names(graph: Graph, part: Part, inputs: Sequence[Any]) -> list[str]:
 
 
 def _in_order(text: str, inputs: Sequence[str]) -> str:
-    """The model's text with its inputs first, in this order."""
+    """The model's text with its inputs first, in this order, then its parameters, then what is done with them."""
     lines = text.splitlines()
     declared = {line.split()[1]: line for line in lines if line.startswith("input ")}
-    rest = [line for line in lines if not line.startswith("input ")]
-    return "\n".join([*(declared[name] for name in inputs), *rest, ""])
+    params = [line for line in lines if line.startswith("param ")]
+    rest = [line for line in lines if not line.startswith(("input ", "param "))]
+    return "\n".join([*(declared[name] for name in inputs), *params, *rest, ""])
 
 
 # ---- files ----

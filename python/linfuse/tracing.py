@@ -83,7 +83,7 @@ def trace(model: Any, inputs: Sequence[Any], options: Mapping[str, str], whole: 
         return run
 
     with torch.no_grad(), torch.random.fork_rng(devices=[]), _kept_buffers(model):
-        torch.compile(_wrapped(model, len(inputs)), backend=record, fullgraph=whole)(*inputs)
+        torch.compile(_wrapped(model, len(inputs)), backend=record, fullgraph=whole)(model, *inputs)
     if not graphs:
         raise Error(f"{title(model)} computes nothing with tensors at this call", Status.MODEL)
     return graphs
@@ -96,8 +96,8 @@ def title(model: Any) -> str:
 
 
 def _wrapped(model: Any, count: int) -> Callable[..., Any]:
-    """A function of its own that calls the model. Dynamo keeps compilations with the code it entered, so they go with
-    this one; and its arguments are called what the model's are."""
+    """A function of its own that calls the model, its first argument. Dynamo keeps compilations with the code it entered, so
+    they go with this one; and its other arguments are called what the model's are."""
     try:
         parameters = inspect.signature(model.forward if isinstance(model, nn.Module) else model).parameters.values()
     except (TypeError, ValueError):
@@ -105,10 +105,10 @@ def _wrapped(model: Any, count: int) -> Callable[..., Any]:
     plain = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     names = [one.name for one in parameters if one.kind in plain][:count]
     names += [f"input{i}" for i in range(len(names), count)]
-    listed = ", ".join(names)
     scope: dict[str, Any] = {}
-    exec(f"def make(linfuse_model):\n    def call({listed}):\n        return linfuse_model({listed})\n    return call", scope)
-    return scope["make"](model)  # type: ignore[no-any-return]
+    text = f"def call(linfuse_model, {', '.join(names)}):\n    return linfuse_model({', '.join(names)})"
+    exec(compile(text, __file__, "exec"), scope)  # of a file: Dynamo does not look into functions of no file
+    return scope["call"]  # type: ignore[no-any-return]
 
 
 @contextmanager

@@ -16,10 +16,6 @@ os.environ.setdefault("LINFUSE_LIBRARY", str(BUILT / "liblinfuse.so"))
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT / "python"), os.environ.get("PYTHONPATH")]))
 sys.path.insert(0, str(ROOT / "python"))
 
-# `import linfuse` is the tree's, on the library as built.
-sys.path.insert(0, str(ROOT / "python"))
-os.environ.setdefault("LINFUSE_LIBRARY", str(BUILT / "liblinfuse.so"))
-
 
 def _built(variable, default):
     path = pathlib.Path(os.environ.get(variable, default))
