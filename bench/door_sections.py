@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """What bench/door.py measures: the cost of a call, of the first call, full size against C, the sweep against PyTorch."""
 
+import copy
 import gc
 import importlib
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -14,10 +16,12 @@ from pathlib import Path
 
 import torch
 
+import build
 import machine
 import report
 
-sys.path[:0] = [str(machine.ROOT / "python"), str(machine.ROOT / "examples"), str(machine.ROOT / "tests" / "python")]
+PATHS = [str(machine.ROOT / folder) for folder in ("python", "examples", "tests/python")] + [str(build.installed())]
+sys.path[:0] = PATHS
 
 AGREE = 2e-4  # of the larger of the value and the rms of all: sums in another order stay below, another function does not
 REFERENCE = {"lse_chain": ("LseChain", 1024), "gelu_softmax": ("GeluSoftmax", 1024), "mean_residual": ("MeanResidual", 2048)}
@@ -98,7 +102,7 @@ def nothing(graph, inputs):
 def overhead(context):
     """A call at 8 x 64 x 64."""
     model, x = example("gelu_softmax", 64, context.device), torch.rand(8, 64, device=context.device)
-    models = {"eager": model, **{name: clone(model) for name in ("guards alone", "linfuse", "inductor")}}
+    models = {"eager": model, **{name: copy.deepcopy(model) for name in ("guards alone", "linfuse", "inductor")}}
     backends = {"guards alone": nothing, "linfuse": "linfuse", "inductor": "inductor"}
     with torch.no_grad():
         want = model(x)
@@ -120,18 +124,10 @@ def overhead(context):
             "seconds": {**seconds, **extra}, "right": error < AGREE}
 
 
-def clone(model):
-    """The same weights in a module of its own, so that Dynamo keeps its compilations apart."""
-    import copy
-
-    return copy.deepcopy(model)
-
-
 # ---- the first call ----
 
 _FIRST = """
 import sys, time
-sys.path.insert(0, {examples!r})
 import torch
 name, made, backend, device, warm, features, batch = sys.argv[1:]
 model = getattr(__import__(name), made)(int(features), int(features)).eval().to(device)
@@ -150,11 +146,10 @@ with torch.no_grad():
 
 def first_call(context):
     """Seconds until the first result, each in a process of its own."""
-    script = _FIRST.format(examples=str(machine.ROOT / "examples"))
     rows, seconds = [], {}
     for name in ["gelu_softmax"] if context.quick else REFERENCE:
         for backend in ("linfuse", "inductor"):
-            found = [run_first(script, name, backend, context, warm) for warm in ("warm", "cold")]
+            found = [run_first(name, backend, context, warm) for warm in ("warm", "cold")]
             seconds[f"{name} {backend}"] = found
             rows.append([name, backend, *(report.sig(one) for one in found)])
     words = ["Seconds from torch.compile to the first result, 64 x 1024 x 1024, in a process of its own; inductor without its "
@@ -164,12 +159,10 @@ def first_call(context):
             "seconds": seconds, "right": True}
 
 
-def run_first(script, name, backend, context, warm):
-    import os
-
+def run_first(name, backend, context, warm):
     with tempfile.TemporaryDirectory() as cache:
-        environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": cache}
-        words = [sys.executable, "-c", script, name, REFERENCE[name][0], backend, context.device, warm, "1024", "64"]
+        environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": cache, "PYTHONPATH": os.pathsep.join(PATHS)}
+        words = [sys.executable, "-c", _FIRST, name, REFERENCE[name][0], backend, context.device, warm, "1024", "64"]
         done = subprocess.run(words, env=environment, capture_output=True, text=True)
     if done.returncode != 0:
         sys.exit(f"bench: the first call of {name} by {backend} failed\n{done.stderr[-3000:]}")
@@ -200,7 +193,7 @@ def against_c(name, features, batch, context):
     model, x = example(name, features, context.device), torch.rand(batch, features, device=context.device)
     with torch.no_grad():
         want = model(x)
-        fast = compiled(clone(model), "linfuse")
+        fast = compiled(copy.deepcopy(model), "linfuse")
         error = apart(fast(x), want)
         calls = {"eager": lambda: model(x), "linfuse": lambda: fast(x)}
         if context.device == "cpu":
