@@ -3,7 +3,7 @@
 
   bench/door.py                    every section; leaves bench/results/door-DATE-MACHINE.{json,md}
   bench/door.py --quick            smaller and fewer; leaves build/bench/door-*
-  bench/door.py --only overhead    one section (overhead, first, full, sweep; may be repeated); leaves build/bench/door-*
+  bench/door.py --only overhead    one section (overhead, first, full, sweep); leaves build/bench/door-*
   bench/door.py --device cuda      on the GPU
 
 Exit status: 0, or 1 when results differ. Times are reported, never asserted.
@@ -33,7 +33,9 @@ def arguments():
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--only", action="append", default=[], choices=list(door_sections.SECTIONS))
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
-    parser.add_argument("--build", type=Path, default=machine.ROOT / "build" / "release", help="where the library was built")
+    parser.add_argument(
+        "--build", type=Path, default=machine.ROOT / "build" / "release", help="where the library was built"
+    )
     parser.add_argument("--out", type=Path, help="where the report goes")
     return parser.parse_args()
 
@@ -52,7 +54,7 @@ def as_markdown(heading, sections):
     lines = [
         '# torch.compile(model, backend="linfuse")',
         f"- {heading['date']}, commit {heading['commit']}, `{heading['command']}`\n"
-        f"- {heading['device']}, {heading['cores']}, {heading['threads']} threads, load average before: {load}; {versions}",
+        f"- {heading['device']}, {heading['cores']}, {heading['threads']} threads, load before: {load}; {versions}",
     ]
     for section in sections.values():
         lines += [f"## {section['title']}", report.markdown(section["head"], section["rows"]), *section["words"]]

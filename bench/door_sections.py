@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What bench/door.py measures: the cost of a call, of the first call, full size against C, the sweep against PyTorch."""
+"""What bench/door.py measures: the cost of a call, of the first call, full size against C, a sweep against PyTorch."""
 
 import copy
 import gc
@@ -14,25 +14,34 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 
 import build
+import cases
 import machine
 import report
+import to_torch
 
 PATHS = [str(machine.ROOT / folder) for folder in ("python", "examples", "tests/python")] + [str(build.installed())]
 sys.path[:0] = PATHS
 
-AGREE = 2e-4  # of the larger of the value and the rms of all: sums in another order stay below, another function does not
-REFERENCE = {"lse_chain": ("LseChain", 1024), "gelu_softmax": ("GeluSoftmax", 1024), "mean_residual": ("MeanResidual", 2048)}
+AGREE = (
+    2e-4  # of the larger of the value and the rms of all: sums in another order stay below, another function does not
+)
+REFERENCE = {
+    "lse_chain": ("LseChain", 1024),
+    "gelu_softmax": ("GeluSoftmax", 1024),
+    "mean_residual": ("MeanResidual", 2048),
+}
 
 
 @dataclass(frozen=True)
 class Context:
     device: str
     quick: bool
-    folder: Path    # where CMake built
-    files: object   # of build.py
+    folder: Path  # where CMake built
+    files: object  # of build.py
 
     def wait(self):
         if self.device == "cuda":
@@ -60,7 +69,7 @@ def compiled(model, backend):
 
 
 def in_turns(calls, context, rounds, burst):
-    """name -> seconds a call, the median over rounds in which each has its turn of `burst` seconds, in a rotating order."""
+    """name -> seconds a call, the median over rounds; in each, everybody has a turn of `burst` seconds."""
     count, times, order = {}, {name: [] for name in calls}, list(calls)
     for name, call in calls.items():
         once = timed(call, context, 1)
@@ -106,7 +115,10 @@ def overhead(context):
     backends = {"guards alone": nothing, "linfuse": "linfuse", "inductor": "inductor"}
     with torch.no_grad():
         want = model(x)
-        calls = {name: torch.compile(one, backend=backends[name]) if name in backends else one for name, one in models.items()}
+        calls = {
+            name: torch.compile(one, backend=backends[name]) if name in backends else one
+            for name, one in models.items()
+        }
         error = max(apart(call(x), want) for call in calls.values())
         bound = {name: (lambda f=f: f(x)) for name, f in calls.items()}
         seconds = in_turns(bound, context, 7 if context.quick else 25, 0.02)
@@ -114,14 +126,22 @@ def overhead(context):
     words = [f"max err {error:.0e}"]
     extra = {}
     if context.device == "cpu":
-        lines = subprocess.run([context.files.overhead, "200"], check=True, capture_output=True, text=True).stdout.split()
+        lines = subprocess.run(
+            [context.files.overhead, "200"], check=True, capture_output=True, text=True
+        ).stdout.split()
         extra["C"] = statistics.median(map(float, lines)) * 1e-9
         rows.append(["linfuse from C", report.sig(1e6 * extra["C"])])
         over = seconds["linfuse"] - seconds["guards alone"] - extra["C"]
         words.insert(0, f"linfuse over guards and C: {report.sig(1e6 * over)} us (to be at most 20)")
         extra["over"] = over
-    return {"title": "A call at 8 x 64 x 64, Linear -> GELU -> Softmax", "head": ["who", "us"], "rows": rows, "words": words,
-            "seconds": {**seconds, **extra}, "right": error < AGREE}
+    return {
+        "title": "A call at 8 x 64 x 64, Linear -> GELU -> Softmax",
+        "head": ["who", "us"],
+        "rows": rows,
+        "words": words,
+        "seconds": {**seconds, **extra},
+        "right": error < AGREE,
+    }
 
 
 # ---- the first call ----
@@ -152,11 +172,19 @@ def first_call(context):
             found = [run_first(name, backend, context, warm) for warm in ("warm", "cold")]
             seconds[f"{name} {backend}"] = found
             rows.append([name, backend, *(report.sig(one) for one in found)])
-    words = ["Seconds from torch.compile to the first result, 64 x 1024 x 1024, in a process of its own; inductor without its "
-             "cache on disk. compiler warm: after PyTorch's compiler was imported and used once with a backend that does "
-             "nothing; cold: with that."]  # fmt: skip
-    return {"title": "The first call", "head": ["model", "backend", "compiler warm", "cold"], "rows": rows, "words": words,
-            "seconds": seconds, "right": True}
+    how = (
+        "Seconds from torch.compile to the first result, 64 x 1024 x 1024, in a process of its own; inductor without "
+        "its cache on disk. compiler warm: after PyTorch's compiler was imported and used once with a backend that does "
+        "nothing; cold: with that."
+    )
+    return {
+        "title": "The first call",
+        "head": ["model", "backend", "compiler warm", "cold"],
+        "rows": rows,
+        "words": [how],
+        "seconds": seconds,
+        "right": True,
+    }
 
 
 def run_first(name, backend, context, warm):
@@ -181,12 +209,26 @@ def full_size(context):
         right = right and error < AGREE
         seconds[name] = measured
         door, c = measured["linfuse"], measured.get("linfuse from C")
-        rows.append([name, f"{batch}x{features}x{features}", *(report.sig(1e3 * one) for one in measured.values()),
-                     report.percent(door / c - 1) if c else report.DASH, report.times(measured["eager"] / door), f"{error:.0e}"])
+        rows.append(
+            [
+                name,
+                f"{batch}x{features}x{features}",
+                *(report.sig(1e3 * one) for one in measured.values()),
+                report.percent(door / c - 1) if c else report.DASH,
+                report.times(measured["eager"] / door),
+                f"{error:.0e}",
+            ]
+        )
         gc.collect()
     head = ["model", "MxNxK", *(f"{one} ms" for one in measured), "over C", "eager over linfuse", "max err"]
-    return {"title": "Full size, through torch.compile and from C", "head": head, "rows": rows,
-            "words": ["over C: to be at most 3%."], "seconds": seconds, "right": right}
+    return {
+        "title": "Full size, through torch.compile and from C",
+        "head": head,
+        "rows": rows,
+        "words": ["over C: to be at most 3%."],
+        "seconds": seconds,
+        "right": right,
+    }
 
 
 def against_c(name, features, batch, context):
@@ -240,4 +282,69 @@ def command_seconds(name, features, batch, context):
     return json.loads(done.stdout)["fused_ms"] / 1e3
 
 
-SECTIONS = {"overhead": overhead, "first": first_call, "full": full_size}
+# ---- many models, against PyTorch ----
+
+_QUICK = (
+    "linear_layer_norm",
+    "linear_mish",
+    "linear_max_pool",
+    "mlp_classifier",
+    "lse_chain_k64",
+    "gelu_softmax_16rows",
+)
+
+
+def sweep_models(context):
+    """name, module, inputs: bench/cases.py's, other than the reference models at full size."""
+    for case in cases.CASES:
+        if case.name in REFERENCE or (context.quick and case.name not in _QUICK):
+            continue
+        spec, dims = case.spec(context.quick), case.dims(context.quick)
+        drawn = {
+            name: torch.from_numpy(array).to(context.device)
+            for name, array in spec.draw(dims, lambda e: np.empty(e, np.float32)).items()
+        }
+        yield (
+            case.name,
+            to_torch.module(spec, lambda value: drawn[value.name]),
+            [drawn[value.name] for value in spec.inputs],
+        )
+
+
+def sweep(context):
+    """Eager, the default backend and linfuse in turns, one model after another."""
+    rows, seconds, right = [], {}, True
+    for name, model, inputs in sweep_models(context):
+        with torch.no_grad():
+            calls = {
+                "eager": model,
+                **{backend: compiled(copy.deepcopy(model), backend) for backend in ("inductor", "linfuse")},
+            }
+            want = model(*inputs)
+            error = max(apart(call(*inputs), want) for call in calls.values())
+            bound = {who: (lambda f=f: f(*inputs)) for who, f in calls.items()}
+            times = in_turns(bound, context, 3 if context.quick else 7, 0.05)
+        seconds[name], right = times, right and error < AGREE
+        ratios = [times[who] / times["linfuse"] for who in ("eager", "inductor")]
+        rows.append(
+            [name, *(report.sig(1e3 * one) for one in times.values()), *map(report.times, ratios), f"{error:.0e}"]
+        )
+        gc.collect()
+    means = {
+        who: report.geometric_mean([t[who] / t["linfuse"] for t in seconds.values()]) for who in ("eager", "inductor")
+    }
+    speed = f"{report.times(means['eager'])} eager's speed, {report.times(means['inductor'])} inductor's"
+    words = [f"geometric mean of {len(rows)} models: {speed}"]
+    head = ["model", "eager ms", "inductor ms", "linfuse ms", "eager / linfuse", "inductor / linfuse", "max err"]
+    return {
+        "title": "A sweep of models",
+        "head": head,
+        "rows": rows,
+        "words": words,
+        "seconds": seconds,
+        "means": means,
+        "right": right,
+    }
+
+
+SECTIONS = {"overhead": overhead, "first": first_call, "full": full_size, "sweep": sweep}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the examples share: their options, and showing that a compiled model gives what the model gives, and how fast."""
+"""What the examples share: options, and showing that a compiled model gives what the model gives, and how fast."""
 
 import argparse
 import time

@@ -3,7 +3,7 @@
 
     python examples/mean_residual.py [--batch 2048] [--features 8192] [--save DIR] [--explain]
 
-A row's mean is all the product is for: linfuse makes of it a product with one vector, and guards rows that hold NaN or Inf.
+A row's mean is all the product is for: linfuse makes of it a product with one vector, and guards rows with NaN or Inf.
 """
 
 import torch

@@ -6,8 +6,8 @@
     linfuse.save(model, (x,), "dir")                                      # for `linfuse run`, C, and
     program = linfuse.load("dir/model.lf", "dir/model.safetensors")       # a function of NumPy arrays or torch tensors
 
-PyTorch is imported when something of it is asked for; at once only where the package is used without being installed, since
-torch.compile then knows the name from here alone.
+PyTorch is imported when something of it is asked for; at once only where the package is used without being installed,
+since torch.compile then knows the name from here alone.
 """
 
 from __future__ import annotations
@@ -29,9 +29,26 @@ if TYPE_CHECKING:
     from .weights import refresh
 
 __all__ = [
-    "Account", "Error", "Program", "Stats", "compile_graph", "explain", "load", "refresh", "reset_stats", "save", "stats", "version",
-]  # fmt: skip
-_LAZY = {"stats": "counters", "reset_stats": "counters", "Stats": "counters", "refresh": "weights", "compile_graph": "backend"}
+    "Account",
+    "Error",
+    "Program",
+    "Stats",
+    "compile_graph",
+    "explain",
+    "load",
+    "refresh",
+    "reset_stats",
+    "save",
+    "stats",
+    "version",
+]
+_LAZY = {
+    "stats": "counters",
+    "reset_stats": "counters",
+    "Stats": "counters",
+    "refresh": "weights",
+    "compile_graph": "backend",
+}
 __version__ = version()
 
 

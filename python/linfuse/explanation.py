@@ -25,9 +25,9 @@ def explain(
     dims: Mapping[str, int] | None = None,
     **options: str | bool,
 ) -> Account:
-    """What linfuse makes of a model: costs as written, rewrites, fusions, refusals, costs now, and what is left to PyTorch.
+    """What linfuse makes of a model: costs as written, rewrites, fusions, refusals, costs now, what is PyTorch's.
 
-    model:    a torch.nn.Module or a function of tensors, compiled (`torch.compile`) or not; a loaded program; a `.lf` file.
+    model:    a torch.nn.Module or a function of tensors, compiled or not; a loaded program; a `.lf` file.
     inputs:   what it would be called with. A program or a file does without: dims={"B": 1024} gives its extents.
     options:  as those of compiling: device ("cpu"; "h200" and "a100" are costed without being there), precision, rules,
               assume_finite.
@@ -44,7 +44,10 @@ def explain(
         learnt = {**extents_of(model.inputs, inputs), **(dims or {})}
         return _of_program(model._program, model.dim_names, learnt, model.name)
     if dims:
-        raise Error("dims are those of a file or a loaded program; a PyTorch model takes its extents from its inputs", Status.ARG)
+        raise Error(
+            "dims are those of a file or a loaded program; a PyTorch model takes its extents from its inputs",
+            Status.ARG,
+        )
     return _of_torch(model, inputs, words)
 
 

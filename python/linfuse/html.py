@@ -103,7 +103,9 @@ def _headline(account: Account) -> str:
         return f"<p>{title}nothing of it runs in linfuse.</p>"
     plain, fused = joined["plain"], joined["fused"]
     gain = plain["us"] / fused["us"] if fused["us"] > 0 else 1
-    faster = f"{gain:.0f} times faster" if gain >= 99.5 else f"{gain:.1f} times faster" if gain >= 1.05 else "about as fast"
+    faster = (
+        f"{gain:.0f} times faster" if gain >= 99.5 else f"{gain:.1f} times faster" if gain >= 1.05 else "about as fast"
+    )
     dims = ", ".join(f"{name} = {extent}" for name, extent in joined["dims"].items())
     prepared = f", {_bytes(fused['prepared_bytes'])} of prepared weights" if fused["prepared_bytes"] else ""
     return (
@@ -111,7 +113,8 @@ def _headline(account: Account) -> str:
         f"{_time(plain['us'])} become {_time(fused['us'])}: <b>{faster}</b>, expected</p>"
         f'<p class="dim">{escape(dims)}{" on " if dims else ""}{escape(joined["title"])}: fp32 peak '
         f"{_rate(joined['peak']['flops'])}, memory {_bytes(joined['peak']['bytes'])}/s. "
-        f"Memory: {_bytes(fused['intermediate_bytes'])} between kernels, {_bytes(fused['workspace_bytes'])} of workspace"
+        f"Memory: {_bytes(fused['intermediate_bytes'])} between kernels, "
+        f"{_bytes(fused['workspace_bytes'])} of workspace"
         f"{prepared}</p>"
     )
 
@@ -135,16 +138,22 @@ def _op_table(facts: dict[str, Any]) -> str:
     rows = [_row("th", head, text_columns)]
     for op in facts["ops"]:
         share = op["us"] / plain["us"] if plain["us"] else 0
-        bar = f'{100 * share:.1f}% <span class="bar" style="width:{max(1, 90 * share):.0f}px"></span>' if op["us"] else ""
+        bar = (
+            f'{100 * share:.1f}% <span class="bar" style="width:{max(1, 90 * share):.0f}px"></span>' if op["us"] else ""
+        )
         cells = [escape(op["name"]), escape(op["op"]), _shape(op["shape"]), *_costs(op), bar]
-        rows.append(_row("td", [*cells, _FATES.get(op["now"], escape(op["now"])), kernel.get(op["name"], "")], text_columns))
+        rows.append(
+            _row("td", [*cells, _FATES.get(op["now"], escape(op["now"])), kernel.get(op["name"], "")], text_columns)
+        )
     rows.append(_row("th", ["all", "", "", *_costs(plain), "", "", ""], text_columns))
     launches = _count(plain["launches"], "launch", "launches")
     return _heading(f"As written, op by op: {launches}") + f'<div class="scroll"><table>{"".join(rows)}</table></div>'
 
 
 def _costs(cost: dict[str, Any]) -> list[str]:
-    return [form(cost[key]) if cost[key] else "–" for key, form in (("flops", _flops), ("bytes", _bytes), ("us", _time))]
+    return [
+        form(cost[key]) if cost[key] else "–" for key, form in (("flops", _flops), ("bytes", _bytes), ("us", _time))
+    ]
 
 
 def _row(tag: str, cells: Sequence[str], text_columns: set[int]) -> str:
@@ -225,7 +234,9 @@ class _Flow:
         if not first and self.x + _GAP + width > _WIDTH - 2 * _PAD:
             self.x, self.y, first = float(2 * _PAD), self.y + _CHIP + _GAP / 2, True
         if not first:
-            self.body.append(_line(self.x, self.y + _CHIP / 2, self.x + _GAP, self.y + _CHIP / 2, ' stroke-opacity=".6"'))
+            self.body.append(
+                _line(self.x, self.y + _CHIP / 2, self.x + _GAP, self.y + _CHIP / 2, ' stroke-opacity=".6"')
+            )
             self.x += _GAP
         more = ' stroke-dasharray="4 3"' if dashed else ""
         self.body.append(_box(self.x, self.y, width, _CHIP, colour, 0.08 if dashed else 0.3, more))
@@ -294,7 +305,7 @@ _LEFT, _RIGHT, _TOP, _FOOT, _TALL = 84, 20, 16, 46, 340
 
 
 class _Axis:
-    """A logarithmic axis from the decade at or below `low` to the one at or above `high`, over pixels `start` to `end`."""
+    """A logarithmic axis of whole decades that hold `low` and `high`, over pixels `start` to `end`."""
 
     def __init__(self, low: float, high: float, start: float, end: float):
         self.first = math.floor(math.log10(low))
@@ -309,7 +320,7 @@ class _Axis:
 
 
 def _roofline(parts: Sequence[dict[str, Any]]) -> str:
-    """Work per byte against work per second: the ops as written hollow, the kernels filled, under the machine's roof."""
+    """Work per byte against work per second: ops as written hollow, kernels filled, under the machine's roof."""
     peak = parts[0]["peak"]
     top, slope = max(peak["flops"], peak["product_flops"]), peak["bytes"]
     ops = [_point(op["name"], op) for one in parts for op in one["ops"] if _has_costs(op)]
@@ -360,7 +371,9 @@ def _labels(points: Sequence[tuple[str, float, float]]) -> list[str]:
     taken = [(x, y, 8.0) for _, x, y in points]  # middle, middle, half the width: the marks, then the labels
     body = []
     for x, y, names in clusters:
-        words = ", ".join(_short(name, 22) for name in names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+        words = ", ".join(_short(name, 22) for name in names[:4]) + (
+            f" and {len(names) - 4} more" if len(names) > 4 else ""
+        )
         half = 3.2 * len(words)
         for dx, dy in ((0, 16), (half + 12, 1), (-half - 12, 1), (0, 29), (half + 12, 14), (0, 42), (0, -14)):
             at_x, at_y = min(max(x + dx, _LEFT + half), _WIDTH - _RIGHT - half), y + dy
@@ -382,7 +395,10 @@ def _grid(x: _Axis, y: _Axis) -> list[str]:
     for value in x.decades():
         body += [_line(x(value), _TOP, x(value), foot, faint), _text(x(value), foot + 16, f"{value:g}", "middle", 11)]
     for value in y.decades():
-        body += [_line(_LEFT, y(value), _WIDTH - _RIGHT, y(value), faint), _text(_LEFT - 6, y(value) + 4, _decade(value), "end", 11)]
+        body += [
+            _line(_LEFT, y(value), _WIDTH - _RIGHT, y(value), faint),
+            _text(_LEFT - 6, y(value) + 4, _decade(value), "end", 11),
+        ]
     body.append(_text((_LEFT + _WIDTH - _RIGHT) / 2, _TALL - 8, "FLOP per byte moved", "middle", 11))
     return body
 

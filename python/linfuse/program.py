@@ -73,8 +73,8 @@ def load(
 class Program:
     """A compiled model: call it with its inputs, by position or by name, in NumPy arrays or torch tensors.
 
-    What comes back is of the kind that went in (torch where any input is), one array, or a tuple where the model returns
-    several. One program serves every value of the named extents and several threads at once.
+    What comes back is of the kind that went in (torch where any input is): one array, or a tuple where the model
+    returns several. One program serves every value of the named extents and several threads at once.
     """
 
     def __init__(self, model: native.Model, program: native.Program, name: str):
@@ -241,11 +241,15 @@ def _bound_tensor(torch: Any, value: torch.Tensor, what: str, parameter: bool) -
     if parameter:
         value = value.detach().cpu()
     elif value.device.type != "cpu":
-        raise TypeError(f"{what} is on {value.device}; a loaded program takes host memory: pass it as .cpu(), or use "
-                        'torch.compile(..., backend="linfuse"), which runs where the tensors are')
+        raise TypeError(
+            f"{what} is on {value.device}; a loaded program takes host memory: pass it as .cpu(), or use "
+            'torch.compile(..., backend="linfuse"), which runs where the tensors are'
+        )
     elif value.requires_grad and torch.is_grad_enabled():
-        raise TypeError(f"{what} requires grad, and a loaded program has no backward: call it under torch.no_grad(), "
-                        "or pass it as .detach()")
+        raise TypeError(
+            f"{what} requires grad, and a loaded program has no backward: call it under torch.no_grad(), "
+            "or pass it as .detach()"
+        )
     value = value.resolve_neg().contiguous()
     return tuple(value.shape), value.data_ptr(), value
 

@@ -33,7 +33,7 @@ def save(model: Any, inputs: Any, folder: str | os.PathLike[str], *, name: str =
 
     model:   a torch.nn.Module or a function of tensors, compiled or not. What it does now is what is saved: call
              `.eval()` first where it has dropout or batch norm.
-    inputs:  a tensor, or a tuple of those it is called with. Their leading extent becomes B, and the saved model serves any.
+    inputs:  a tensor, or a tuple of its arguments. Their leading extent becomes B; the saved model serves any.
     name:    of the files.
 
     All of the model must be linfuse's; otherwise a linfuse.Error names the nodes that are not, and nothing is written.
@@ -72,7 +72,9 @@ def _graphs(model: Any, inputs: Sequence[Any], title: str) -> list[Graph]:
         return tracing.trace(model, inputs, {}, whole=True)
     except torch._dynamo.exc.Unsupported as why:
         said = str(why).strip().split("\n")[0]
-        raise Error(f"{title} cannot be saved: PyTorch does not see it as one graph: {said}", Status.UNSUPPORTED) from why
+        raise Error(
+            f"{title} cannot be saved: PyTorch does not see it as one graph: {said}", Status.UNSUPPORTED
+        ) from why
 
 
 def _whole(graphs: Sequence[Graph], title: str) -> Part:
@@ -84,7 +86,9 @@ def _whole(graphs: Sequence[Graph], title: str) -> Part:
         more = f"; and {len(left) - 5} more" if len(left) > 5 else ""
         raise Error(f"{title} cannot be saved, part of it is not linfuse's: {listed}{more}", Status.UNSUPPORTED)
     returned = next(iter(reversed(graph.module.graph.nodes))).args[0]
-    wanted = [getattr(node, "name", str(node)) for node in (returned if isinstance(returned, (tuple, list)) else [returned])]
+    wanted = [
+        getattr(node, "name", str(node)) for node in (returned if isinstance(returned, (tuple, list)) else [returned])
+    ]
     if len(graph.compiled.parts) != 1 or graph.compiled.parts[0].outputs != wanted:
         raise Error(
             f"{title} cannot be saved: it returns {', '.join(wanted)}, and not each of them is a result of its own",
@@ -107,7 +111,7 @@ def _floats(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _input_names(graph: Graph, part: Part, inputs: Sequence[Any]) -> list[str]:
-    """The inputs in the order of the model's own arguments; PyTorch and the capture have them in the order of their use."""
+    """The inputs in the order of the model's own arguments; the capture has them in the order of their use."""
     order = {id(one): at for at, one in reversed(list(enumerate(inputs)))}
     found: dict[int, str] = {}
     for leaf in part.leaves:
@@ -115,8 +119,8 @@ def _input_names(graph: Graph, part: Part, inputs: Sequence[Any]) -> list[str]:
             at = order.get(id(graph.value(leaf.node)))
             if at is None:
                 raise Error(
-                    f"a tensor of extents {list(graph.value(leaf.node).shape)} ({leaf.label}) is neither among the inputs nor a "
-                    "module's: make it a parameter or a buffer",
+                    f"a tensor of extents {list(leaf.extents)} ({leaf.label}) is neither among the inputs "
+                    "nor a module's: make it a parameter or a buffer",
                     Status.UNSUPPORTED,
                 )
             found[at] = leaf.name

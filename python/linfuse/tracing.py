@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A PyTorch model's graphs as Dynamo hands them to the backend, and what linfuse would make of them, without running it.
+"""A PyTorch model's graphs as Dynamo hands them to the backend, and what linfuse would make of them.
 
 The model runs once, in PyTorch, under no_grad; its buffers and the random numbers are put back afterwards, and what
 torch.compile knows of the model stays as it is.
@@ -96,8 +96,8 @@ def title(model: Any) -> str:
 
 
 def _wrapped(model: Any, count: int) -> Callable[..., Any]:
-    """A function of its own that calls the model, its first argument. Dynamo keeps compilations with the code it entered, so
-    they go with this one; and its other arguments are called what the model's are."""
+    """A function of its own that calls the model, its first argument. Dynamo keeps compilations with the code it
+    entered, so they go with this one; and its other arguments are called what the model's are."""
     try:
         parameters = inspect.signature(model.forward if isinstance(model, nn.Module) else model).parameters.values()
     except (TypeError, ValueError):

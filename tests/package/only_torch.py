@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""only_torch.py PREFIX: what a user's script does after `pip install`. Imports only torch; run in the environment at PREFIX."""
+"""only_torch.py PREFIX: a user's script after `pip install` into the environment at PREFIX. Imports only torch."""
 
 import sys
 

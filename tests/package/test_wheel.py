@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a clean copy of the tree to a script that imports only torch: sdist, wheel, clean virtual environment, install, run.
+"""From a clean copy of the tree to a script that imports only torch: sdist, wheel, clean environment, install, run.
 
 Nothing is fetched: the build tools are those of the environment that runs the tests (requirements-test.txt), and the
 clean environment sees its PyTorch by a .pth file. What is installed there comes from the wheel alone.

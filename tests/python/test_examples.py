@@ -33,8 +33,8 @@ def saved(root, environment, tmp_path_factory):
     for name in EXAMPLES:
         folder = tmp_path_factory.mktemp(name)
         words = [sys.executable, root / "examples" / f"{name}.py", "--batch", BATCH, "--features", FEATURES]
-        done = subprocess.run([*map(str, words), "--explain", "--save", str(folder)], env=environment, capture_output=True,
-                              text=True, timeout=300)  # fmt: skip
+        words = [*map(str, words), "--explain", "--save", str(folder)]
+        done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stderr
         found[name] = done.stdout, folder
     return found
@@ -54,7 +54,14 @@ def serve(root, library, tmp_path_factory):
     compiler = os.environ.get("CC") or shutil.which("cc")
     program = tmp_path_factory.mktemp("serve") / "serve"
     words = [compiler, "-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Werror", f"-I{root / 'include'}"]
-    words += [root / "examples" / "serve.c", "-o", program, f"-L{library.parent}", "-llinfuse", f"-Wl,-rpath,{library.parent}"]
+    words += [
+        root / "examples" / "serve.c",
+        "-o",
+        program,
+        f"-L{library.parent}",
+        "-llinfuse",
+        f"-Wl,-rpath,{library.parent}",
+    ]
     done = subprocess.run(list(map(str, words)), capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
 

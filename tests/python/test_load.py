@@ -47,7 +47,9 @@ def draw(batch, seed=2):
 
 
 def reference(x, y, weights):
-    a = torch.from_numpy(np.array(x)).double() @ torch.from_numpy(weights["w"]).double().T + torch.from_numpy(weights["b"])
+    a = torch.from_numpy(np.array(x)).double() @ torch.from_numpy(weights["w"]).double().T + torch.from_numpy(
+        weights["b"]
+    )
     return (a.softmax(1) * torch.from_numpy(np.array(y))).numpy(), a.amax(1).numpy()
 
 
@@ -105,7 +107,11 @@ def test_weights_from_a_file(model_file, weights, tmp_path):
 
 def test_weights_of_torch(model_file, weights):
     x, y = draw(4)
-    given = {"w": torch.from_numpy(weights["w"].copy()).requires_grad_(), "b": torch.from_numpy(weights["b"]), "other": None}
+    given = {
+        "w": torch.from_numpy(weights["w"].copy()).requires_grad_(),
+        "b": torch.from_numpy(weights["b"]),
+        "other": None,
+    }
     assert_near(linfuse.load(model_file, given)(x, y), reference(x, y, weights))
 
 
@@ -113,14 +119,25 @@ def test_seed_is_the_commands(model_file, linfuse_command, tmp_path):
     x, y = draw(3)
     np.save(tmp_path / "x.npy", x)
     np.save(tmp_path / "y.npy", y)
-    arguments = ["--seed", 5, "--input", f"x={tmp_path}/x.npy", "--input", f"y={tmp_path}/y.npy", "--output", f"t={tmp_path}/t.npy"]
+    arguments = [
+        "--seed",
+        5,
+        "--input",
+        f"x={tmp_path}/x.npy",
+        "--input",
+        f"y={tmp_path}/y.npy",
+        "--output",
+        f"t={tmp_path}/t.npy",
+    ]
     linfuse_command("run", model_file, *arguments)
     np.testing.assert_array_equal(linfuse.load(model_file, seed=5)(x, y)[0], np.load(tmp_path / "t.npy"))
 
 
 def test_options(model_file, weights):
     x, y = draw(8)
-    plain = linfuse.load(model_file, weights, rules="-all", assume_finite=True, dims={"B": 8}, threads=1, precision="fp32")
+    plain = linfuse.load(
+        model_file, weights, rules="-all", assume_finite=True, dims={"B": 8}, threads=1, precision="fp32"
+    )
     assert_near(plain(x, y), reference(x, y, weights))
 
 

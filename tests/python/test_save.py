@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""linfuse.save: PyTorch -> files -> the command and linfuse.load give what PyTorch gives; what cannot be saved is named."""
+"""linfuse.save: the command and linfuse.load give what PyTorch gives; what cannot be saved is named."""
 
 import numpy as np
 import pytest
@@ -200,7 +200,9 @@ def test_cannot(model, words, tmp_path):
 
 def test_loose_tensor(tmp_path):
     loose = torch.rand(24)
-    with pytest.raises(linfuse.Error, match=r"a tensor of extents \[24\] .* is neither among the inputs nor a module's"):
+    with pytest.raises(
+        linfuse.Error, match=r"a tensor of extents \[24\] .* is neither among the inputs nor a module's"
+    ):
         linfuse.save(lambda x: torch.relu(x + loose), draw(4, 1), tmp_path / "out")
 
 
