@@ -18,6 +18,7 @@ from pathlib import Path
 import machine
 
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # its workers would run into what is timed next
+os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(machine.ROOT / "build" / "bench" / "inductor"))
 
 import torch
 
@@ -32,6 +33,7 @@ def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--only", action="append", default=[], choices=list(door_sections.SECTIONS))
+    parser.add_argument("--models", default="", metavar="WORD", help="of the sweep those whose name contains it")
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument(
         "--build", type=Path, default=machine.ROOT / "build" / "release", help="where the library was built"
@@ -63,7 +65,7 @@ def as_markdown(heading, sections):
 
 def main():
     args = arguments()
-    context = door_sections.Context(args.device, args.quick, args.build, build.build(args.build))
+    context = door_sections.Context(args.device, args.quick, args.models, args.build, build.build(args.build))
     heading = heading_of(args)
     print(f"{heading['date']}, commit {heading['commit']}, {heading['device']}")
     sections = {}
@@ -73,7 +75,7 @@ def main():
         made = sections[name] = section(context)
         print(f"\n{made['title']}\n" + report.aligned(made["head"], made["rows"]), *made["words"], sep="\n", flush=True)
     heading["load_after"] = list(os.getloadavg())
-    folder = args.out or (build.OUT if args.quick or args.only else RESULTS)
+    folder = args.out or (build.OUT if args.quick or args.only or args.models else RESULTS)
     folder.mkdir(parents=True, exist_ok=True)
     slug = heading["device"].lower().replace(" ", "-") if args.device == "cuda" else machine.cpu_slug()
     stem = folder / f"door-{heading['date'][:10]}-{slug}"
