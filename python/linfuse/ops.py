@@ -418,7 +418,7 @@ def _spelled(text: str) -> list[str]:
 
 def _enter(row: Row, signature: inspect.Signature, name: str) -> None:
     space, _, leaf = name.rpartition(".")
-    in_place = leaf.endswith("_") or (space == "operator" and leaf.startswith("i") and hasattr(operator, leaf[1:]))
+    in_place = (leaf.endswith("_") and not leaf.endswith("__")) or (space == "operator" and leaf.startswith("i") and hasattr(operator, leaf[1:]))
     spelling = Spelling(row, name, signature, in_place)
     if not space:
         _ATTRIBUTES[leaf] = spelling
