@@ -33,7 +33,7 @@ def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--only", action="append", default=[], choices=list(door_sections.SECTIONS))
-    parser.add_argument("--models", default="", metavar="WORD", help="of the sweep those whose name contains it")
+    parser.add_argument("--models", default="", metavar="WORD,...", help="of the sweep those whose name contains one")
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument(
         "--build", type=Path, default=machine.ROOT / "build" / "release", help="where the library was built"

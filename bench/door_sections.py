@@ -40,9 +40,12 @@ REFERENCE = {
 class Context:
     device: str
     quick: bool
-    models: str  # of the sweep those whose name contains it
+    models: str  # of the sweep those whose name contains one of these words, commas between
     folder: Path  # where CMake built
     files: object  # of build.py
+
+    def wanted(self, name):
+        return any(word in name for word in self.models.split(","))
 
     def wait(self):
         if self.device == "cuda":
@@ -317,7 +320,7 @@ def drawn_models(context):
 
     scale, batch = (128, 1024) if context.device == "cuda" else (16, 512)  # at most 8192 wide, 1536 on the CPU
     for number in range(6 if context.quick else 72):
-        if context.models in f"drawn_{number:02}":
+        if context.wanted(f"drawn_{number:02}"):
             torch.manual_seed(number)
             model = Drawn(number, scale).eval().to(context.device)
             yield f"drawn_{number:02}", model, [torch.randn(batch, model.k, device=context.device)]
@@ -325,7 +328,7 @@ def drawn_models(context):
 
 def written_models(context):
     for case in cases.CASES:
-        if case.name in REFERENCE or context.models not in case.name or (context.quick and case.name not in _QUICK):
+        if case.name in REFERENCE or not context.wanted(case.name) or (context.quick and case.name not in _QUICK):
             continue
         spec, dims = case.spec(context.quick), case.dims(context.quick)
         drawn = {

@@ -8,6 +8,7 @@ One fragment without anything from outside: no scripts, no fonts, no files. Text
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
@@ -371,9 +372,7 @@ def _labels(points: Sequence[tuple[str, float, float]]) -> list[str]:
     taken = [(x, y, 8.0) for _, x, y in points]  # middle, middle, half the width: the marks, then the labels
     body = []
     for x, y, names in clusters:
-        words = ", ".join(_short(name, 22) for name in names[:4]) + (
-            f" and {len(names) - 4} more" if len(names) > 4 else ""
-        )
+        words = _listed(names)
         half = 3.2 * len(words)
         for dx, dy in ((0, 16), (half + 12, 1), (-half - 12, 1), (0, 29), (half + 12, 14), (0, 42), (0, -14)):
             at_x, at_y = min(max(x + dx, _LEFT + half), _WIDTH - _RIGHT - half), y + dy
@@ -383,6 +382,13 @@ def _labels(points: Sequence[tuple[str, float, float]]) -> list[str]:
                 body.append(_text(at_x, at_y + 4, words, "middle", 11))
                 break
     return body
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Names in few words: the ends of their paths, the same one counted."""
+    ends = Counter(_short(name.rsplit(".", 1)[-1] or name, 22) for name in names)
+    words = [end if count == 1 else f"{end} ×{count}" for end, count in ends.items()]
+    return ", ".join(words[:3]) + (" …" if len(words) > 3 else "")
 
 
 def _decade(rate: float) -> str:
