@@ -39,6 +39,7 @@ def arguments():
         "--build", type=Path, default=machine.ROOT / "build" / "release", help="where the library was built"
     )
     parser.add_argument("--out", type=Path, help="where the report goes")
+    parser.add_argument("--add", action="store_true", help="keep the other sections of the report that is there")
     return parser.parse_args()
 
 
@@ -55,11 +56,15 @@ def as_markdown(heading, sections):
     load = ", ".join(f"{one:.2f}" for one in heading["load_before"])
     lines = [
         '# torch.compile(model, backend="linfuse")',
-        f"- {heading['date']}, commit {heading['commit']}, `{heading['command']}`\n"
         f"- {heading['device']}, {heading['cores']}, {heading['threads']} threads, load before: {load}; {versions}",
     ]
     for section in sections.values():
-        lines += [f"## {section['title']}", report.markdown(section["head"], section["rows"]), *section["words"]]
+        lines += [
+            f"## {section['title']}",
+            f"{section['when']}, `{section['command']}`",
+            report.markdown(section["head"], section["rows"]),
+            *section["words"],
+        ]
     return "\n\n".join(lines) + "\n"
 
 
@@ -73,12 +78,19 @@ def main():
         if args.only and name not in args.only:
             continue
         made = sections[name] = section(context)
+        made["when"] = f"{machine.heading([])['date']}, commit {heading['commit']}"
+        made["command"] = heading["command"]
         print(f"\n{made['title']}\n" + report.aligned(made["head"], made["rows"]), *made["words"], sep="\n", flush=True)
     heading["load_after"] = list(os.getloadavg())
     folder = args.out or (build.OUT if args.quick or args.only or args.models else RESULTS)
     folder.mkdir(parents=True, exist_ok=True)
     slug = heading["device"].lower().replace(" ", "-") if args.device == "cuda" else machine.cpu_slug()
     stem = folder / f"door-{heading['date'][:10]}-{slug}"
+    if args.add and stem.with_suffix(".json").exists():
+        before = json.loads(stem.with_suffix(".json").read_text())["sections"]
+        sections = {
+            name: sections.get(name, before.get(name)) for name in door_sections.SECTIONS if name in before | sections
+        }
     stem.with_suffix(".json").write_text(json.dumps({"heading": heading, "sections": sections}, indent=1) + "\n")
     stem.with_suffix(".md").write_text(as_markdown(heading, sections))
     print(f"\nsaved: {stem}.json, .md")
