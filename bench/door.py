@@ -68,6 +68,15 @@ def as_markdown(heading, sections):
     return "\n\n".join(lines) + "\n"
 
 
+def added(before, now):
+    """Sections measured in pieces: those of before that were not measured now, and of a sweep its models."""
+    together = {**before, **now}
+    if "sweep" in before and "sweep" in now:
+        both = [{**before["sweep"][key], **now["sweep"][key]} for key in ("seconds", "errors")]
+        together["sweep"] = {**now["sweep"], **door_sections.sweep_section(*both)}
+    return {name: together[name] for name in door_sections.SECTIONS if name in together}
+
+
 def main():
     args = arguments()
     context = door_sections.Context(args.device, args.quick, args.models, args.build, build.build(args.build))
@@ -87,10 +96,7 @@ def main():
     slug = heading["device"].lower().replace(" ", "-") if args.device == "cuda" else machine.cpu_slug()
     stem = folder / f"door-{heading['date'][:10]}-{slug}"
     if args.add and stem.with_suffix(".json").exists():
-        before = json.loads(stem.with_suffix(".json").read_text())["sections"]
-        sections = {
-            name: sections.get(name, before.get(name)) for name in door_sections.SECTIONS if name in before | sections
-        }
+        sections = added(json.loads(stem.with_suffix(".json").read_text())["sections"], sections)
     stem.with_suffix(".json").write_text(json.dumps({"heading": heading, "sections": sections}, indent=1) + "\n")
     stem.with_suffix(".md").write_text(as_markdown(heading, sections))
     print(f"\nsaved: {stem}.json, .md")
