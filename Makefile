@@ -5,7 +5,7 @@ JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 BUILD := build/release
 COMMAND := $(BUILD)/linfuse
 
-.PHONY: all demo test test-exhaustive test-gpu bench install clean help
+.PHONY: all demo test test-torch test-exhaustive test-gpu bench bench-torch install clean help
 
 all: $(BUILD)/build.ninja
 	cmake --build $(BUILD) -j $(JOBS)
@@ -16,7 +16,9 @@ help:
 	@echo "make test      every test of this machine's build"
 	@echo "make test-exhaustive  the vector math at all 2^32 floats (five hours of one core), into bench/results/math-accuracy.txt"
 	@echo "make test-gpu  the tests that need a GPU"
+	@echo "make test-torch TORCH=2.4.1  the Python tests with another PyTorch (and PYTHON=python3.10), several GB from PyPI"
 	@echo "make bench     beside PyTorch and ONNX Runtime on this CPU (BENCH=--quick: in three minutes)"
+	@echo "make bench-torch  torch.compile's linfuse backend beside eager and inductor on this CPU (BENCH=--quick)"
 	@echo "make install   into PREFIX ($(PREFIX)), below DESTDIR where that is set"
 	@echo "make clean     remove build/ (the Python environment .venv/ stays)"
 
@@ -41,6 +43,15 @@ test: .venv/ready
 	.venv/bin/python -m pip install --quiet -r requirements-test.txt
 	@touch $@
 
+# The Python tests with another PyTorch, in an environment of its own. On x86-64 PyPI has older ones with CUDA only.
+TORCH ?= 2.4.1
+PYTHON ?= python3
+test-torch: all
+	$(PYTHON) -m venv build/torch-$(TORCH)
+	build/torch-$(TORCH)/bin/python -m pip install --quiet torch==$(TORCH) build numpy pytest safetensors scikit-build-core
+	build/torch-$(TORCH)/bin/python -m pytest -q -p no:cacheprovider tests/python/test_*torch*.py tests/python/test_load.py \
+		tests/python/test_save.py tests/python/test_examples.py tests/package
+
 test-exhaustive:
 	@tools/setup test
 	cmake --preset release -DLINFUSE_TESTS=ON
@@ -60,6 +71,11 @@ test-gpu:
 bench: $(BUILD)/build.ninja .venv-bench/ready
 	@cmake --build $(BUILD) -j $(JOBS) --target liblinfuse.so liblinfuse.a
 	@.venv-bench/bin/python bench/cpu.py $(BENCH)
+
+# BENCH: options of bench/door.py.
+bench-torch: $(BUILD)/build.ninja .venv-bench/ready
+	@cmake --build $(BUILD) -j $(JOBS) --target linfuse linfuse_static
+	@PYTHONPATH=python LINFUSE_LIBRARY=$(abspath $(BUILD))/liblinfuse.so .venv-bench/bin/python bench/door.py $(BENCH)
 
 .venv-bench/ready: requirements-bench.txt
 	@tools/setup test

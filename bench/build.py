@@ -46,6 +46,15 @@ def build(folder):
     return Files(library, OUT / "overhead", OUT / "peak")
 
 
+def installed():
+    """A folder that says of the tree's package what an installed one says of itself, so that torch.compile finds its name."""
+    info = OUT / "installed" / "linfuse-0.dist-info"
+    info.mkdir(parents=True, exist_ok=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: linfuse\nVersion: 0\n")
+    (info / "entry_points.txt").write_text("[torch_dynamo_backends]\nlinfuse = linfuse.backend:backend\n")
+    return info.parent
+
+
 def machine_peak(files, threads):
     """Multiply-adds in flop/s and reading in byte/s, by peak.c."""
     text = subprocess.run([files.peak, str(threads)], check=True, capture_output=True, text=True).stdout

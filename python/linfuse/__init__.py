@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """linfuse: a fusing compiler and runtime for models made of linear layers and what follows them.
 
-    fast = torch.compile(model, backend="linfuse")
+    fast = torch.compile(model, backend="linfuse")                        # fused; what it does not know runs in PyTorch
+    print(linfuse.explain(model, x))                                      # what was done, and what it is worth
+    linfuse.save(model, (x,), "dir")                                      # for `linfuse run`, C, and
+    program = linfuse.load("dir/model.lf", "dir/model.safetensors")       # a function of NumPy arrays or torch tensors
 
-PyTorch is imported when something of it is asked for; at once only where the package is used without being installed, since
-torch.compile then knows the name from here alone.
+PyTorch is imported when something of it is asked for; at once only where the package is used without being installed,
+since torch.compile then knows the name from here alone.
 """
 
 from __future__ import annotations
@@ -12,12 +15,40 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import importlib.util
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from .account import Account
+from .explanation import explain
 from .native import Error, version
+from .program import Program, load
+from .saving import save
 
-_LAZY = {"stats": "counters", "reset_stats": "counters", "Stats": "counters", "refresh": "weights", "compile_graph": "backend"}
-__all__ = ["Error", "version", *_LAZY]
+if TYPE_CHECKING:
+    from .backend import compile_graph
+    from .counters import Stats, reset_stats, stats
+    from .weights import refresh
+
+__all__ = [
+    "Account",
+    "Error",
+    "Program",
+    "Stats",
+    "compile_graph",
+    "explain",
+    "load",
+    "refresh",
+    "reset_stats",
+    "save",
+    "stats",
+    "version",
+]
+_LAZY = {
+    "stats": "counters",
+    "reset_stats": "counters",
+    "Stats": "counters",
+    "refresh": "weights",
+    "compile_graph": "backend",
+}
 __version__ = version()
 
 

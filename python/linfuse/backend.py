@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+import torch._dynamo
 from torch.fx import Graph, GraphModule
 
 from . import native, weights
@@ -17,6 +18,11 @@ from .partition import split
 from .counters import Left, registry
 
 _SMALLEST = "input x f32[1]\ny = relu(x)\nreturn y\n"
+if torch.__version__.startswith("2.4."):
+    # From 2.5 on PyTorch traces into its own modules by itself; 2.4 hands nn.Linear over as it is unless told to. This comes before
+    # the first trace: torch.compile looks a backend up when it is called.
+    torch._dynamo.config.inline_inbuilt_nn_modules = True
+
 _PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 
 
@@ -99,10 +105,12 @@ def _copied(module: GraphModule, inputs: Sequence[Any]) -> GraphModule:
 
 def register() -> None:
     """Makes the name "linfuse" known to torch.compile, where no installed package does."""
-    from torch._dynamo.backends import registry as known
+    from torch._dynamo.backends.registry import register_backend
 
-    if "linfuse" not in known._COMPILER_FNS:
-        known.register_backend(compiler_fn=backend, name="linfuse")
+    try:
+        register_backend(compiler_fn=backend, name="linfuse")
+    except AssertionError:
+        pass  # PyTorch has the name already
 
 
 __all__ = ["BY_OP", "Options", "backend", "compile_graph", "register"]

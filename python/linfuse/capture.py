@@ -101,6 +101,8 @@ def is_param(node: Node) -> bool:
         return False
     if isinstance(value, torch.nn.Parameter) or (node.meta.get("tensor_dict") or {}).get("_dynamo_static_input_type"):
         return True
+    if torch.__version__.startswith("2.4."):  # which does not say what is a module's: an attribute of something will be
+        return getattr(_source(node), "member", "cell_contents") != "cell_contents"
     return "nn_module" in str(getattr(_source(node), "guard_source", "")).lower()
 
 
@@ -119,6 +121,23 @@ def label(node: Node) -> str:
     path = [a or b or c for a, b, c in words if (a or b or c) not in ("_modules", "_parameters", "_buffers", "__closure__", "cell_contents")]
     inside = len(path) > 1 and text.startswith("L[")
     return ".".join(path[1:] if inside else path) or node.name
+
+
+def module_path(node: Node) -> str:
+    """The module a node was written in, as PyTorch calls it (layers.0); nothing for the outermost."""
+    found = list((node.meta.get("nn_module_stack") or {}).values())
+    path = re.sub(r"^[LG]\['[^']*'\]", "", found[-1][0]) if found else ""
+    return re.sub(r"[^A-Za-z0-9_]+", ".", path.replace("_modules", "")).strip(".")
+
+
+def value_name(node: Node) -> str:
+    """What to call a node's value: its module, where that is one of PyTorch's own, which compute one thing each."""
+    path = module_path(node)
+    if not path:
+        return node.name
+    kind = list(node.meta["nn_module_stack"].values())[-1][1]
+    own = str(getattr(kind, "__module__", kind)).startswith("torch.nn.modules")
+    return path if own else f"{path}.{node.name}"
 
 
 # ---- a model being captured ----
@@ -202,7 +221,7 @@ class Capture:
         tensor = check_tensor(node, result)
         given = spelling.bind(*_mapped((tuple(args), kwargs), self._operand))
         self.out, self.out_named = hints(tensor), tuple(map(is_named, tensor.shape))
-        self._wanted = self._unique(node.name)
+        self._wanted = self._unique(value_name(node))
         try:
             build = spelling.row.build
             value = build(self, given) if build else ops.plain(self, spelling.row, given)

@@ -331,7 +331,7 @@ _row("selu", {_INPLACE: "F.selu", "input": "torch.selu torch.selu_"})
 _row("celu", {"input, alpha=1.0, inplace=False": "F.celu", "input, alpha=1.0": "torch.celu torch.celu_"})
 _row("exp", {"input": "@exp"})
 _row("log", {"input": "@log"})
-_row("abs", {"input": "@abs @absolute operator.abs builtins.abs"})
+_row("abs", {"input": "@abs @absolute operator.abs builtins.abs Tensor.__abs__"})
 _row("neg", {"input": "@neg @negative operator.neg"})
 _row("sqrt", {"input": "@sqrt"})
 _row("rsqrt", {"input": "@rsqrt"})
@@ -418,7 +418,7 @@ def _spelled(text: str) -> list[str]:
 
 def _enter(row: Row, signature: inspect.Signature, name: str) -> None:
     space, _, leaf = name.rpartition(".")
-    in_place = leaf.endswith("_") or (space == "operator" and leaf.startswith("i") and hasattr(operator, leaf[1:]))
+    in_place = (leaf.endswith("_") and not leaf.endswith("__")) or (space == "operator" and leaf.startswith("i") and hasattr(operator, leaf[1:]))
     spelling = Spelling(row, name, signature, in_place)
     if not space:
         _ATTRIBUTES[leaf] = spelling

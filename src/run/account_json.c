@@ -48,6 +48,14 @@ static json_t *dims_json(const lf_account *a)
     return dims;
 }
 
+/* The device's rates: the roof over every op. */
+static json_t *peak_json(const lf_account *a)
+{
+    json_t *peak = with(json_object(), "flops", json_real(a->device->flops));
+    peak = with(peak, "product_flops", json_real(a->device->product_flops));
+    return with(peak, "bytes", json_real(a->device->bytes));
+}
+
 static json_t *shape_json(const lf_account *a, lf_node n)
 {
     const lf_shape *s = &lf_at(a->written, n)->shape;
@@ -157,6 +165,7 @@ lf_status lf_account_json(const lf_account *a, char **out, lf_diag *diag)
         json_t *root = with(json_object(), "device", json_string(a->device->name));
         root = with(root, "title", json_string(a->device->title));
         root = with(root, "dims", dims_json(a));
+        root = with(root, "peak", peak_json(a));
         root = with(root, "ops", ops_json(a, &f));
         root = with(root, "plain", plain_json(&f));
         root = with(root, "fused", fused_json(a, &f));

@@ -49,6 +49,12 @@ def library():
 
 
 @pytest.fixture(scope="session")
+def linfuse_command(linfuse):
+    """The same by another name, for tests that import linfuse."""
+    return linfuse
+
+
+@pytest.fixture(scope="session")
 def linfuse(command):
     """linfuse("explain", model, "--json"): a finished run; its .json is the object printed, where --json was asked for."""
 

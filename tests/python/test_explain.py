@@ -28,9 +28,12 @@ def explain(linfuse, root):
 def test_json(explain, model, device):
     got = explain(model, device, "--json").json
     assert got["device"] == device and got["dims"] == {"B": MODELS[model]}
+    peak = got["peak"]
+    assert peak["product_flops"] >= peak["flops"] > peak["bytes"] > 1e9
     for op in got["ops"]:
         assert isinstance(op["name"], str) and isinstance(op["op"], str)
         assert op["flops"] > 0 and op["bytes"] > 0 and op["us"] > 0
+        assert op["us"] >= 0.999 * 1e6 * op["flops"] / peak["flops"]
     plain, fused = got["plain"], got["fused"]
     assert plain["launches"] == len(got["ops"]) and fused["launches"] == len(got["kernels"]) == 1
     for key in ("flops", "bytes", "us"):

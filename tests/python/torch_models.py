@@ -107,18 +107,18 @@ SHAPES = [
 
 
 class Drawn(nn.Module):
-    """Model number `number`."""
+    """Model number `number`; the same, so many times as wide, for bench/."""
 
-    def __init__(self, number):
+    def __init__(self, number, scale=1):
         super().__init__()
         r = random.Random(number)
-        self.number, self.k = number, r.choice([16, 40, 64])
+        self.number, self.k = number, scale * r.choice([16, 40, 64])
         self.layers, self.steps = nn.ModuleList(), []
         self.side = r.random() < 0.3  # a second output from the middle
         self.spelled = [r.choice(["module", "functional", "operator", "addmm"]) for _ in range(3)]
         n = self.k
         for linear in range(r.randint(1, 3)):
-            self._linear(n, wide := self.k if r.random() < 0.4 else r.choice([24, 48, 96]), self.spelled[linear])
+            self._linear(n, wide := self.k if r.random() < 0.4 else scale * r.choice([24, 48, 96]), self.spelled[linear])
             n = self._tail(r, wide)
         self.residual = n == self.k and r.random() < 0.7
         self.reduced = n == 1

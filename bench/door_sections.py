@@ -1,0 +1,388 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What bench/door.py measures: the cost of a call, of the first call, full size against C, a sweep against PyTorch."""
+
+import copy
+import gc
+import importlib
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+import build
+import cases
+import machine
+import report
+import to_torch
+
+PATHS = [str(machine.ROOT / folder) for folder in ("python", "examples", "tests/python")] + [str(build.installed())]
+sys.path[:0] = PATHS
+
+AGREE = (
+    2e-4  # of the larger of the value and the rms of all: sums in another order stay below, another function does not
+)
+REFERENCE = {
+    "lse_chain": ("LseChain", 1024),
+    "gelu_softmax": ("GeluSoftmax", 1024),
+    "mean_residual": ("MeanResidual", 2048),
+}
+
+
+@dataclass(frozen=True)
+class Context:
+    device: str
+    quick: bool
+    models: str  # of the sweep those whose name contains one of these words, commas between
+    folder: Path  # where CMake built
+    files: object  # of build.py
+
+    def wanted(self, name):
+        return any(word in name for word in self.models.split(","))
+
+    def wait(self):
+        if self.device == "cuda":
+            torch.cuda.synchronize()
+
+
+def example(name, features, device):
+    """A reference model as examples/ has it."""
+    made = getattr(importlib.import_module(name), REFERENCE[name][0])
+    torch.manual_seed(1)
+    return made(features, features).eval().to(device)
+
+
+def apart(got, want):
+    """The largest difference, against the larger of the value and the rms of all."""
+    if isinstance(want, (tuple, list)):
+        return max(map(apart, got, want))
+    rms = want.double().square().mean().sqrt()
+    return ((got.double() - want.double()).abs() / want.double().abs().clamp(min=rms)).max().item()
+
+
+def compiled(model, backend):
+    torch._dynamo.reset()
+    return torch.compile(model, backend=backend)
+
+
+def turns(calls, context, rounds, burst):
+    """name -> seconds a call in each round; in a round everybody has a turn of `burst` seconds, the order rotating."""
+    count, times, order = {}, {name: [] for name in calls}, list(calls)
+    for name, call in calls.items():
+        once = timed(call, context, 1)
+        count[name] = max(1, int(burst / max(timed(call, context, 3), 1e-7))) if once < burst else 1
+    for _ in range(rounds):
+        for name in order:
+            time.sleep(0.02)  # whoever was before: its threads stop spinning
+            if count[name] > 1:
+                timed(calls[name], context, max(1, count[name] // 10))
+            times[name].append(timed(calls[name], context, count[name]))
+        order.append(order.pop(0))
+    return times
+
+
+def in_turns(calls, context, rounds, burst):
+    """name -> seconds a call, the median over rounds."""
+    return {name: statistics.median(one) for name, one in turns(calls, context, rounds, burst).items()}
+
+
+def timed(call, context, count):
+    context.wait()
+    start = time.perf_counter()
+    for _ in range(count):
+        call()
+    context.wait()
+    return (time.perf_counter() - start) / count
+
+
+# ---- the cost of a call ----
+
+
+def nothing(graph, inputs):
+    """A backend that computes nothing after its first call: what is left is Dynamo's own cost."""
+    kept = []
+
+    def run(*args):
+        if not kept:
+            kept.append(graph.forward(*args))
+        return kept[0]
+
+    return run
+
+
+def overhead(context):
+    """A call at 8 x 64 x 64."""
+    model, x = example("gelu_softmax", 64, context.device), torch.rand(8, 64, device=context.device)
+    backends = {"guards alone": nothing, "linfuse": "linfuse", "inductor": "inductor"}
+    with torch.no_grad():
+        want = model(x)
+        calls = {"eager": model}
+        for name, backend in backends.items():  # a module each: Dynamo's guards would see the others' compilations
+            calls[name] = torch.compile(copy.deepcopy(model), backend=backend)
+        error = max(apart(call(x), want) for call in calls.values())
+        bound = {name: (lambda f=f: f(x)) for name, f in calls.items()}
+        times = turns(bound, context, 9 if context.quick else 60, 0.01)
+    if context.device == "cpu":
+        lines = subprocess.run(
+            [context.files.overhead, "400"], check=True, capture_output=True, text=True
+        ).stdout.split()
+        times["linfuse from C"] = [1e-9 * float(line) for line in lines]
+    low = {name: statistics.quantiles(one, n=4)[0] for name, one in times.items()}
+    middle = {name: statistics.median(one) for name, one in times.items()}
+    words = [f"max err {error:.0e}"]
+    if context.device == "cpu":
+        over = [one["linfuse"] - one["guards alone"] - one["linfuse from C"] for one in (low, middle)]
+        words.insert(0, f"linfuse over guards and C: {report.sig(1e6 * over[0])} us by lower quartiles, "
+                     f"{report.sig(1e6 * over[1])} us by medians (to be at most 20)")  # fmt: skip
+    return {
+        "title": "A call at 8 x 64 x 64, Linear -> GELU -> Softmax",
+        "head": ["who", "lower quartile us", "median us"],
+        "rows": [[name, report.sig(1e6 * low[name]), report.sig(1e6 * middle[name])] for name in times],
+        "words": words,
+        "seconds": times,
+        "right": error < AGREE,
+    }
+
+
+# ---- the first call ----
+
+_FIRST = """
+import sys, time
+import torch
+name, made, backend, device, warm, features, batch = sys.argv[1:]
+model = getattr(__import__(name), made)(int(features), int(features)).eval().to(device)
+x = torch.rand(int(batch), int(features), device=device)
+with torch.no_grad():
+    model(x)
+    if warm == "warm":  # PyTorch's compiler imported and used once, by a backend that does nothing
+        torch.compile(lambda t: t + 1, backend="eager")(x)
+    start = time.perf_counter()
+    torch.compile(model, backend=backend)(x)
+    if device == "cuda":
+        torch.cuda.synchronize()
+    print(time.perf_counter() - start)
+"""
+
+
+def first_call(context):
+    """Seconds until the first result, each in a process of its own."""
+    rows, seconds = [], {}
+    for name in ["gelu_softmax"] if context.quick else REFERENCE:
+        for backend in ("linfuse", "inductor"):
+            found = [run_first(name, backend, context, warm) for warm in ("warm", "cold")]
+            seconds[f"{name} {backend}"] = found
+            rows.append([name, backend, *(report.sig(one) for one in found)])
+    how = (
+        "Seconds from torch.compile to the first result, 64 x 1024 x 1024, in a process of its own; inductor without "
+        "its cache on disk. compiler warm: after PyTorch's compiler was imported and used once by a backend that does "
+        "nothing; cold: with that."
+    )
+    return {
+        "title": "The first call",
+        "head": ["model", "backend", "compiler warm", "cold"],
+        "rows": rows,
+        "words": [how],
+        "seconds": seconds,
+        "right": True,
+    }
+
+
+def run_first(name, backend, context, warm):
+    with tempfile.TemporaryDirectory() as cache:
+        environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": cache, "PYTHONPATH": os.pathsep.join(PATHS)}
+        words = [sys.executable, "-c", _FIRST, name, REFERENCE[name][0], backend, context.device, warm, "1024", "64"]
+        done = subprocess.run(words, env=environment, capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit(f"bench: the first call of {name} by {backend} failed\n{done.stderr[-3000:]}")
+    return float(done.stdout.split()[-1])
+
+
+# ---- full size, against C ----
+
+
+def full_size(context):
+    """The reference models through the door and from C, in the same process, in turns."""
+    rows, seconds, right = [], {}, True
+    for name, (_, batch) in REFERENCE.items():
+        features, batch = (2048, batch // 4) if context.quick else (8192, batch)
+        measured, error = against_c(name, features, batch, context)
+        right = right and error < AGREE
+        seconds[name] = measured
+        door, c = measured["linfuse"], [measured[who] for who in ("C", "C, new memory") if who in measured]
+        rows.append(
+            [
+                name,
+                f"{batch}x{features}x{features}",
+                *(report.sig(1e3 * one) for one in measured.values()),
+                *(report.percent(door / one - 1) for one in c),
+                report.times(measured["eager"] / door),
+                f"{error:.0e}",
+            ]
+        )
+        gc.collect()
+    over = [f"over {who}" for who in ("C", "C, new memory") if who in measured]
+    head = ["model", "MxNxK", *(f"{one} ms" for one in measured), *over, "eager / linfuse", "max err"]
+    return {
+        "title": "Full size, through torch.compile and from C",
+        "head": head,
+        "rows": rows,
+        "words": [
+            "Over C: to be at most 3%. C writes into the same memory at every call; new memory: into a tensor made for "
+            "the call, as PyTorch's results are, which for large ones costs the kernel's clearing of its pages."
+        ],
+        "seconds": seconds,
+        "right": right,
+    }
+
+
+def against_c(name, features, batch, context):
+    model, x = example(name, features, context.device), torch.rand(batch, features, device=context.device)
+    with torch.no_grad():
+        want = model(x)
+        fast = compiled(copy.deepcopy(model), "linfuse")
+        error = apart(fast(x), want)
+        calls = {"eager": lambda: model(x), "linfuse": lambda: fast(x)}
+        if context.device == "cpu":
+            call, kept = c_call(name, features, model, x)
+            error = max(error, apart(kept[-1], want))
+            calls["C"] = lambda: run_into(call, kept[-1])
+            calls["C, new memory"] = lambda: run_into(call, torch.empty(want.shape))
+        measured = in_turns(calls, context, 3 if context.quick else 5, 0.2)
+    if context.device == "cuda":
+        measured["C"] = command_seconds(name, features, batch, context)
+    return measured, error
+
+
+def model_text(name, features):
+    return (machine.ROOT / "models" / f"{name}.lf").read_text().replace("8192", str(features))
+
+
+def c_call(name, features, model, x):
+    """The C call: model text, the module's weights, everything bound; and what it borrows."""
+    from linfuse import native
+
+    context = native.Context(torch.get_num_threads())
+    read = native.Model.read(context, model_text(name, features), name)
+    program = native.Program(read, {"dim.B": str(len(x))})
+    weights = {key: value.detach().contiguous() for key, value in model.state_dict().items()}
+    if name == "gelu_softmax":  # a Sequential calls its first module 0
+        weights = {key.replace("0.", "linear."): value for key, value in weights.items()}
+    for key, value in weights.items():
+        program.set_param(key, value.data_ptr(), value.numel())
+    program.prepare()
+    call = native.Call(program)
+    call.set_input(0, x.shape, x.data_ptr())
+    out = torch.empty(call.output_shape(0))
+    call.set_output(0, out.data_ptr())
+    call.run()
+    return call, [x, out]
+
+
+def run_into(call, out):
+    call.set_output(0, out.data_ptr())
+    call.run()
+
+
+def command_seconds(name, features, batch, context):
+    with tempfile.NamedTemporaryFile("w", suffix=".lf") as file:
+        file.write(model_text(name, features))
+        file.flush()
+        words = ["bench", file.name, "--batch", str(batch), "--device", context.device, "--json"]
+        done = subprocess.run([context.folder / "linfuse", *words], check=True, capture_output=True, text=True)
+    return json.loads(done.stdout)["fused_ms"] / 1e3
+
+
+# ---- many models, against PyTorch ----
+
+_QUICK = (
+    "linear_layer_norm",
+    "linear_mish",
+    "linear_max_pool",
+    "mlp_classifier",
+    "lse_chain_k64",
+    "gelu_softmax_16rows",
+)
+
+
+def sweep_models(context):
+    """name, module, inputs: bench/cases.py's, other than the reference models at full size; then the drawn models that
+    tests/python sweeps, wider."""
+    yield from written_models(context)
+    yield from drawn_models(context)
+
+
+def drawn_models(context):
+    from torch_models import Drawn
+
+    scale, batch = (128, 1024) if context.device == "cuda" else (16, 512)  # at most 8192 wide, 1536 on the CPU
+    for number in range(6 if context.quick else 72):
+        if context.wanted(f"drawn_{number:02}"):
+            torch.manual_seed(number)
+            model = Drawn(number, scale).eval().to(context.device)
+            yield f"drawn_{number:02}", model, [torch.randn(batch, model.k, device=context.device)]
+
+
+def written_models(context):
+    for case in cases.CASES:
+        if case.name in REFERENCE or not context.wanted(case.name) or (context.quick and case.name not in _QUICK):
+            continue
+        spec, dims = case.spec(context.quick), case.dims(context.quick)
+        drawn = {
+            name: torch.from_numpy(array).to(context.device)
+            for name, array in spec.draw(dims, lambda e: np.empty(e, np.float32)).items()
+        }
+        yield (
+            case.name,
+            to_torch.module(spec, lambda value: drawn[value.name]),
+            [drawn[value.name] for value in spec.inputs],
+        )
+
+
+def sweep(context):
+    """Eager, the default backend and linfuse in turns, one model after another."""
+    seconds, errors = {}, {}
+    for name, model, inputs in sweep_models(context):
+        torch._dynamo.reset()
+        with torch.no_grad():
+            calls = {"eager": model, **{who: torch.compile(model, backend=who) for who in ("inductor", "linfuse")}}
+            want = model(*inputs)
+            errors[name] = {who: apart(call(*inputs), want) for who, call in calls.items()}
+            bound = {who: (lambda f=f: f(*inputs)) for who, f in calls.items()}
+            seconds[name] = in_turns(bound, context, 3 if context.quick else 7, 0.05)
+        gc.collect()
+    return sweep_section(seconds, errors)
+
+
+def sweep_section(seconds, errors):
+    """The table of a sweep, measured at once or in pieces."""
+    rows = []
+    for name, times in seconds.items():
+        shown = [report.sig(1e3 * times[who]) for who in ("eager", "inductor", "linfuse")]
+        ratios = [report.times(times[who] / times["linfuse"]) for who in ("eager", "inductor")]
+        rows.append([name, *shown, *ratios, f"{errors[name]['linfuse']:.0e}"])
+    ratios = {who: [t[who] / t["linfuse"] for t in seconds.values()] for who in ("eager", "inductor")}
+    means = {who: report.geometric_mean(one) for who, one in ratios.items()}
+    speed = f"{report.times(means['eager'])} eager's speed, {report.times(means['inductor'])} inductor's"
+    words = [f"geometric mean of {len(rows)} models: {speed}"]
+    wrong = [f"{name} ({one['inductor']:.0e})" for name, one in errors.items() if one["inductor"] >= AGREE]
+    if wrong:
+        words.append(f"inductor's result is not eager's: {', '.join(wrong)}")
+    return {
+        "title": "A sweep of models",
+        "head": ["model", "eager ms", "inductor ms", "linfuse ms", "eager / linfuse", "inductor / linfuse", "max err"],
+        "rows": rows,
+        "words": words,
+        "seconds": seconds,
+        "errors": errors,
+        "right": all(one["linfuse"] < AGREE for one in errors.values()),
+    }
+
+
+SECTIONS = {"overhead": overhead, "first": first_call, "full": full_size, "sweep": sweep}

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the examples share: options, and showing that a compiled model gives what the model gives, and how fast."""
+
+import argparse
+import time
+
+import torch
+from torch import nn
+
+
+def arguments(doc: str, batch: int, features: int) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--batch", type=int, default=batch)
+    parser.add_argument("--features", type=int, default=features)
+    parser.add_argument("--explain", action="store_true", help="print what linfuse made of it")
+    parser.add_argument("--save", metavar="DIR", help="save it there, for `linfuse run` and examples/serve.c")
+    return parser.parse_args()
+
+
+def seconds(function, x: torch.Tensor, runs: int = 3) -> float:
+    """The fastest of a few calls."""
+    times = []
+    for _ in range(runs):
+        start = time.perf_counter()
+        function(x)
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def demonstrate(model: nn.Module, x: torch.Tensor, args: argparse.Namespace) -> None:
+    model = model.eval()
+    fast = torch.compile(model, backend="linfuse")  # the one line
+    with torch.no_grad():
+        want, got = model(x), fast(x)
+        apart = (got - want).abs().max().item() / want.square().mean().sqrt().item()
+        plain, fused = seconds(model, x), seconds(fast, x)
+    print(f"PyTorch {1e3 * plain:.3g} ms, linfuse {1e3 * fused:.3g} ms: {plain / fused:.2f} times as fast")
+    print(f"largest difference {apart:.1e} of the results' rms")
+    if args.explain or args.save:
+        import linfuse  # for these two; compiling needs no import
+
+        if args.explain:
+            print(linfuse.explain(model, x))
+        if args.save:
+            saved = linfuse.save(model, (x,), args.save)
+            print(f"saved {saved.model} and {saved.weights}")
+    if not apart < 1e-4:
+        raise SystemExit("the results differ")

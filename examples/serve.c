@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Serves a model that linfuse.save(model, inputs, "dir") wrote, without Python:
+ *   serve DIR x.npy [y.npy]     reads DIR/model.lf and DIR/model.safetensors, one input, writes the first output
+ * Built by:  cc serve.c -o serve $(pkg-config --cflags --libs linfuse)
+ * A server would keep the program and give each of its threads a call; both are made once. */
+#include <linfuse.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+
+typedef struct server {
+    lf_context *context;
+    lf_program *program;
+    lf_call *call;
+} server;
+
+static int failed(const char *message)
+{
+    fprintf(stderr, "serve: %s\n", message);
+    return 1;
+}
+
+static const char *in_folder(char *path, size_t size, const char *folder, const char *file)
+{
+    snprintf(path, size, "%s/%s", folder, file);
+    return path;
+}
+
+/* Reads, compiles and prepares: once. */
+static int start(server *s, const char *folder)
+{
+    char path[4096];
+    lf_model *model = NULL;
+    if (lf_context_new(&s->context) != LF_OK)
+        return failed("out of memory");
+    if (lf_model_read_file(s->context, in_folder(path, sizeof path, folder, "model.lf"), &model) != LF_OK)
+        return failed(lf_context_message(s->context));
+    int bad = 0;
+    if (lf_model_port_count(model, LF_PORT_INPUT) != 1 || lf_model_port_count(model, LF_PORT_OUTPUT) != 1)
+        bad = failed("this small server takes models with one input and one output");
+    else if (lf_program_new(model, NULL, &s->program) != LF_OK)
+        bad = failed(lf_model_message(model));
+    lf_model_free(model);
+    if (bad)
+        return 1;
+    if (lf_program_load_params(s->program, in_folder(path, sizeof path, folder, "model.safetensors")) != LF_OK ||
+        lf_program_prepare(s->program) != LF_OK || lf_call_new(s->program, &s->call) != LF_OK)
+        return failed(lf_program_message(s->program));
+    return 0;
+}
+
+/* One request: x as it lies in memory, any batch. *y: the caller's to free. */
+static int answer(server *s, const lf_array *x, float **y, int *rank, int64_t *extents)
+{
+    if (lf_call_set_input(s->call, 0, lf_array_rank(x), lf_array_extents(x), lf_array_data(x)) != LF_OK ||
+        lf_call_output_shape(s->call, 0, rank, extents) != LF_OK)
+        return failed(lf_call_message(s->call));
+    size_t count = 1;
+    for (int i = 0; i < *rank; i++)
+        count *= (size_t)extents[i];
+    *y = malloc((count + 1) * sizeof **y);
+    if (!*y)
+        return failed("out of memory");
+    if (lf_call_set_output(s->call, 0, *y) != LF_OK || lf_call_run(s->call) != LF_OK)
+        return failed(lf_call_message(s->call));
+    return 0;
+}
+
+static int serve(server *s, const char *folder, const char *input, const char *output)
+{
+    if (start(s, folder) != 0)
+        return 1;
+    lf_array *x = NULL;
+    if (lf_array_open(s->context, input, &x) != LF_OK)
+        return failed(lf_context_message(s->context));
+    float *y = NULL;
+    int rank = 0;
+    int64_t extents[LF_MAX_RANK];
+    int bad = answer(s, x, &y, &rank, extents);
+    if (!bad && output && lf_array_save(s->context, output, rank, extents, y) != LF_OK)
+        bad = failed(lf_context_message(s->context));
+    if (!bad && rank > 0)
+        printf("%lld rows served\n", (long long)extents[0]);
+    free(y);
+    lf_array_free(x);
+    return bad;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 3 || argc > 4) {
+        fprintf(stderr, "usage: serve DIR INPUT.npy [OUTPUT.npy]\n");
+        return 2;
+    }
+    server s = {0};
+    int bad = serve(&s, argv[1], argv[2], argc > 3 ? argv[3] : NULL);
+    lf_call_free(s.call);
+    lf_program_free(s.program);
+    lf_context_free(s.context);
+    return bad;
+}

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The account: what a model costs as written, what was rewritten and fused and what not, and why, what it costs now.
+
+It only carries what the C library decided (`linfuse explain`) and what was left to PyTorch; it decides nothing.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+_SUMMED = ("launches", "flops", "bytes", "us", "intermediate_bytes", "workspace_bytes", "prepared_bytes")
+_LISTED = ("ops", "rewrites", "refused", "kernels")
+
+
+@dataclass(frozen=True)
+class Part:
+    """One program's account: the command's text and its JSON object."""
+
+    text: str
+    facts: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Fallback:
+    """Something that PyTorch runs: which node, what it calls, in which module, and why linfuse does not run it."""
+
+    node: str
+    op: str
+    module: str
+    why: str
+
+    def __str__(self) -> str:
+        where = f" in {self.module}" if self.module else ""
+        return f"{self.node}: {self.op}{where}: {self.why}"
+
+
+@dataclass(frozen=True)
+class Account:
+    """What linfuse makes of a model. Print it, look at it in a notebook, or take `.json()`.
+
+    A model has one part where all of it runs fused; more where PyTorch runs something between (`fallbacks`), or where
+    Dynamo broke the graph.
+    """
+
+    parts: Sequence[Part]
+    fallbacks: Sequence[Fallback] = ()
+    title: str = ""
+    notes: Sequence[str] = field(default=())
+
+    def __str__(self) -> str:
+        pieces = [part.text.rstrip("\n") for part in self.parts]
+        if len(pieces) > 1:
+            pieces = [f"Part {i} of {len(pieces)}\n{text}" for i, text in enumerate(pieces, 1)]
+        if not pieces:
+            pieces = ["Nothing of it runs in linfuse."]
+        if self.fallbacks:
+            lines = [textwrap.fill(str(f), 110, initial_indent="  ", subsequent_indent="    ") for f in self.fallbacks]
+            pieces.append("\n".join(["Left to PyTorch", *lines]))
+        if self.notes:
+            pieces.append("\n".join(self.notes))
+        return "\n\n".join(pieces) + "\n"
+
+    def json(self) -> dict[str, Any]:
+        """The object that `linfuse explain --json` prints. Of several parts the lists are joined and the costs summed;
+        each op and kernel then says in `part` which it is of. `fallbacks` lists what is left to PyTorch."""
+        joined = _joined([part.facts for part in self.parts])
+        joined["fallbacks"] = [asdict(fallback) for fallback in self.fallbacks]
+        joined["notes"] = list(self.notes)
+        return joined
+
+    def _repr_html_(self) -> str:
+        from .html import render
+
+        return render(self)
+
+
+def _joined(facts: list[dict[str, Any]]) -> dict[str, Any]:
+    if not facts:
+        empty = dict.fromkeys(("launches", "flops", "bytes", "us"), 0)
+        return {"device": "cpu", "dims": {}, "plain": empty, "fused": dict(empty), **{key: [] for key in _LISTED}}
+    if len(facts) == 1:
+        return dict(facts[0])
+    first = facts[0]
+    joined = {key: first[key] for key in ("device", "title", "peak")}
+    joined["dims"] = {name: extent for one in facts for name, extent in one["dims"].items()}
+    for side in ("plain", "fused"):
+        joined[side] = {key: sum(one[side][key] for one in facts) for key in _SUMMED if key in first[side]}
+    for key in _LISTED:
+        joined[key] = [{**row, "part": i} for i, one in enumerate(facts, 1) for row in one[key]]
+    return joined

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""linfuse.explain: the account of a PyTorch model, of a model file or of a loaded program."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from . import native
+from .account import Account, Fallback, Part
+from .native import Error, Status
+from .program import Program, extents_of
+
+if TYPE_CHECKING:
+    from torch import nn
+
+__all__ = ["explain"]
+
+
+def explain(
+    model: nn.Module | Program | str | os.PathLike[str] | Any,
+    *inputs: Any,
+    dims: Mapping[str, int] | None = None,
+    **options: str | bool,
+) -> Account:
+    """What linfuse makes of a model: costs as written, rewrites, fusions, refusals, costs now, what is PyTorch's.
+
+    model:    a torch.nn.Module or a function of tensors, compiled or not; a loaded program; a `.lf` file.
+    inputs:   what it would be called with. A program or a file does without: dims={"B": 1024} gives its extents.
+    options:  as those of compiling: device ("cpu"; "h200" and "a100" are costed without being there), precision, rules,
+              assume_finite.
+
+    Nothing is run fused, and the model stays as it is.
+    """
+    words = {key: _word(value) for key, value in options.items()}
+    if isinstance(model, (str, os.PathLike)):
+        read = native.Model.read_file(native.Context(), model)
+        return _of_program(native.Program(read, words), read.dim_names(), dims or {}, os.fspath(model))
+    if isinstance(model, Program):
+        if options:
+            raise Error(f"a loaded program has its options already: {', '.join(options)} cannot be given", Status.ARG)
+        learnt = {**extents_of(model.inputs, inputs), **(dims or {})}
+        return _of_program(model._program, model.dim_names, learnt, model.name)
+    if dims:
+        raise Error(
+            "dims are those of a file or a loaded program; a PyTorch model takes its extents from its inputs",
+            Status.ARG,
+        )
+    return _of_torch(model, inputs, words)
+
+
+def _word(value: str | bool) -> str:
+    """An option as the C library spells it."""
+    return str(value).lower() if isinstance(value, bool) else value
+
+
+def _of_torch(model: Any, inputs: Sequence[Any], options: Mapping[str, str]) -> Account:
+    from . import tracing
+
+    parts, fallbacks = [], []
+    graphs = tracing.trace(model, inputs, options)
+    for graph in graphs:
+        for part in graph.compiled.parts:
+            parts.append(part_of(tracing.program_of(part, options), tracing.extents(part)))
+        for left in graph.compiled.left:
+            fallbacks.append(Fallback(left.node, left.op, graph.where(left.node), left.reason))
+    notes = [f"PyTorch broke the model into {len(graphs)} graphs."] if len(graphs) > 1 else []
+    return Account(parts, fallbacks, title=tracing.title(model), notes=notes)
+
+
+def _of_program(program: native.Program, names: Sequence[str], dims: Mapping[str, int], title: str) -> Account:
+    unknown = [name for name in dims if name not in names]
+    if unknown:
+        known = ", ".join(names) or "none"
+        raise Error(f"{title} has no extent {unknown[0]}; it has {known}", Status.ARG)
+    extents = [dims.get(name, 1024) for name in names]  # the library's own default
+    return Account([part_of(program, extents)], title=title)
+
+
+def part_of(program: native.Program, extents: Sequence[int]) -> Part:
+    """One program's account at these values of its named extents."""
+    return Part(program.explain(extents), json.loads(program.explain(extents, json=True)))

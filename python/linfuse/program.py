@@ -1,0 +1,273 @@
+# SPDX-License-Identifier: Apache-2.0
+"""linfuse.load: a model file as a function of NumPy arrays or torch tensors."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Union
+
+from . import native
+from .native import Error, Port, Status
+
+if TYPE_CHECKING:
+    import numpy
+    import torch
+
+    from .account import Account
+
+    Array = Union[numpy.ndarray[Any, Any], torch.Tensor]
+    Weights = Union[str, os.PathLike[str], Mapping[str, Array], None]
+
+__all__ = ["Program", "Spec", "load"]
+
+
+class Spec(NamedTuple):
+    """What a program takes or gives: a name and its extents, each a number or the name of one learnt at the call."""
+
+    name: str
+    extents: tuple[int | str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.name} f32[{', '.join(map(str, self.extents))}]"
+
+
+def load(
+    model: str | os.PathLike[str],
+    weights: Weights = None,
+    *,
+    seed: int | None = None,
+    device: str = "cpu",
+    precision: str = "fp32",
+    rules: str = "",
+    assume_finite: bool = False,
+    dims: Mapping[str, int] | None = None,
+    threads: int = 0,
+) -> Program:
+    """Reads a model file and compiles it.
+
+    model:          a `.lf` file.
+    weights:        a safetensors file, or a mapping from parameter names to arrays (a `state_dict()` will do).
+    seed:           in place of weights: parameters drawn from it, as the command draws them.
+    device:         "cpu" or "cuda"; arrays are host memory in either case.
+    precision:      "fp32", "tf32", "bf16" or "fp16": what a GPU's products may round to.
+    rules:          rewrites to switch, "+NAME,-NAME"; "-all" switches all off.
+    assume_finite:  leave out the guards for NaN and Inf.
+    dims:           extents to weigh choices by, such as {"B": 1024}; the program serves every value all the same.
+    threads:        the most a call uses; 0 means one per core.
+
+    A mistake in the file, in an option or in the weights is a linfuse.Error that says where and what.
+    """
+    context = native.Context(threads)
+    read = native.Model.read_file(context, model)
+    options = {"device": device, "precision": precision, "assume_finite": "true" if assume_finite else "false"}
+    if rules:
+        options["rules"] = rules
+    options.update({f"dim.{name}": str(extent) for name, extent in (dims or {}).items()})
+    program = Program(read, native.Program(read, options), os.fspath(model))
+    program._set_weights(weights, seed)
+    return program
+
+
+class Program:
+    """A compiled model: call it with its inputs, by position or by name, in NumPy arrays or torch tensors.
+
+    What comes back is of the kind that went in (torch where any input is): one array, or a tuple where the model
+    returns several. One program serves every value of the named extents and several threads at once.
+    """
+
+    def __init__(self, model: native.Model, program: native.Program, name: str):
+        self.name = name
+        self.dim_names: tuple[str, ...] = tuple(model.dim_names())
+        self.inputs: tuple[Spec, ...] = _specs(model, Port.INPUT)
+        self.params: tuple[Spec, ...] = _specs(model, Port.PARAM)
+        self.outputs: tuple[Spec, ...] = _specs(model, Port.OUTPUT)
+        self._program = program
+        self._text = model.text()
+        self._position = {spec.name: i for i, spec in enumerate(self.inputs)}
+        self._calls: list[native.Call] = []  # those not in use; append and pop are atomic
+
+    def __repr__(self) -> str:
+        def listed(specs: tuple[Spec, ...]) -> str:
+            return ", ".join(map(str, specs))
+
+        return f"<linfuse.Program {self.name}: {listed(self.inputs)} -> {listed(self.outputs)}>"
+
+    @property
+    def text(self) -> str:
+        """The model as `.lf` text."""
+        return self._text
+
+    def memory(self) -> native.Memory:
+        """Bytes held: parameters as given, parameters prepared, everything else."""
+        return self._program.memory()
+
+    def explain(self, *inputs: Array, dims: Mapping[str, int] | None = None) -> Account:
+        """The account of what was done, at the extents of these inputs or at dims."""
+        from .explanation import explain
+
+        return explain(self, *inputs, dims=dims)
+
+    # ---- weights ----
+
+    def _set_weights(self, weights: Weights, seed: int | None) -> None:
+        if weights is None and seed is None and self.params:
+            names = ", ".join(spec.name for spec in self.params)
+            raise Error(
+                f"{self.name}: no weights for its parameters ({names}): give weights=FILE.safetensors or a mapping, "
+                "or a seed to draw them from",
+                Status.ARG,
+            )
+        if isinstance(weights, Mapping):
+            self._set_params(weights)
+        elif weights is not None:
+            self._program.load_params(weights)
+        elif self.params:
+            self._program.draw_params(seed or 0)
+        self._program.prepare()
+
+    def _set_params(self, weights: Mapping[str, Array]) -> None:
+        for spec in self.params:
+            if spec.name not in weights:
+                raise Error(f"{self.name}: the weights have no {spec.name}", Status.DATA)
+            shape, address, kept = _bound(weights[spec.name], f"parameter {spec.name}", parameter=True)
+            if shape != spec.extents:
+                raise Error(f"{self.name}: parameter {spec} is given as {list(shape)}", Status.DATA)
+            count = 1
+            for extent in shape:
+                count *= extent
+            self._program.set_param(spec.name, address, count)
+            del kept  # its values are copied
+
+    # ---- calling ----
+
+    def __call__(self, *inputs: Array, **named: Array) -> Any:
+        given = self._in_order(inputs, named) if named or len(inputs) != len(self.inputs) else inputs
+        call = self._calls.pop() if self._calls else native.Call(self._program)
+        kept = []  # copies of what was not contiguous; they live as long as the call borrows them
+        for i, value in enumerate(given):
+            shape, address, owner = _bound(value, f"{self.name}: input {self.inputs[i].name}")
+            kept.append(owner)
+            call.set_input(i, shape, address)
+        make = _maker(given)
+        results = []
+        for i in range(len(self.outputs)):
+            result, address = make(call.output_shape(i))
+            results.append(result)
+            call.set_output(i, address)
+        call.run()
+        self._calls.append(call)  # one that failed is not used again
+        return results[0] if len(results) == 1 else tuple(results)
+
+    def _in_order(self, inputs: Sequence[Array], named: Mapping[str, Array]) -> list[Array]:
+        asked = ", ".join(spec.name for spec in self.inputs)
+        wants = f"{self.name} takes {len(self.inputs)} input{'' if len(self.inputs) == 1 else 's'} ({asked})"
+        if len(inputs) + len(named) > len(self.inputs):
+            raise TypeError(f"{wants}, not {len(inputs) + len(named)}")
+        given: dict[int, Array] = dict(enumerate(inputs))
+        for name, value in named.items():
+            if name not in self._position:
+                raise TypeError(f"{wants}, and none is called {name}")
+            if self._position[name] in given:
+                raise TypeError(f"{wants}, and {name} is given twice")
+            given[self._position[name]] = value
+        missing = [spec.name for i, spec in enumerate(self.inputs) if i not in given]
+        if missing:
+            raise TypeError(f"{wants}; there is no {', '.join(missing)}")
+        return [given[i] for i in range(len(self.inputs))]
+
+
+def _specs(model: native.Model, port: Port) -> tuple[Spec, ...]:
+    """The ports with the names of their named extents, found by asking twice: what changes has a name."""
+    names = model.dim_names()
+    specs = []
+    for index, name in enumerate(model.names(port)):
+        extents: list[int | str] = list(model.shape(port, index, [1] * len(names)))
+        for at, dim in enumerate(names):
+            larger = model.shape(port, index, [2 if i == at else 1 for i in range(len(names))])
+            extents = [_named(before, now, dim) for before, now in zip(extents, larger)]
+        specs.append(Spec(name, tuple(extents)))
+    return tuple(specs)
+
+
+def _named(before: int | str, now: int, dim: str) -> int | str:
+    """An extent that was `before` where every name is 1, and is `now` where dim is 2."""
+    if before == now or isinstance(before, str):
+        return before
+    return dim if now == 2 else f"{before}*{dim}"
+
+
+def extents_of(specs: Sequence[Spec], inputs: Sequence[Any]) -> dict[str, int]:
+    """The named extents as the shapes of these inputs have them; inputs may be left out, from the end."""
+    learnt: dict[str, int] = {}
+    for spec, value in zip(specs, inputs):
+        shape = tuple(value.shape)
+        fits = len(shape) == len(spec.extents)
+        for extent, size in zip(spec.extents, shape):
+            fits = fits and (learnt.setdefault(extent, size) if isinstance(extent, str) else extent) == size
+        if not fits:
+            raise Error(f"input {spec} is given as {list(shape)}", Status.DATA)
+    return learnt
+
+
+# ---- arrays ----
+
+
+def _module(name: str) -> Any:
+    """NumPy or torch, if somebody has imported it: otherwise no argument can be of it."""
+    return sys.modules.get(name)
+
+
+def _bound(value: Any, what: str, parameter: bool = False) -> tuple[tuple[int, ...], int, Any]:
+    """Extents, address and owner of an array's values: f32, row-major. The owner is a copy where the array is not."""
+    torch, numpy = _module("torch"), _module("numpy")
+    if torch is not None and isinstance(value, torch.Tensor):
+        return _bound_tensor(torch, value, what, parameter)
+    if numpy is None or not isinstance(value, numpy.ndarray):
+        raise TypeError(f"{what} is a {type(value).__name__}, and not a NumPy array or torch tensor")
+    if value.dtype != numpy.float32:
+        raise TypeError(f"{what} is {value.dtype}, not float32: pass it as .astype(numpy.float32)")
+    if not (value.flags.c_contiguous and value.flags.aligned):
+        value = value.copy(order="C")
+    return value.shape, value.ctypes.data, value
+
+
+def _bound_tensor(torch: Any, value: torch.Tensor, what: str, parameter: bool) -> tuple[tuple[int, ...], int, Any]:
+    if value.dtype != torch.float32:
+        raise TypeError(f"{what} is {value.dtype}, not torch.float32: pass it as .float()")
+    if value.layout != torch.strided:
+        raise TypeError(f"{what} is {value.layout}: pass it as .to_dense()")
+    if parameter:
+        value = value.detach().cpu()
+    elif value.device.type != "cpu":
+        raise TypeError(
+            f"{what} is on {value.device}; a loaded program takes host memory: pass it as .cpu(), or use "
+            'torch.compile(..., backend="linfuse"), which runs where the tensors are'
+        )
+    elif value.requires_grad and torch.is_grad_enabled():
+        raise TypeError(
+            f"{what} requires grad, and a loaded program has no backward: call it under torch.no_grad(), "
+            "or pass it as .detach()"
+        )
+    value = value.resolve_neg().contiguous()
+    return tuple(value.shape), value.data_ptr(), value
+
+
+def _maker(given: Sequence[Any]) -> Any:
+    """A function that makes an output of some extents: torch where any input is."""
+    torch = _module("torch")
+    if torch is not None and any(isinstance(value, torch.Tensor) for value in given):
+
+        def tensor(shape: tuple[int, ...]) -> tuple[Any, int]:
+            made = torch.empty(shape, dtype=torch.float32, device="cpu")
+            return made, made.data_ptr()
+
+        return tensor
+    import numpy
+
+    def array(shape: tuple[int, ...]) -> tuple[Any, int]:
+        made = numpy.empty(shape, numpy.float32)
+        return made, made.ctypes.data
+
+    return array

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""linfuse.save: a PyTorch model as files that the command, C and linfuse.load read. Train in Python, serve in C."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from .native import Error, Status, version
+
+if TYPE_CHECKING:
+    import torch
+
+    from .fused import Part
+    from .tracing import Graph
+
+__all__ = ["Saved", "save"]
+
+
+class Saved(NamedTuple):
+    """The files written."""
+
+    model: pathlib.Path
+    weights: pathlib.Path
+
+
+def save(model: Any, inputs: Any, folder: str | os.PathLike[str], *, name: str = "model") -> Saved:
+    """Writes FOLDER/model.lf and FOLDER/model.safetensors.
+
+    model:   a torch.nn.Module or a function of tensors, compiled or not. What it does now is what is saved: call
+             `.eval()` first where it has dropout or batch norm.
+    inputs:  a tensor, or a tuple of its arguments. Their leading extent becomes B; the saved model serves any.
+    name:    of the files.
+
+    All of the model must be linfuse's; otherwise a linfuse.Error names the nodes that are not, and nothing is written.
+    """
+    from . import tracing
+
+    given = tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)
+    title = tracing.title(model)
+    graphs = _graphs(model, given, title)
+    part = _whole(graphs, title)
+    tensors = {leaf.name: _floats(graphs[0].value(leaf.node)) for leaf in part.leaves if leaf.param}
+    text = _in_order(part.model.text(), _input_names(graphs[0], part, given))
+    header = f"# {title}, saved by linfuse {version()} from PyTorch {_torch_version()}.\n"
+    place = pathlib.Path(folder)
+    place.mkdir(parents=True, exist_ok=True)
+    saved = Saved(place / f"{name}.lf", place / f"{name}.safetensors")
+    with _written(saved.weights) as file:
+        write_safetensors(file, tensors)
+    with _written(saved.model) as file:
+        file.write((header + text).encode())
+    return saved
+
+
+def _torch_version() -> str:
+    import torch
+
+    return torch.__version__
+
+
+def _graphs(model: Any, inputs: Sequence[Any], title: str) -> list[Graph]:
+    import torch._dynamo.exc
+
+    from . import tracing
+
+    try:
+        return tracing.trace(model, inputs, {}, whole=True)
+    except torch._dynamo.exc.Unsupported as why:
+        said = str(why).strip().split("\n")[0]
+        raise Error(
+            f"{title} cannot be saved: PyTorch does not see it as one graph: {said}", Status.UNSUPPORTED
+        ) from why
+
+
+def _whole(graphs: Sequence[Graph], title: str) -> Part:
+    """The one part that is all of the model."""
+    graph = graphs[0]
+    left = graph.compiled.left
+    if left:
+        listed = "; ".join(f"{_place(graph, one.node)} ({one.op}): {one.reason}" for one in left[:5])
+        more = f"; and {len(left) - 5} more" if len(left) > 5 else ""
+        raise Error(f"{title} cannot be saved, part of it is not linfuse's: {listed}{more}", Status.UNSUPPORTED)
+    returned = next(iter(reversed(graph.module.graph.nodes))).args[0]
+    wanted = [
+        getattr(node, "name", str(node)) for node in (returned if isinstance(returned, (tuple, list)) else [returned])
+    ]
+    if len(graph.compiled.parts) != 1 or graph.compiled.parts[0].outputs != wanted:
+        raise Error(
+            f"{title} cannot be saved: it returns {', '.join(wanted)}, and not each of them is a result of its own",
+            Status.UNSUPPORTED,
+        )
+    part = graph.compiled.parts[0]
+    for leaf in part.leaves:
+        if leaf.convert:
+            raise Error(f"{title} cannot be saved: input {leaf.label} is not float32", Status.UNSUPPORTED)
+    return part
+
+
+def _place(graph: Graph, name: str) -> str:
+    where = graph.where(name)
+    return f"{name} in {where}" if where else name
+
+
+def _floats(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().cpu().contiguous()
+
+
+def _input_names(graph: Graph, part: Part, inputs: Sequence[Any]) -> list[str]:
+    """The inputs in the order of the model's own arguments; the capture has them in the order of their use."""
+    order = {id(one): at for at, one in reversed(list(enumerate(inputs)))}
+    found: dict[int, str] = {}
+    for leaf in part.leaves:
+        if not leaf.param:
+            at = order.get(id(graph.value(leaf.node)))
+            if at is None:
+                raise Error(
+                    f"a tensor of extents {list(leaf.extents)} ({leaf.label}) is neither among the inputs "
+                    "nor a module's: make it a parameter or a buffer",
+                    Status.UNSUPPORTED,
+                )
+            found[at] = leaf.name
+    return [found[at] for at in sorted(found)]
+
+
+def _in_order(text: str, inputs: Sequence[str]) -> str:
+    """The model's text with its inputs first, in this order, then its parameters, then what is done with them."""
+    lines = text.splitlines()
+    declared = {line.split()[1]: line for line in lines if line.startswith("input ")}
+    params = [line for line in lines if line.startswith("param ")]
+    rest = [line for line in lines if not line.startswith(("input ", "param "))]
+    return "\n".join([*(declared[name] for name in inputs), *params, *rest, ""])
+
+
+# ---- files ----
+
+
+class _written:
+    """A file that is there as a whole or not at all."""
+
+    def __init__(self, path: pathlib.Path):
+        self.path, self.draft = path, path.with_name(path.name + f".{os.getpid()}.part")
+
+    def __enter__(self) -> Any:
+        self.file = open(self.draft, "wb")
+        return self.file
+
+    def __exit__(self, kind: Any, *_: Any) -> None:
+        self.file.close()
+        if kind is None:
+            os.replace(self.draft, self.path)
+        else:
+            self.draft.unlink(missing_ok=True)
+
+
+def write_safetensors(file: Any, tensors: Mapping[str, torch.Tensor]) -> None:
+    """f32 tensors in the safetensors format: the header's length, the header in JSON, the values. So small a format
+    that its package is not asked for."""
+    header, at = {}, 0
+    for name, tensor in tensors.items():
+        size = 4 * tensor.numel()
+        header[name] = {"dtype": "F32", "shape": list(tensor.shape), "data_offsets": [at, at + size]}
+        at += size
+    words = json.dumps(header, separators=(",", ":")).encode()
+    words += b" " * (-len(words) % 8)  # the values begin aligned
+    file.write(len(words).to_bytes(8, "little") + words)
+    for tensor in tensors.values():
+        if tensor.numel():
+            file.write((ctypes.c_char * (4 * tensor.numel())).from_address(tensor.data_ptr()))

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A PyTorch model's graphs as Dynamo hands them to the backend, and what linfuse would make of them.
+
+The model runs once, in PyTorch, under no_grad; its buffers and the random numbers are put back afterwards, and what
+torch.compile knows of the model stays as it is.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.fx import GraphModule, Node
+
+from . import native, weights
+from .capture import example, hints, module_path
+from .fused import CompiledGraph, Part
+from .inplace import make_functional
+from .native import Error, Status
+from .partition import split
+
+
+@dataclass
+class Graph:
+    """One graph: its nodes, what linfuse makes of them, and what it was called with."""
+
+    module: GraphModule
+    compiled: CompiledGraph
+    args: Sequence[Any]
+
+    def node(self, name: str) -> Node | None:
+        return next((node for node in self.module.graph.nodes if node.name == name), None)
+
+    def where(self, name: str) -> str:
+        """The module a node was written in, as PyTorch calls it."""
+        node = self.node(name)
+        return module_path(node) if node is not None else ""
+
+    def value(self, node: Node) -> Any:
+        """What a leaf was at the call."""
+        if node.op == "get_attr":
+            held: Any = self.module
+            for word in str(node.target).split("."):
+                held = getattr(held, word)
+            return held
+        places = [one for one in self.module.graph.nodes if one.op == "placeholder"]
+        return self.args[places.index(node)]
+
+
+def original(model: Any) -> Any:
+    """What torch.compile was given; other things are what they are."""
+    while True:
+        inner = getattr(model, "_orig_mod", None) or getattr(model, "_torchdynamo_orig_callable", None)
+        if inner is None:
+            return model
+        model = inner
+
+
+def trace(model: Any, inputs: Sequence[Any], options: Mapping[str, str], whole: bool = False) -> list[Graph]:
+    """The graphs of one call. whole: a graph break is an error."""
+    model = original(model)
+    if not callable(model):
+        raise TypeError(f"a {type(model).__name__} is no torch.nn.Module, and no function of tensors")
+    graphs: list[Graph] = []
+
+    def record(module: GraphModule, _inputs: list[Any]) -> Callable[..., Any]:
+        forward = GraphModule(module, module.graph.__deepcopy__()).forward  # as written, to be run
+        make_functional(module.graph)
+        with weights.making:
+            context = weights.context(torch.get_num_threads())
+            graph = Graph(module, split(module, context, dict(options), strict=False), ())
+        graphs.append(graph)
+
+        def run(*args: Any) -> Any:
+            graph.args = args
+            return forward(*args)
+
+        return run
+
+    with torch.no_grad(), torch.random.fork_rng(devices=[]), _kept_buffers(model):
+        torch.compile(_wrapped(model, len(inputs)), backend=record, fullgraph=whole)(model, *inputs)
+    if not graphs:
+        raise Error(f"{title(model)} computes nothing with tensors at this call", Status.MODEL)
+    return graphs
+
+
+def title(model: Any) -> str:
+    """What to call a model."""
+    model = original(model)
+    return type(model).__name__ if isinstance(model, nn.Module) else getattr(model, "__name__", type(model).__name__)
+
+
+def _wrapped(model: Any, count: int) -> Callable[..., Any]:
+    """A function of its own that calls the model, its first argument. Dynamo keeps compilations with the code it
+    entered, so they go with this one; and its other arguments are called what the model's are."""
+    try:
+        parameters = inspect.signature(model.forward if isinstance(model, nn.Module) else model).parameters.values()
+    except (TypeError, ValueError):
+        parameters = ()  # type: ignore[assignment]
+    plain = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    names = [one.name for one in parameters if one.kind in plain][:count]
+    names += [f"input{i}" for i in range(len(names), count)]
+    scope: dict[str, Any] = {}
+    text = f"def call(linfuse_model, {', '.join(names)}):\n    return linfuse_model({', '.join(names)})"
+    exec(compile(text, __file__, "exec"), scope)  # of a file: Dynamo does not look into functions of no file
+    return scope["call"]  # type: ignore[no-any-return]
+
+
+@contextmanager
+def _kept_buffers(model: Any) -> Iterator[None]:
+    """Training changes buffers (running statistics); here it does not."""
+    changing = isinstance(model, nn.Module) and any(one.training for one in model.modules())
+    kept = [(buffer, buffer.clone()) for buffer in model.buffers()] if changing else []
+    try:
+        yield
+    finally:
+        for buffer, before in kept:
+            if not torch.equal(buffer, before):
+                buffer.copy_(before)
+
+
+def extents(part: Part) -> list[int]:
+    """The named extents of a part's model, as they were at the call."""
+    learnt: dict[str, int] = {}
+    for leaf in part.leaves:
+        for extent, size in zip(leaf.extents, hints(example(leaf.node))):
+            if isinstance(extent, str):
+                learnt[extent] = size
+    return [learnt[name] for name in part.model.dim_names()]
+
+
+def program_of(part: Part, options: Mapping[str, str]) -> native.Program:
+    """The part compiled, without weights, weighed at the extents of the call."""
+    dims = {f"dim.{name}": str(max(1, size)) for name, size in zip(part.model.dim_names(), extents(part))}
+    with weights.making:
+        return native.Program(part.model, {**options, **dims})

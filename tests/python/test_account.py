@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""linfuse.explain on files and programs, and the account's forms: text, JSON, HTML."""
+
+import html.parser
+import json
+import re
+import xml.etree.ElementTree as ElementTree
+
+import numpy as np
+import pytest
+
+import linfuse
+from linfuse.account import Account, Fallback, Part
+
+MODELS = ["lse_chain", "gelu_softmax", "mean_residual", "mlp", "group_norm", "pool", "batch_norm_train", "prenorm"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cache(tmp_path_factory):
+    """The machine is measured for these tests and forgotten after them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="module")
+def accounts(root):
+    dims = {"B": 64, "S": 16}
+    found = {}
+    for name in MODELS:
+        file = root / "models" / f"{name}.lf"
+        found[name] = linfuse.explain(file, dims=dims if name == "prenorm" else {"B": 64}, device="h200")
+    return found
+
+
+# ---- the same facts as the command ----
+
+
+def test_is_the_commands(root, linfuse_command):
+    """Costed for a device whose figures are in the table, so that no measuring lies between."""
+    file = root / "models" / "mean_residual.lf"
+    got = linfuse.explain(file, dims={"B": 2048}, device="h200")
+    arguments = ("explain", file, "--batch", 2048, "--device", "h200")
+    assert str(got).strip() == linfuse_command(*arguments).stdout.strip()
+    facts = got.json()
+    assert facts.pop("fallbacks") == [] and facts.pop("notes") == []
+    assert facts == linfuse_command(*arguments, "--json").json
+    assert json.loads(json.dumps(facts)) == facts
+
+
+def test_program(root):
+    program = linfuse.load(root / "models" / "mlp.lf", seed=1)
+    x = np.zeros((32, 784), np.float32)
+    facts = program.explain(x).json()
+    assert facts["dims"] == {"B": 32} and facts["device"] == "cpu"
+    assert linfuse.explain(program, x).json() == facts
+    assert program.explain(dims={"B": 7}).json()["dims"] == {"B": 7}
+    assert program.explain().json()["dims"] == {"B": 1024}
+
+
+def test_bad(root):
+    file = root / "models" / "mlp.lf"
+    program = linfuse.load(file, seed=1)
+    with pytest.raises(linfuse.Error, match=r"mlp.lf has no extent Q; it has B"):
+        linfuse.explain(file, dims={"Q": 1})
+    with pytest.raises(linfuse.Error, match=r"input x f32\[B, 784\] is given as \[3\]"):
+        program.explain(np.zeros(3, np.float32))
+    with pytest.raises(linfuse.Error, match="options already: rules"):
+        linfuse.explain(program, rules="-all")
+    with pytest.raises(linfuse.Error, match="device"):
+        linfuse.explain(file, device="abacus")
+
+
+# ---- several parts ----
+
+
+def test_parts(accounts):
+    one, two = accounts["mlp"].parts[0], accounts["lse_chain"].parts[0]
+    left = Fallback("sin_1", "torch.sin", "body.wave", "no op of linfuse: torch.sin")
+    both = Account([one, two], [left], title="two", notes=["a note"])
+    text = str(both)
+    assert text.startswith("Part 1 of 2\n") and "Part 2 of 2\n" in text
+    assert "Left to PyTorch\n  sin_1: torch.sin in body.wave: no op of linfuse: torch.sin\n\na note\n" in text
+    facts = both.json()
+    for side in ("plain", "fused"):
+        for key in facts[side]:
+            assert facts[side][key] == one.facts[side][key] + two.facts[side][key]
+    assert [op["part"] for op in facts["ops"]] == [1] * len(one.facts["ops"]) + [2] * len(two.facts["ops"])
+    assert facts["fallbacks"] == [{"node": "sin_1", "op": "torch.sin", "module": "body.wave", "why": left.why}]
+
+
+def test_nothing():
+    account = Account([], [Fallback("sin_1", "torch.sin", "", "no op")])
+    assert str(account) == "Nothing of it runs in linfuse.\n\nLeft to PyTorch\n  sin_1: torch.sin: no op\n"
+    assert account.json()["ops"] == [] and account.json()["fused"]["launches"] == 0
+    check_html(account._repr_html_())
+
+
+# ---- HTML ----
+
+
+class Checker(html.parser.HTMLParser):
+    """Every tag is closed in its order, and none fetches or runs anything."""
+
+    VOID = {"br", "hr", "img", "meta", "link"}
+
+    def __init__(self):
+        super().__init__(convert_charrefs=True)
+        self.open, self.words, self.tags = [], [], []
+
+    def handle_starttag(self, tag, attributes):
+        assert tag not in {"script", "img", "link", "iframe", "object", "embed", "use", "image", "a"}
+        for name, value in attributes:
+            assert name not in {"src", "href", "xlink:href", "srcset"} and not name.startswith("on")
+            assert "url(" not in (value or "")
+        self.tags.append(tag)
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        self.handle_starttag(tag, attributes)
+        self.open.pop()
+
+    def handle_endtag(self, tag):
+        assert self.open and self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.words.append(data)
+
+
+def check_html(text):
+    checker = Checker()
+    checker.feed(text)
+    checker.close()
+    assert not checker.open
+    assert set(re.findall(r"https?://[^\s\"']+", text)) <= {"http://www.w3.org/2000/svg"}
+    assert "@import" not in text and "url(" not in text
+    for picture in re.findall(r"<svg.*?</svg>", text, re.DOTALL):
+        check_picture(ElementTree.fromstring(picture))
+    return checker
+
+
+def check_picture(svg):
+    """All that is drawn lies inside the picture."""
+    width, height = float(svg.get("width")), float(svg.get("height"))
+    drawn = 0
+    for element in svg.iter():
+        for key in ("x", "x1", "x2", "cx"):
+            if element.get(key):
+                assert 0 <= float(element.get(key)) <= width, ElementTree.tostring(element)
+                drawn += 1
+        for key in ("y", "y1", "y2", "cy"):
+            if element.get(key):
+                assert 0 <= float(element.get(key)) <= height, ElementTree.tostring(element)
+    assert drawn > 3
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_html(accounts, name):
+    account = accounts[name]
+    checker = check_html(account._repr_html_())
+    words, facts = " ".join(checker.words), account.json()
+    assert checker.tags.count("svg") == 2
+    assert checker.tags.count("tr") >= 2 + len(facts["ops"])
+    for op in facts["ops"]:
+        assert op["op"] in words
+    for note in facts["rewrites"]:
+        assert note["rule"] in words
+    assert f"Fused: {facts['fused']['launches']} launch" in words
+    # Text and lines take the notebook's colour, whatever it is: nothing is painted black or white.
+    assert not re.search(r'(fill|stroke|color)\s*[=:]\s*"?(#000|#fff|black|white)', account._repr_html_())
+
+
+def test_html_escapes(accounts):
+    facts = json.loads(json.dumps(accounts["mlp"].parts[0].facts))
+    evil = "<script>alert('x')</script>&\""
+    facts["title"] = facts["ops"][0]["op"] = evil
+    facts["ops"][0]["name"] = evil
+    facts["kernels"][0]["covers"][0] = evil
+    facts["kernels"][0]["name"] = facts["kernels"][0]["why_apart"] = evil
+    facts["rewrites"] = [{"at": evil, "rule": evil, "class": evil, "why": evil}]
+    account = Account([Part("", facts)], [Fallback(evil, evil, evil, evil)], title=evil, notes=[evil])
+    assert evil in " ".join(check_html(account._repr_html_()).words)
+
+
+def test_many_ops(tmp_path):
+    """A long chain takes as many lines as it needs."""
+    lines = [f"v{i + 1} = relu(v{i})" if i % 2 else f"v{i + 1} = tanh(v{i})" for i in range(1, 60)]
+    (tmp_path / "long.lf").write_text("\n".join(["input v1 f32[B, 300]", *lines, "return v60", ""]))
+    checker = check_html(linfuse.explain(tmp_path / "long.lf", device="a100")._repr_html_())
+    assert "v60" in " ".join(checker.words)

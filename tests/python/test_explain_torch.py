@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""linfuse.explain on PyTorch models: module names, extents of the inputs, what is left to PyTorch and why."""
+
+import pytest
+import torch
+from test_account import check_html
+from torch import nn
+from torch.nn import functional as F
+
+import linfuse
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cache(tmp_path_factory):
+    """The machine is measured for these tests and forgotten after them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(32, 48), nn.GELU())
+        self.head = nn.Linear(48, 8)
+
+    def forward(self, x):
+        return F.log_softmax(self.head(self.body(x)), dim=1)
+
+
+class Waves(Net):
+    def forward(self, x):
+        y = torch.sin(self.body(x))
+        return F.softmax(self.head(y), dim=1)
+
+
+def test_names_and_extents():
+    account = linfuse.explain(Net().eval(), torch.rand(16, 32))
+    facts = account.json()
+    assert [op["name"] for op in facts["ops"]] == ["body.0", "body.1", "head", "log_softmax"]
+    assert [op["op"] for op in facts["ops"]] == ["linear", "gelu", "linear", "log_softmax"]
+    assert facts["dims"] == {"B": 16} and facts["ops"][0]["shape"] == [16, 48]
+    assert facts["fallbacks"] == [] and len(account.parts) == 1 and account.title == "Net"
+    assert "body.0" in str(account) and "Left to PyTorch" not in str(account)
+    assert "body.0" in " ".join(check_html(account._repr_html_()).words)
+
+
+def test_same_as_the_command(tmp_path, linfuse_command):
+    """The account of the module is the command's of the saved model."""
+    model, x = Net().eval(), torch.rand(16, 32)
+    files = linfuse.save(model, x, tmp_path)
+    told = linfuse_command("explain", files.model, "--batch", 16, "--device", "h200").stdout
+    assert str(linfuse.explain(model, x, device="h200")).strip() == told.strip()
+
+
+def test_compiled_and_functions():
+    x = torch.rand(16, 32)
+    model = Net().eval()
+    want = linfuse.explain(model, x, device="a100").json()
+    assert linfuse.explain(torch.compile(model, backend="linfuse"), x, device="a100").json() == want
+    assert linfuse.explain(torch.compile(model, backend="eager"), x, device="a100").json() == want
+
+    def scaled(t):
+        return (t * 2 + 1).softmax(-1)
+
+    for one in (scaled, torch.compile(scaled, backend="linfuse")):
+        assert [op["op"] for op in linfuse.explain(one, x).json()["ops"]] == ["mul", "add", "softmax"]
+
+
+def test_what_is_left():
+    account = linfuse.explain(Waves().eval(), torch.rand(16, 32))
+    (left,) = account.fallbacks
+    assert "sin" in left.op and left.why and left.module == ""
+    assert len(account.parts) == 2
+    assert "Left to PyTorch" in str(account) and "sin" in str(account)
+    facts = account.json()
+    assert facts["fallbacks"][0]["op"] == left.op
+    assert {op["part"] for op in facts["ops"]} == {1, 2}
+    words = " ".join(check_html(account._repr_html_()).words)
+    assert "Part 2 of 2" in words and "Left to PyTorch" in words
+
+
+def test_graph_break():
+    class Broken(Net):
+        def forward(self, x):
+            y = self.body(x)
+            torch._dynamo.graph_break()
+            return F.softmax(self.head(y), dim=1)
+
+    account = linfuse.explain(Broken().eval(), torch.rand(16, 32))
+    assert len(account.parts) == 2
+    assert "PyTorch broke the model into 2 graphs." in str(account)
+
+
+def test_all_of_it_is_pytorchs():
+    account = linfuse.explain(lambda x: torch.sin(x), torch.rand(4, 4))
+    assert not account.parts and len(account.fallbacks) == 1
+    assert "Nothing of it runs in linfuse." in str(account)
+    check_html(account._repr_html_())
+
+
+def test_options():
+    model, x = Net().eval(), torch.rand(16, 32)
+    assert linfuse.explain(model, x, device="h200").json()["device"] == "h200"
+    with pytest.raises(linfuse.Error, match="no rule 'nonsense'"):
+        linfuse.explain(model, x, rules="+nonsense")
+    with pytest.raises(linfuse.Error, match="dims"):
+        linfuse.explain(model, x, dims={"B": 4})
+    with pytest.raises(TypeError, match="int"):
+        linfuse.explain(3)
+
+
+def test_weights_are_not_asked_for():
+    """Costs alone: nothing is prepared, no program stays."""
+    linfuse.reset_stats()
+    linfuse.explain(Net().eval(), torch.rand(16, 32))
+    assert linfuse.stats().prepared == 0 and linfuse.stats().graphs == 0

@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""linfuse.load: arrays in, arrays out, of NumPy and of torch; what is refused, and in which words."""
+
+import threading
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import save_file
+
+import linfuse
+
+TWO = """
+input x f32[B, 24]
+input y f32[B, 1]
+param w f32[16, 24]
+param b f32[16]
+a = linear(x, w, b)
+s = softmax(a, dim=1)
+m = max(a, dim=1)
+t = mul(s, y)
+return t, m
+"""
+
+
+@pytest.fixture(scope="module")
+def weights():
+    random = np.random.default_rng(1)
+    return {"w": random.standard_normal((16, 24), np.float32), "b": random.standard_normal(16, np.float32)}
+
+
+@pytest.fixture(scope="module")
+def model_file(tmp_path_factory):
+    file = tmp_path_factory.mktemp("load") / "two.lf"
+    file.write_text(TWO)
+    return file
+
+
+@pytest.fixture(scope="module")
+def program(model_file, weights):
+    return linfuse.load(model_file, weights, threads=2)
+
+
+def draw(batch, seed=2):
+    random = np.random.default_rng(seed)
+    return random.standard_normal((batch, 24), np.float32), random.standard_normal((batch, 1), np.float32)
+
+
+def reference(x, y, weights):
+    a = torch.from_numpy(np.array(x)).double() @ torch.from_numpy(weights["w"]).double().T + torch.from_numpy(
+        weights["b"]
+    )
+    return (a.softmax(1) * torch.from_numpy(np.array(y))).numpy(), a.amax(1).numpy()
+
+
+def assert_near(got, want):
+    assert len(got) == len(want)
+    for one, other in zip(got, want):
+        np.testing.assert_allclose(np.asarray(one), other, rtol=2e-6, atol=2e-6)
+
+
+@pytest.mark.parametrize("batch", [0, 1, 5, 64])
+def test_numpy(program, weights, batch):
+    x, y = draw(batch)
+    got = program(x, y)
+    assert all(isinstance(one, np.ndarray) and one.dtype == np.float32 for one in got)
+    assert got[0].shape == (batch, 16) and got[1].shape == (batch,)
+    assert_near(got, reference(x, y, weights))
+
+
+def test_torch(program, weights):
+    x, y = draw(7)
+    got = program(torch.from_numpy(x), y=torch.from_numpy(y))
+    assert all(isinstance(one, torch.Tensor) for one in got)
+    assert_near(got, reference(x, y, weights))
+    assert isinstance(program(torch.from_numpy(x), y)[0], torch.Tensor)
+
+
+def test_not_contiguous(program, weights):
+    x, y = draw(6)
+    want = reference(x, y, weights)
+    assert_near(program(np.asfortranarray(x), y), want)
+    assert_near(program(np.repeat(x, 2, axis=0)[::2], y), want)
+    assert_near(program(torch.from_numpy(np.ascontiguousarray(x.T)).t(), torch.from_numpy(y)), want)
+    shifted = np.frombuffer(b"." + x.tobytes(), np.uint8)[1:].view(np.float32).reshape(x.shape)
+    assert not shifted.flags.aligned
+    assert_near(program(shifted, y), want)
+    spread = np.broadcast_to(y[:1], (6, 1))
+    assert_near(program(x, spread), reference(x, spread, weights))
+
+
+def test_what_came_out_stays(program):
+    """A later call does not write into an earlier call's results."""
+    x, y = draw(9)
+    first = program(x, y)
+    kept = [one.copy() for one in first]
+    program(*draw(9, seed=3))
+    for one, other in zip(first, kept):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_weights_from_a_file(model_file, weights, tmp_path):
+    save_file(weights, tmp_path / "w.safetensors")
+    x, y = draw(4)
+    assert_near(linfuse.load(model_file, weights=tmp_path / "w.safetensors")(x, y), reference(x, y, weights))
+
+
+def test_weights_of_torch(model_file, weights):
+    x, y = draw(4)
+    given = {
+        "w": torch.from_numpy(weights["w"].copy()).requires_grad_(),
+        "b": torch.from_numpy(weights["b"]),
+        "other": None,
+    }
+    assert_near(linfuse.load(model_file, given)(x, y), reference(x, y, weights))
+
+
+def test_seed_is_the_commands(model_file, linfuse_command, tmp_path):
+    x, y = draw(3)
+    np.save(tmp_path / "x.npy", x)
+    np.save(tmp_path / "y.npy", y)
+    arguments = [
+        "--seed",
+        5,
+        "--input",
+        f"x={tmp_path}/x.npy",
+        "--input",
+        f"y={tmp_path}/y.npy",
+        "--output",
+        f"t={tmp_path}/t.npy",
+    ]
+    linfuse_command("run", model_file, *arguments)
+    np.testing.assert_array_equal(linfuse.load(model_file, seed=5)(x, y)[0], np.load(tmp_path / "t.npy"))
+
+
+def test_options(model_file, weights):
+    x, y = draw(8)
+    plain = linfuse.load(
+        model_file, weights, rules="-all", assume_finite=True, dims={"B": 8}, threads=1, precision="fp32"
+    )
+    assert_near(plain(x, y), reference(x, y, weights))
+
+
+def test_threads(program, weights):
+    """Several threads call one program."""
+    wrong = []
+
+    def work(seed):
+        for batch in range(1, 30):
+            x, y = draw(batch, seed)
+            try:
+                assert_near(program(x, y), reference(x, y, weights))
+            except AssertionError as why:
+                wrong.append(why)
+
+    workers = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for one in workers:
+        one.start()
+    for one in workers:
+        one.join()
+    assert not wrong
+
+
+def test_words(program, model_file):
+    assert [str(spec) for spec in program.inputs] == ["x f32[B, 24]", "y f32[B, 1]"]
+    assert [str(spec) for spec in program.outputs] == ["t f32[B, 16]", "m f32[B]"]
+    assert str(model_file) in repr(program)
+    assert "softmax" in program.text
+    assert program.memory().params == 4 * (16 * 24 + 16)
+
+
+X, Y = draw(3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named", "kind", "words"),
+    [
+        ((X,), {}, TypeError, r"takes 2 inputs \(x, y\); there is no y"),
+        ((X, Y, Y), {}, TypeError, r"takes 2 inputs \(x, y\), not 3"),
+        ((X, Y), {"z": Y}, TypeError, "not 3"),
+        ((X,), {"z": Y}, TypeError, "none is called z"),
+        ((X,), {"x": X}, TypeError, "x is given twice"),
+        ((X.astype(np.float64), Y), {}, TypeError, r"input x is float64, not float32: pass it as \.astype"),
+        ((X.astype(">f4"), Y), {}, TypeError, "input x is >f4"),
+        ((X.tolist(), Y), {}, TypeError, "input x is a list"),
+        ((X, torch.from_numpy(Y).double()), {}, TypeError, r"input y is torch.float64.*\.float\(\)"),
+        ((torch.from_numpy(X).requires_grad_(), Y), {}, TypeError, "input x requires grad.*no_grad"),
+        ((torch.from_numpy(X).to_sparse(), Y), {}, TypeError, r"sparse.*to_dense"),
+        ((torch.empty(3, 24, device="meta"), Y), {}, TypeError, "is on meta"),
+        ((X[:, :5], Y), {}, linfuse.Error, r"input x is \[B, 24\], but extent 1 of the data is 5"),
+        ((X[0], Y), {}, linfuse.Error, "input x"),
+        ((X, Y[:2]), {}, linfuse.Error, "B"),
+    ],
+)
+def test_bad_inputs(program, weights, arguments, named, kind, words):
+    with pytest.raises(kind, match=words):
+        program(*arguments, **named)
+    assert_near(program(X, Y), reference(X, Y, weights))  # and it goes on
+
+
+def test_no_grad_is_enough(program, weights):
+    with torch.no_grad():
+        assert_near(program(torch.from_numpy(X).requires_grad_(), Y), reference(X, Y, weights))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({}, r"two.lf: no weights for its parameters \(w, b\)"),
+        ({"weights": {"w": np.zeros((16, 24), np.float32)}}, "the weights have no b"),
+        ({"weights": {"w": np.zeros((24, 16), np.float32)}}, r"parameter w f32\[16, 24\] is given as \[24, 16\]"),
+        ({"weights": "nowhere.safetensors"}, "nowhere.safetensors"),
+        ({"seed": 1, "precision": "half"}, "precision"),
+        ({"seed": 1, "precision": "tf32"}, "precision tf32: device cpu has only fp32"),
+        ({"seed": 1, "rules": "+nothing"}, "no rule 'nothing'"),
+        ({"seed": 1, "device": "tpu"}, "device"),
+        ({"seed": 1, "dims": {"Q": 3}}, "Q"),
+        ({"seed": 1, "threads": -1}, "threads"),
+    ],
+)
+def test_bad_options(model_file, options, words):
+    with pytest.raises(linfuse.Error, match=words):
+        linfuse.load(model_file, **options)
+
+
+def test_bad_model(tmp_path):
+    (tmp_path / "bad.lf").write_text("input x f32[B, 4]\na = nonsense(x)\nreturn a\n")
+    with pytest.raises(linfuse.Error, match=r"bad.lf:2:5: .*nonsense"):
+        linfuse.load(tmp_path / "bad.lf")
+    with pytest.raises(linfuse.Error, match="nowhere.lf"):
+        linfuse.load(tmp_path / "nowhere.lf")
