@@ -3,8 +3,8 @@
 
     fast = torch.compile(model, backend="linfuse")
 
-PyTorch is imported when something of it is asked for; at once only where the package is used without being installed, since
-torch.compile then knows the name from here alone.
+PyTorch is imported when something of it is asked for; at once only where the package is used without being installed,
+since torch.compile then knows the name from here alone.
 """
 
 from __future__ import annotations
@@ -16,7 +16,13 @@ from typing import Any
 
 from .native import Error, version
 
-_LAZY = {"stats": "counters", "reset_stats": "counters", "Stats": "counters", "refresh": "weights", "compile_graph": "backend"}
+_LAZY = {
+    "stats": "counters",
+    "reset_stats": "counters",
+    "Stats": "counters",
+    "refresh": "weights",
+    "compile_graph": "backend",
+}
 __all__ = ["Error", "version", *_LAZY]
 __version__ = version()
 
