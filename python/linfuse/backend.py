@@ -13,7 +13,6 @@ from torch.fx import Graph, GraphModule
 from . import native, weights
 from .fused import CompiledGraph
 from .inplace import make_functional
-from .ops import BY_OP
 from .partition import split
 from .counters import Left, registry
 
@@ -44,7 +43,8 @@ class Options:
         self.rules = words.pop("rules", None)
         self.fallback = words.pop("fallback", "pytorch")
         if words:
-            raise native.Error(f"linfuse has no option {', '.join(sorted(map(str, words)))}; it has precision, assume_finite, rules, fallback")
+            unknown = ", ".join(sorted(map(str, words)))
+            raise native.Error(f"linfuse has no option {unknown}; it has precision, assume_finite, rules, fallback")
         if self.precision not in _PRECISIONS:
             raise native.Error(f"precision is one of {', '.join(_PRECISIONS)}, not {self.precision}")
         if self.fallback not in ("pytorch", "error"):
@@ -66,7 +66,9 @@ def backend(module: GraphModule, inputs: Sequence[Any], *, options: Mapping[str,
     return compile_graph(module, inputs, options).run
 
 
-def compile_graph(module: GraphModule, inputs: Sequence[Any], options: Mapping[str, Any] | None = None) -> CompiledGraph:
+def compile_graph(
+    module: GraphModule, inputs: Sequence[Any], options: Mapping[str, Any] | None = None
+) -> CompiledGraph:
     """The same, with the account of what was done."""
     chosen = Options(options)
     own = _copied(module, inputs)
@@ -113,4 +115,4 @@ def register() -> None:
         pass  # PyTorch has the name already
 
 
-__all__ = ["BY_OP", "Options", "backend", "compile_graph", "register"]
+__all__ = ["Options", "backend", "compile_graph", "register"]

@@ -8,6 +8,7 @@ extents linfuse infers must be the traced ones at the traced sizes.
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -37,6 +38,7 @@ NAMINGS += (Naming(99, False, False),)
 
 
 _LEAVES = ("placeholder", "get_attr")
+_NOT_NAMES = ("_modules", "_parameters", "_buffers", "__closure__", "cell_contents")
 
 
 class Symbolic:
@@ -118,7 +120,7 @@ def label(node: Node) -> str:
     if not isinstance(text, str):
         return str(node.target).removeprefix("L__self___") if node.op == "get_attr" else node.name
     words = re.findall(r"\['([^']*)'\]|\.(\w+)|\[(\d+)\]", text)
-    path = [a or b or c for a, b, c in words if (a or b or c) not in ("_modules", "_parameters", "_buffers", "__closure__", "cell_contents")]
+    path = [word for word in ("".join(found) for found in words) if word not in _NOT_NAMES]
     inside = len(path) > 1 and text.startswith("L[")
     return ".".join(path[1:] if inside else path) or node.name
 
@@ -236,14 +238,14 @@ class Capture:
     def _values_only(self, node: Node, result: tuple[Any, ...]) -> Any:
         """max and min over a dim give values and indices; the values alone can be had."""
         for user in node.users:
-            if user.op != "call_function" or getattr(user.target, "__name__", "") != "getitem" or user.args[1] != 0:
+            if user.target is not operator.getitem or user.args[1] != 0:
                 raise Unsupported("more than the values of its result is used")
         return result[0]
 
     def _item(self, node: Node) -> Value:
         """The values among what max or min gave."""
         of = node.args[0] if node.args else None
-        if getattr(node.target, "__name__", "") == "getitem" and isinstance(of, Node) and isinstance(example(of), tuple):
+        if node.target is operator.getitem and isinstance(of, Node) and isinstance(example(of), tuple):
             if of in self.values and node.args[1] == 0:
                 self.values[node] = self.values[of]
                 return self.values[node]
@@ -317,7 +319,8 @@ class Capture:
         self.model.returns(*returned)
 
 
-_CONVERTED = {torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8}
+_FLOATS = {torch.float32, torch.float64, torch.float16, torch.bfloat16}
+_CONVERTED = _FLOATS | {torch.int64, torch.int32, torch.int16, torch.int8}
 
 
 def _frozen(value: Any) -> Any:
@@ -329,7 +332,8 @@ def _frozen(value: Any) -> Any:
 def _mapped(value: Any, function: Any) -> Any:
     """function over every leaf of nested lists, tuples and dicts."""
     if isinstance(value, (list, tuple)):
-        return type(value)(_mapped(one, function) for one in value) if type(value) in (list, tuple) else tuple(_mapped(one, function) for one in value)
+        mapped = [_mapped(one, function) for one in value]
+        return tuple(mapped) if isinstance(value, tuple) else mapped
     if isinstance(value, dict):
         return {key: _mapped(one, function) for key, one in value.items()}
     return function(value)

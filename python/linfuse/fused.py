@@ -22,7 +22,8 @@ from .counters import Left, registry
 
 _MOST_SIZES = 256  # sets of extents a part remembers
 _f32, _cpu = torch.float32, torch.device("cpu")
-_grad_enabled, _threads, _empty = torch.is_grad_enabled, torch.get_num_threads, torch.empty_strided  # quicker than empty
+_grad_enabled, _threads = torch.is_grad_enabled, torch.get_num_threads
+_empty = torch.empty_strided  # quicker than torch.empty
 _run_at, _params_hold = native.lib.lf_call_run_at, native.lib.lf_program_params_hold
 
 

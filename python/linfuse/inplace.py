@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """In-place ops: which of them nobody can tell from their functional form, and which have an effect outside.
 
-A write is harmless where what is written was made in this graph by an op that makes fresh memory, and where nothing else
-that may share the memory is read afterwards. Such a node is replaced by its functional form, and whoever read the written
-tensor later reads the new value. All others stay as they are, and nothing is moved across them.
+A write is harmless where what is written was made in this graph by an op that makes fresh memory, and where nothing
+else that may share the memory is read afterwards. Such a node is replaced by its functional form, and whoever read
+the written tensor later reads the new value. All others stay as they are, and nothing is moved across them.
 """
 
 from __future__ import annotations
@@ -95,6 +95,8 @@ def _functional(graph: Graph, node: Node) -> Node | None:
     return graph.call_function(function, args, kwargs) if function is not None else None
 
 
+_NAMES = "iadd iand iconcat ifloordiv ilshift imatmul imod imul ior ipow irshift isub itruediv ixor".split()
+_IN_PLACE_OPERATORS = {getattr(operator, name) for name in _NAMES}
 _STATISTICS = ("batch_norm", "instance_norm")
 
 
@@ -113,8 +115,8 @@ def writes(node: Node) -> bool:
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "_")
     if (name.endswith("_") and not name.endswith("__")) or name in ("setitem", "delitem", "__setitem__", "setattr"):
         return True
-    if node.op == "call_function" and getattr(operator, name, None) is node.target and name.startswith("i") and hasattr(operator, name[1:]):
-        return name not in ("index", "indexOf", "is_", "invert", "inv")
+    if node.target in _IN_PLACE_OPERATORS:
+        return True
     schema = getattr(node.target, "_schema", None)
     if schema is not None:
         return bool(schema.is_mutable)

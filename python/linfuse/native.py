@@ -309,7 +309,7 @@ class Model(_Handle):
         return Value(made.value)
 
     def op(self, op: str, *args: Any, name: str | None = None, **keywords: Any) -> Value:
-        """Appends `name = op(args...)`. An argument is a Value, a number, a bool, a string, a list of numbers or None."""
+        """Appends `name = op(args...)`. An argument is a Value, a number, a bool, a string, a list or None."""
         filled = (_Arg * max(len(args) + len(keywords), 1))()
         for arg, value in zip(filled, args):
             _fill(arg, value)
@@ -401,7 +401,7 @@ class Program(_Handle):
         self._check(lib.lf_program_set_param(self.address, name.encode(), address, count))
 
     def borrow_param(self, name: str, address: int, count: int) -> None:
-        """The same without the copy: the memory stays as it is until the parameter is given anew or the program freed."""
+        """The same without the copy: the memory stays as it is until the parameter is given anew."""
         self._check(lib.lf_program_borrow_param(self.address, name.encode(), address, count))
 
     def load_params(self, path: str | os.PathLike[str]) -> None:
@@ -466,7 +466,7 @@ class Call(_Handle):
         self._check(lib.lf_call_run(self.address))
 
     def run_at(self, dims: int, inputs: int, outputs: int, threads: int = 0) -> None:
-        """Binds everything and runs, in one go. dims, inputs, outputs: addresses of arrays of int64s and of addresses."""
+        """Binds everything and runs, in one go. dims, inputs, outputs: addresses of arrays, of int64s and addresses."""
         self._check(lib.lf_call_run_at(self.address, dims, inputs, outputs, threads))
 
     @property

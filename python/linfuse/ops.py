@@ -80,7 +80,14 @@ class Spelling:
             return True
 
 
-_ALIASES = {"axis": "dim", "keepdims": "keepdim", "self": "input", "axis0": "dim0", "axis1": "dim1"}
+_ALIASES = {
+    "train": "training",
+    "axis": "dim",
+    "keepdims": "keepdim",
+    "self": "input",
+    "axis0": "dim0",
+    "axis1": "dim1",
+}
 # Arguments that choose no other result, whatever they are.
 _NO_MATTER = {"inplace", "_stacklevel", "memory_format", "cudnn_enable", "cudnn_enabled"}
 _LF_PARAMS = {row.name: [p.split("=")[0].split()[1] for p in row.signature.split(", ") if p] for row in native.ops()}
@@ -116,11 +123,17 @@ def _matmul(site: Site, given: dict[str, Any]) -> Value:
     if not (isinstance(x, Value) and isinstance(y, Value)):
         raise Unsupported("matmul: a side is a number")
     if len(site.shape(y)) == 1:
-        return _of_rows(site, x, lambda row: site.emit("squeeze", site.emit("linear", row, site.emit("unsqueeze", y, 0)), [-1]))
+        one_row = site.emit("unsqueeze", y, 0)
+        return _of_rows(site, x, lambda row: site.emit("squeeze", site.emit("linear", row, one_row), [-1]))
     weight = site.transposed(y)
     if weight is not None:
         return _of_rows(site, x, lambda row: site.emit("linear", row, weight))
     return _of_rows(site, x, lambda row: site.emit("matmul", row, y))
+
+
+def _mm(site: Site, given: dict[str, Any]) -> Value:
+    x, other = given.values()
+    return _matmul(site, {"input": x, "other": other})
 
 
 def _addmm(site: Site, given: dict[str, Any]) -> Value:
@@ -211,11 +224,15 @@ def _own_statistics(row_name: str, flag: str) -> Build:
     return build
 
 
+def _only(value: Any) -> Any:
+    return value[0] if isinstance(value, (tuple, list)) and len(value) == 1 else value
+
+
 def _pool(op: str) -> Build:
     def build(site: Site, given: dict[str, Any]) -> Value:
         if given.pop("return_indices", False):
             raise Unsupported(f"{op}: the indices are wanted")
-        single = {name: value[0] if isinstance(value, (tuple, list)) and len(value) == 1 else value for name, value in given.items()}
+        single = {name: _only(value) for name, value in given.items()}
         if single["stride"] in ((), []):
             single["stride"] = None
         return site.emit(op, single.pop("input"), **single)
@@ -233,7 +250,9 @@ def reshaped(site: Site, x: Value) -> Value:
     if len(named) > 1:
         raise Unsupported("reshape to several extents that are not numbers")
     plain_shape = list(site.out)
-    tries = [_opened(plain_shape, named[0])] if named else [_opened(plain_shape, 0), plain_shape] if plain_shape else [[]]
+    tries = [_opened(plain_shape, named[0] if named else 0)] if plain_shape else []
+    if not named:
+        tries.append(plain_shape)
     failure: native.Error | None = None
     for shape in tries:
         try:
@@ -297,7 +316,9 @@ BY_OP: dict[str, Row] = {}
 ROWS: list[tuple[Row, Mapping[str, str]]] = []
 
 
-def _row(op: str, spellings: Mapping[str, str], build: Build | None = None, kind: str = "compute", **fixed: Any) -> None:
+def _row(
+    op: str, spellings: Mapping[str, str], build: Build | None = None, kind: str = "compute", **fixed: Any
+) -> None:
     row = Row(op, kind, build, fixed)
     BY_OP.setdefault(op, row)
     ROWS.append((row, spellings))
@@ -308,21 +329,23 @@ _REDUCE = "input, dim=None, keepdim=False, *, dtype=None"
 _INPLACE = "input, inplace=False"
 
 _row("linear", {"input, weight, bias=None": "F.linear"}, _linear)
-_row("matmul", {"input, other": "torch.matmul Tensor.matmul operator.matmul", "input, mat2": ""}, _matmul)
-_row("matmul", {"input, mat2": "torch.mm Tensor.mm"}, lambda s, g: _matmul(s, {"input": g["input"], "other": g["mat2"]}))
-_row("matmul", {"input, vec": "torch.mv Tensor.mv"}, lambda s, g: _matmul(s, {"input": g["input"], "other": g["vec"]}))
+_row("matmul", {"input, other": "torch.matmul Tensor.matmul operator.matmul"}, _matmul)
+_row("matmul", {"input, mat2": "torch.mm Tensor.mm", "input, vec": "torch.mv Tensor.mv"}, _mm)
 _row("matmul", {"input, mat1, mat2, *, beta=1, alpha=1": "@addmm"}, _addmm)
 
 _row("relu", {_INPLACE: "F.relu", "input": "@relu F.relu_"})
-_row("leaky_relu", {"input, negative_slope=0.01, inplace=False": "F.leaky_relu", "input, negative_slope=0.01": "F.leaky_relu_"})
+_row("leaky_relu", {"input, negative_slope=0.01, inplace=False": "F.leaky_relu",
+                    "input, negative_slope=0.01": "F.leaky_relu_"})
 _row("gelu", {"input, *, approximate='none'": "F.gelu"})
 _row("sigmoid", {"input": "@sigmoid F.sigmoid torch.special.expit"})
 _row("tanh", {"input": "@tanh F.tanh"})
 _row("silu", {_INPLACE: "F.silu"})
 _row("mish", {_INPLACE: "F.mish"})
 _row("softplus", {"input, beta=1, threshold=20": "F.softplus"})
-_row("clamp", {"input, min=None, max=None": "@clamp @clip", "input, min": "@clamp_min", "input, max": "@clamp_max"}, _clamp)
-_row("hardtanh", {"input, min_val=-1.0, max_val=1.0, inplace=False": "F.hardtanh", "input, min_val=-1.0, max_val=1.0": "F.hardtanh_"})
+_row("clamp", {"input, min=None, max=None": "@clamp @clip", "input, min": "@clamp_min", "input, max": "@clamp_max"},
+     _clamp)
+_row("hardtanh", {"input, min_val=-1.0, max_val=1.0, inplace=False": "F.hardtanh",
+                  "input, min_val=-1.0, max_val=1.0": "F.hardtanh_"})
 _row("hardtanh", {_INPLACE: "F.relu6"}, min_val=0.0, max_val=6.0)
 _row("hardswish", {_INPLACE: "F.hardswish"})
 _row("hardsigmoid", {_INPLACE: "F.hardsigmoid"})
@@ -339,18 +362,21 @@ _row("reciprocal", {"input": "@reciprocal"})
 _row("pow", {"input, exponent": "torch.pow Tensor.pow Tensor.pow_ operator.pow operator.ipow"}, _pow)
 _row("pow", {"input": "@square"}, exponent=2)
 _row("clone", {"input, *, memory_format=None": "torch.clone Tensor.clone"})
-_row("dropout", {"input, p=0.5, training=True, inplace=False": "F.dropout F.alpha_dropout F.feature_alpha_dropout F.dropout1d",
-                 "input, p, train": ""}, _dropout, kind="view")
-_row("dropout", {"input, p, train": "torch.dropout torch.alpha_dropout torch.feature_dropout torch.dropout_"},
-     lambda s, g: _dropout(s, {"input": g["input"], "p": g["p"], "training": g["train"]}), kind="view")
-_row("dropout", {"input, *args, **kwargs": "Tensor.contiguous Tensor.detach torch.detach Tensor.float Tensor.to Tensor.type_as",
+_row("dropout", {"input, p=0.5, training=True, inplace=False":
+                     "F.dropout F.alpha_dropout F.feature_alpha_dropout F.dropout1d",
+                 "input, p, training": "torch.dropout torch.alpha_dropout torch.feature_dropout torch.dropout_"},
+     _dropout, kind="view")
+# Nothing at all, like dropout in eval, where extents and dtype come out as they went in.
+_row("dropout", {"input, *args, **kwargs":
+                     "Tensor.contiguous Tensor.detach torch.detach Tensor.float Tensor.to Tensor.type_as",
                  "input": "torch.positive Tensor.positive operator.pos"}, _itself, kind="view")
 
 _row("add", {"input, other, *, alpha=1": "@add", "input, other": "operator.add operator.iadd"})
 _row("sub", {"input, other, *, alpha=1": "@sub @subtract", "input, other": "operator.sub operator.isub"})
 _row("sub", {"input, other, *, alpha=1": "torch.rsub"}, _rsub)
 _row("mul", {"input, other": "@mul @multiply operator.mul operator.imul"})
-_row("div", {"input, other, *, rounding_mode=None": "@div @divide", "input, other": "@true_divide operator.truediv operator.itruediv"})
+_row("div", {"input, other, *, rounding_mode=None": "@div @divide",
+             "input, other": "@true_divide operator.truediv operator.itruediv"})
 _row("minimum", {"input, other": "torch.minimum Tensor.minimum"})
 _row("maximum", {"input, other": "torch.maximum Tensor.maximum"})
 
@@ -363,22 +389,29 @@ _row("min", {"input, dim=(), keepdim=False": "torch.amin Tensor.amin"}, _amax("m
 _row("logsumexp", {"input, dim, keepdim=False": "torch.logsumexp Tensor.logsumexp torch.special.logsumexp"})
 
 for _op in ("softmax", "log_softmax"):
-    _row(_op, {_SOFTMAX: f"F.{_op}", "input, dim, dtype=None": f"torch.{_op} Tensor.{_op} torch.special.{_op}"}, _softmax(_op))
-_row("layer_norm", {"input, normalized_shape, weight=None, bias=None, eps=1e-05": "F.layer_norm",
-                    "input, normalized_shape, weight=None, bias=None, eps=1e-05, cudnn_enable=True": "torch.layer_norm"})
-_row("group_norm", {"input, num_groups, weight=None, bias=None, eps=1e-05": "F.group_norm",
-                    "input, num_groups, weight=None, bias=None, eps=1e-05, cudnn_enabled=True": "torch.group_norm"})
+    _row(_op, {_SOFTMAX: f"F.{_op}", "input, dim, dtype=None": f"torch.{_op} Tensor.{_op} torch.special.{_op}"},
+         _softmax(_op))
+_AFFINE = "weight=None, bias=None, eps=1e-05"
+_row("layer_norm", {f"input, normalized_shape, {_AFFINE}": "F.layer_norm",
+                    f"input, normalized_shape, {_AFFINE}, cudnn_enable=True": "torch.layer_norm"})
+_row("group_norm", {f"input, num_groups, {_AFFINE}": "F.group_norm",
+                    f"input, num_groups, {_AFFINE}, cudnn_enabled=True": "torch.group_norm"})
 _row("rms_norm", {"input, normalized_shape, weight=None, eps=None": "F.rms_norm torch.rms_norm"})
+_LAST = "momentum=0.1, eps=1e-05"
+_FIRST = "input, weight, bias, running_mean, running_var"  # the order of torch.batch_norm
 _row("instance_norm",
-     {"input, running_mean=None, running_var=None, weight=None, bias=None, use_input_stats=True, momentum=0.1, eps=1e-05": "F.instance_norm",
-      "input, weight, bias, running_mean, running_var, use_input_stats, momentum, eps, cudnn_enabled": "torch.instance_norm"},
+     {f"input, running_mean=None, running_var=None, weight=None, bias=None, use_input_stats=True, {_LAST}":
+          "F.instance_norm",
+      f"{_FIRST}, use_input_stats, momentum, eps, cudnn_enabled": "torch.instance_norm"},
      _own_statistics("instance_norm", "use_input_stats"))
 _row("batch_norm",
-     {"input, running_mean, running_var, weight=None, bias=None, training=False, momentum=0.1, eps=1e-05": "F.batch_norm",
-      "input, weight, bias, running_mean, running_var, training, momentum, eps, cudnn_enabled": "torch.batch_norm"},
+     {f"input, running_mean, running_var, weight=None, bias=None, training=False, {_LAST}": "F.batch_norm",
+      f"{_FIRST}, training, momentum, eps, cudnn_enabled": "torch.batch_norm"},
      _own_statistics("batch_norm", "training"))
 
-_row("avg_pool1d", {"input, kernel_size, stride=None, padding=0, ceil_mode=False, count_include_pad=True": "F.avg_pool1d torch.avg_pool1d"},
+_row("avg_pool1d",
+     {"input, kernel_size, stride=None, padding=0, ceil_mode=False, count_include_pad=True":
+          "F.avg_pool1d torch.avg_pool1d"},
      _pool("avg_pool1d"))
 _row("max_pool1d",
      {"input, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False, return_indices=False": "F.max_pool1d",
@@ -392,7 +425,8 @@ _row("reshape", {"input, *shape": "Tensor.reshape Tensor.view Tensor.unflatten T
 _row("flatten", {"input, start_dim=0, end_dim=-1": "torch.flatten Tensor.flatten"}, kind="view")
 _row("unsqueeze", {"input, dim": "torch.unsqueeze Tensor.unsqueeze"}, kind="view")
 _row("squeeze", {"input, dim=None": "torch.squeeze", "input, *dim": "Tensor.squeeze"}, _squeeze, kind="view")
-_row("transpose", {"input, dim0, dim1": "torch.transpose Tensor.transpose torch.swapaxes Tensor.swapaxes torch.swapdims Tensor.swapdims"}, _transpose, kind="view")
+_row("transpose", {"input, dim0, dim1": "torch.transpose Tensor.transpose torch.swapaxes Tensor.swapaxes "
+                                        "torch.swapdims Tensor.swapdims"}, _transpose, kind="view")
 _row("transpose", {"input, *dims": "Tensor.permute", "input, dims": "torch.permute"}, _permute, kind="view")
 _row("transpose", {"input": "torch.t Tensor.t .T"}, _turned, kind="view")
 _row("transpose", {"input": ".mT"}, _last_two, kind="view")
@@ -418,7 +452,8 @@ def _spelled(text: str) -> list[str]:
 
 def _enter(row: Row, signature: inspect.Signature, name: str) -> None:
     space, _, leaf = name.rpartition(".")
-    in_place = (leaf.endswith("_") and not leaf.endswith("__")) or (space == "operator" and leaf.startswith("i") and hasattr(operator, leaf[1:]))
+    in_place = leaf.endswith("_") and not leaf.endswith("__")
+    in_place = in_place or (space == "operator" and leaf.startswith("i") and hasattr(operator, leaf[1:]))
     spelling = Spelling(row, name, signature, in_place)
     if not space:
         _ATTRIBUTES[leaf] = spelling

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which nodes linfuse runs, in which parts, and what is left to PyTorch, with the reason.
 
-Execution alternates: PyTorch's nodes of stage 0, fused part 0, PyTorch's nodes of stage 1, fused part 1 and so on. A node's
-stage is the first in which all it needs is there, so parts are as large as they can be and cannot depend on each other in a
-circle. A node that writes memory others may see, or changes a state of PyTorch's, has everything before it in earlier
-stages and everything after it in later ones; what linfuse does not know keeps its order (random numbers).
+Execution alternates: PyTorch's nodes of stage 0, fused part 0, PyTorch's nodes of stage 1, fused part 1 and so on. A
+node's stage is the first in which all it needs is there, so parts are as large as they can be and cannot depend on
+each other in a circle. A node that writes memory others may see, or changes a state of PyTorch's, has everything
+before it in earlier stages and everything after it in later ones; what linfuse does not know keeps its order (random
+numbers).
 """
 
 from __future__ import annotations
@@ -103,7 +104,8 @@ class Split:
         """A node that only later parts use belongs there."""
         for node in reversed(self.nodes):
             users = [user for user in node.users if node in self.needs(user) or user.op not in _CALLS]
-            if self.fusable(node) and users and all(self.fusable(user) and epoch[user] == epoch[node] for user in users):
+            near = all(self.fusable(user) and epoch[user] == epoch[node] for user in users)
+            if self.fusable(node) and users and near:
                 self.stages[node] = max(self.stages[node], min(self.stages[user] for user in users))
 
     def needs(self, node: Node) -> list[Node]:
@@ -121,12 +123,13 @@ class Split:
         return found
 
     def outputs(self, part: list[Node]) -> list[Node]:
-        """The nodes of a part whose values are wanted outside it. What views of parameters give is had without the part."""
+        """The nodes of a part whose values are wanted outside it. Views of parameters are had without the part."""
         inside = set(part)
         found = []
         for node in part:
             anew = is_view_of_param(node)
-            if any(user not in inside and self._reads(user, node) and not (anew and self.fusable(user)) for user in node.users):
+            outside = [user for user in node.users if user not in inside and not (anew and self.fusable(user))]
+            if any(self._reads(user, node) for user in outside):
                 found.append(node)
         return found
 
@@ -300,7 +303,8 @@ def _around(module: GraphModule, work: Split, parts: dict[int, list[Node]], capt
         computed, args = _needed(work, captures[stage], parts[stage])
         for node in args:
             copy(node)
-        part = Part(f"part{len(made)}", captures[stage], args, outputs, _eager(module, computed, args, outputs), options, strict)
+        eager = _eager(module, computed, args, outputs)
+        part = Part(f"part{len(made)}", captures[stage], args, outputs, eager, options, strict)
         made.append(part)
         setattr(root, part.name, Fused(part))
         called = graph.call_module(part.name, tuple(known[node] for node in args))

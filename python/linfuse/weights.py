@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Programs and the parameters prepared in them: once, and again when they change.
 
-A parameter is known by its identity, its version counter and the address of its values; all three are compared at every
-call. So optimizer steps, load_state_dict, edits under no_grad, replaced Parameters and moved ones all count from the next
-call on. Not every write moves the counter: fused optimizers and batch_norm's running statistics do not, nor do writes
-through `.data` or NumPy. PyTorch's optimizers are therefore listened to, and the C library looks at the values themselves: at
-all of a parameter of up to 16384 elements, at a sample of a larger one, which any step over the whole tensor changes. What
-may go unseen is a write, without PyTorch's knowledge, to a small piece of a large parameter: call linfuse.refresh() after it.
-Parameters that are inference tensors have no counter at all; capture takes them as inputs, read anew at every call.
+A parameter is known by its identity, its version counter and the address of its values; all three are compared at
+every call. So optimizer steps, load_state_dict, edits under no_grad, replaced Parameters and moved ones all count
+from the next call on. Not every write moves the counter: fused optimizers and batch_norm's running statistics do not,
+nor do writes through `.data` or NumPy. PyTorch's optimizers are therefore listened to, and the C library looks at the
+values themselves: at all of a parameter of up to 16384 elements, at a sample of a larger one, which any step over the
+whole tensor changes. What may go unseen is a write, without PyTorch's knowledge, to a small piece of a large
+parameter: call linfuse.refresh() after it. Parameters that are inference tensors have no counter at all; capture
+takes them as inputs, read anew at every call.
 
 Programs are shared: all traces that come to the same model with the same parameters use one. A program goes when the
 first of its parameters does, or the last trace that knows it.
@@ -158,7 +159,9 @@ def _drop(family: weakref.ref[Family], identity: tuple[int, ...], _gone: Any) ->
         alive.programs.pop(identity, None)
 
 
-def family(key: Any, model: native.Model, params: Sequence[str], ports: tuple[int, int], options: dict[str, str]) -> Family:
+def family(
+    key: Any, model: native.Model, params: Sequence[str], ports: tuple[int, int], options: dict[str, str]
+) -> Family:
     """The family of this model: an older trace's where there is one. Needs `making`."""
     found = _families.get(key)
     if found is None:
