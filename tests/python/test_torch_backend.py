@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch.compile(model, backend="linfuse"): the reference models, every batch size, options, and calls that PyTorch has to run."""
+"""torch.compile(model, backend="linfuse"): the reference models, every batch size, options, and calls that PyTorch
+has to run."""
 
 import sys
 
@@ -77,7 +78,8 @@ def test_reference_models(model):
 
 
 def test_no_recompilation_for_batches():
-    """PyTorch traces for the first size, for any size, and for 1 and 0, which it takes for special; linfuse compiles once."""
+    """PyTorch traces for the first size, for any size, and for 1 and 0, which it takes for special; linfuse compiles
+    once."""
     fast = compiled(GeluSoftmax().eval())
     with torch.no_grad():
         for batch in (5, 6, 7, 19, 64, 1, 0, 33):
@@ -109,6 +111,7 @@ def test_dynamic_compile_flag():
 
 def test_several_batch_axes():
     """Leading extents fold into rows; the second one may vary as well."""
+
     class Tokens(nn.Module):
         def __init__(self):
             super().__init__()
@@ -128,6 +131,7 @@ def test_several_batch_axes():
 
 def test_rows_by_view():
     """Extents that come from x.size() and x.shape are PyTorch's names in the second trace."""
+
     class Heads(nn.Module):
         def __init__(self):
             super().__init__()
@@ -159,6 +163,7 @@ def test_batch_that_looks_like_features():
 
 def test_squeezed_batch_of_one():
     """x.squeeze() means something else for a batch of one; the extents of each node are checked, so it stays right."""
+
     class Squeezed(nn.Module):
         def __init__(self):
             super().__init__()
@@ -195,6 +200,7 @@ def test_gradients():
 
 def test_frozen_part_runs_fused_under_grad_mode():
     """A frozen body is fused although grad mode is on; the head that learns is PyTorch's, and learns."""
+
     class Frozen(nn.Module):
         def __init__(self):
             super().__init__()
@@ -242,6 +248,7 @@ def test_other_dtypes(dtype):
 
 def test_autocast_is_pytorchs():
     """Traced, not run: some machines' PyTorch has no narrow products."""
+
     def traced(graph, inputs):
         linfuse.compile_graph(graph, inputs)
         return lambda *args: (torch.zeros(5, 80),)
@@ -263,7 +270,9 @@ def test_non_contiguous_inputs():
 
 
 def test_outputs_lie_as_pytorchs():
-    """A result computed element by element from a transposed input is transposed in memory; code after it may count on that."""
+    """A result computed element by element from a transposed input is transposed in memory; code after it may count
+    on that."""
+
     def turned(x, y):
         return torch.relu(x + y) * 2, torch.softmax(x, dim=0)
 
@@ -312,7 +321,8 @@ def test_non_finite_rows():
 
 
 def test_call_outside_the_guards():
-    """Whoever calls what the backend gave with other extents, dtypes or ranks gets PyTorch's answer or error, never garbage."""
+    """Whoever calls what the backend gave with other extents, dtypes or ranks gets PyTorch's answer or error, never
+    garbage."""
     held = {}
 
     def keep(graph, inputs):
@@ -326,12 +336,12 @@ def test_call_outside_the_guards():
         args, run = held["inputs"], held["graph"].run
         at = next(i for i, a in enumerate(args) if tuple(a.shape) == (4, 48))
         other = torch.randn(3, 48)
-        torch.testing.assert_close(run(*args[:at], other, *args[at + 1:])[0], module(other))
+        torch.testing.assert_close(run(*args[:at], other, *args[at + 1 :])[0], module(other))
         assert not linfuse.stats().fallbacks
         with pytest.raises(RuntimeError):
-            run(*args[:at], torch.randn(3, 47), *args[at + 1:])
+            run(*args[:at], torch.randn(3, 47), *args[at + 1 :])
         double = torch.randn(3, 2, 48)
-        torch.testing.assert_close(run(*args[:at], double, *args[at + 1:])[0], module(double))
+        torch.testing.assert_close(run(*args[:at], double, *args[at + 1 :])[0], module(double))
     assert "extents (3, 47)" in reasons("call") and "rank 3" in reasons("call")
 
 
@@ -343,7 +353,13 @@ def test_options():
     x = torch.randn(6, 48)
     x[1, 2] = float("inf")
     with torch.no_grad():
-        for options in ({"assume_finite": True}, {"rules": "-all"}, {"rules": ["none"]}, {"precision": "tf32"}, {"fallback": "error"}):
+        for options in (
+            {"assume_finite": True},
+            {"rules": "-all"},
+            {"rules": ["none"]},
+            {"precision": "tf32"},
+            {"fallback": "error"},
+        ):
             torch._dynamo.reset()
             y = compiled(module, **options)(x)
             keep = torch.arange(6) != 1 if options.get("assume_finite") else slice(None)
@@ -351,8 +367,15 @@ def test_options():
     assert_fused()
 
 
-@pytest.mark.parametrize("options, words", [({"precison": "fp32"}, "no option precison"), ({"precision": "fp8"}, "fp8"),
-                                            ({"rules": "+no_such_rule"}, "no_such_rule"), ({"fallback": "maybe"}, "maybe")])
+@pytest.mark.parametrize(
+    "options, words",
+    [
+        ({"precison": "fp32"}, "no option precison"),
+        ({"precision": "fp8"}, "fp8"),
+        ({"rules": "+no_such_rule"}, "no_such_rule"),
+        ({"fallback": "maybe"}, "maybe"),
+    ],
+)
 def test_wrong_options(options, words):
     with torch.no_grad(), pytest.raises(Exception, match=words):
         compiled(GeluSoftmax().eval(), **options)(torch.randn(2, 48))
@@ -360,6 +383,7 @@ def test_wrong_options(options, words):
 
 def test_fallback_error():
     """Whoever wants to be told is told, with the node and the reason, at the trace and at the call."""
+
     def odd(x):
         return torch.erfinv(torch.tanh(x) * 0.5)
 
@@ -398,9 +422,11 @@ def test_native_imports_nothing():
     """The binding alone needs neither PyTorch nor NumPy."""
     import subprocess
 
-    code = ("import importlib.util, sys, os; spec = importlib.util.spec_from_file_location('native', sys.argv[1]); "
-            "m = importlib.util.module_from_spec(spec); spec.loader.exec_module(m); "
-            "assert 'torch' not in sys.modules and 'numpy' not in sys.modules; print(m.version())")
+    code = (
+        "import importlib.util, sys, os; spec = importlib.util.spec_from_file_location('native', sys.argv[1]); "
+        "m = importlib.util.module_from_spec(spec); spec.loader.exec_module(m); "
+        "assert 'torch' not in sys.modules and 'numpy' not in sys.modules; print(m.version())"
+    )
     path = linfuse.__path__[0] + "/native.py"
     done = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0 and done.stdout.strip() == linfuse.version(), done.stderr
@@ -413,13 +439,21 @@ def test_missing_library_is_said_clearly(tmp_path):
 
     shutil.copy(linfuse.__path__[0] + "/native.py", tmp_path / "native.py")
     environment = {**os.environ, "LINFUSE_LIBRARY": str(tmp_path / "nothing.so")}
-    done = subprocess.run([sys.executable, "-c", "import native"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", "import native"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert done.returncode == 1 and "nothing.so, which is not there" in done.stderr.strip().splitlines()[-1]
 
 
 @pytest.mark.parametrize("sizes, most", [([5, 6, 1, 0, 9], 1), ([8, 4, 9], 2)], ids=["", "a batch like the features"])
 def test_weight_given_as_an_argument(sizes, most):
     """A tensor of the caller's on the right of a product has no batch; the one on the left does."""
+
     def product(x, w):
         return torch.relu(x @ w) * 2
 
@@ -432,6 +466,7 @@ def test_weight_given_as_an_argument(sizes, most):
 
 def test_vector_of_the_batch():
     """An input of rank 1 that runs over the batch, beside one that runs over features."""
+
     def scaled(x, s, v):
         return torch.tanh(x * s.unsqueeze(1)) + v
 
@@ -455,6 +490,7 @@ def test_transforms_of_functions():
 
 def test_tensor_subclass():
     """Whoever brings a class of tensors of their own keeps it."""
+
     class Tagged(torch.Tensor):
         pass
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every row of python/linfuse/ops.py in every spelling this PyTorch has, through torch.compile: all fused, right against float64.
+"""Every row of python/linfuse/ops.py in every spelling this PyTorch has, through torch.compile: all fused, right
+against float64.
 
 The spellings come from the table itself, so a new one without arguments here fails. One graph an op holds all its
 spellings as outputs. Modules and operators follow."""
@@ -17,7 +18,8 @@ from linfuse import ops
 from torch_door import assert_close, assert_fused, compiled, errors, flat, reference
 
 NAMES = "x w b y u v n m r h p t o".split()
-# By op, or by spelling where that differs: what it is called on, with which arguments, and what is done with the result.
+# By op, or by spelling where that differs: what it is called on, with which arguments, and what is done with the
+# result.
 #   x [B,16] w [24,16] b [24]   h = linear(x, w, b) [B,24]   p = |h| + 0.5   t = h with an axis between [B,1,24]
 #   y [B,24]   u [8,24]   v, n [24], n > 0   m [B,8]   r [24,8]   o: a number in a 0-dim tensor
 POOL = ["2", "(2,)", "3, 2", "3, stride=2, padding=1", "kernel_size=4, ceil_mode=True", "5, 1, 2"]
@@ -25,61 +27,131 @@ TURN = ["0, 1", "1, 0", "-1, -2"]
 ARGUMENTS = {
     "linear": ("x", ["w, b", "w", "weight=w, bias=b", "w, bias=None"], ""),
     "matmul": ("h", ["r", "u.T", "u.t()", "u.transpose(0, 1)", "u.mT"], ""),
-    "torch.mv": ("h", ["v"], ""), "Tensor.mv": ("h", ["v"], ""),
+    "torch.mv": ("h", ["v"], ""),
+    "Tensor.mv": ("h", ["v"], ""),
     "torch.addmm": ("m", ["h, r", "h, u.T", "h, u.T, beta=0.5, alpha=2", "h, r, beta=0", "h, r, alpha=-1"], ""),
-    "Tensor.addmm": ("m", ["h, r", "h, u.T", "mat1=h, mat2=r"], ""), "Tensor.addmm_": ("m", ["h, r"], ""),
+    "Tensor.addmm": ("m", ["h, r", "h, u.T", "mat1=h, mat2=r"], ""),
+    "Tensor.addmm_": ("m", ["h, r"], ""),
     "leaky_relu": ("h", ["", "0.2", "negative_slope=0.3"], ""),
     "gelu": ("h", ["", "approximate='none'", "approximate='tanh'"], ""),
     "softplus": ("h", ["", "2", "beta=2, threshold=1.5"], ""),
     "clamp": ("h", ["-0.5, 0.25", "min=-0.1", "max=0.1", "min=y", "y, y + 0.5"], ""),
-    "torch.clamp_min": ("h", ["0.1"], ""), "Tensor.clamp_min": ("h", ["0.1", "min=y"], ""), "torch.clamp_min_": ("h", ["0.1"], ""),
-    "Tensor.clamp_min_": ("h", ["0.1"], ""), "torch.clamp_max": ("h", ["0.1"], ""), "Tensor.clamp_max": ("h", ["0.1"], ""),
-    "torch.clamp_max_": ("h", ["0.1"], ""), "Tensor.clamp_max_": ("h", ["0.1"], ""),
-    "hardtanh": ("h", ["", "-2, 0.5", "min_val=-0.1, max_val=0.2"], ""), "F.relu6": ("h", [""], ""),
-    "elu": ("h", ["", "0.5", "alpha=2"], ""), "celu": ("h", ["", "0.5", "alpha=2.0"], ""),
-    "log": ("p", [""], ""), "sqrt": ("p", [""], ""), "rsqrt": ("p", [""], ""), "reciprocal": ("p", [""], ""),
+    "torch.clamp_min": ("h", ["0.1"], ""),
+    "Tensor.clamp_min": ("h", ["0.1", "min=y"], ""),
+    "torch.clamp_min_": ("h", ["0.1"], ""),
+    "Tensor.clamp_min_": ("h", ["0.1"], ""),
+    "torch.clamp_max": ("h", ["0.1"], ""),
+    "Tensor.clamp_max": ("h", ["0.1"], ""),
+    "torch.clamp_max_": ("h", ["0.1"], ""),
+    "Tensor.clamp_max_": ("h", ["0.1"], ""),
+    "hardtanh": ("h", ["", "-2, 0.5", "min_val=-0.1, max_val=0.2"], ""),
+    "F.relu6": ("h", [""], ""),
+    "elu": ("h", ["", "0.5", "alpha=2"], ""),
+    "celu": ("h", ["", "0.5", "alpha=2.0"], ""),
+    "log": ("p", [""], ""),
+    "sqrt": ("p", [""], ""),
+    "rsqrt": ("p", [""], ""),
+    "reciprocal": ("p", [""], ""),
     "pow": ("p", ["2", "0.5", "-0.5", "3", "1.7"], ""),
-    "torch.square": ("h", [""], ""), "torch.square_": ("h", [""], ""), "Tensor.square": ("h", [""], ""), "Tensor.square_": ("h", [""], ""),
+    "torch.square": ("h", [""], ""),
+    "torch.square_": ("h", [""], ""),
+    "Tensor.square": ("h", [""], ""),
+    "Tensor.square_": ("h", [""], ""),
     "clone": ("h", ["", "memory_format=torch.contiguous_format"], ""),
     "dropout": ("h", ["0.3, False", "p=0.3, training=False", "0.0, True"], "* 2"),
-    "torch.dropout": ("h", ["0.3, False"], "* 2"), "torch.alpha_dropout": ("h", ["0.3, False"], "* 2"), "torch.dropout_": ("h", ["0.3, False"], "* 2"),
-    "torch.feature_dropout": ("h", ["0.3, False"], "* 2"), "F.dropout1d": ("t", ["0.3, False"], ".squeeze(1) * 2"),
+    "torch.dropout": ("h", ["0.3, False"], "* 2"),
+    "torch.alpha_dropout": ("h", ["0.3, False"], "* 2"),
+    "torch.dropout_": ("h", ["0.3, False"], "* 2"),
+    "torch.feature_dropout": ("h", ["0.3, False"], "* 2"),
+    "F.dropout1d": ("t", ["0.3, False"], ".squeeze(1) * 2"),
     "F.feature_alpha_dropout": ("h", ["0.3, False"], "* 2"),
-    "Tensor.contiguous": ("h", [""], "* 2"), "Tensor.detach": ("h", [""], "* 2"), "torch.detach": ("h", [""], "* 2"), "Tensor.float": ("h", [""], "* 2"),
-    "Tensor.to": ("h", ["torch.float32", "'cpu'", "y"], "* 2"), "Tensor.type_as": ("h", ["y"], "* 2"), "torch.positive": ("h", [""], "* 2"),
-    "Tensor.positive": ("h", [""], "* 2"), "operator.pos": ("h", [""], "* 2"),
-    "add": ("h", ["y", "v", "2", "0.5", "o", "y.mean(1, keepdim=True)"], ""), "sub": ("h", ["y", "v", "2", "o"], ""),
-    "mul": ("h", ["y", "v", "2", "o"], ""), "div": ("h", ["p", "n", "2", "o"], ""), "torch.rsub": ("h", ["y", "1.5", "y, alpha=2"], ""),
-    "minimum": ("h", ["y", "v", "o"], ""), "maximum": ("h", ["y", "v", "o"], ""),
-    "torch.add": ("h", ["y", "y, alpha=0.5", "2, alpha=3", "other=v"], ""), "torch.sub": ("h", ["y", "y, alpha=0.5", "other=v"], ""),
-    "sum": ("h", ["", "1", "dim=1, keepdim=True", "-1, True", "(0, 1)", "dim=0", "axis=1", "1, keepdim=True, dtype=torch.float32"], ""),
+    "Tensor.contiguous": ("h", [""], "* 2"),
+    "Tensor.detach": ("h", [""], "* 2"),
+    "torch.detach": ("h", [""], "* 2"),
+    "Tensor.float": ("h", [""], "* 2"),
+    "Tensor.to": ("h", ["torch.float32", "'cpu'", "y"], "* 2"),
+    "Tensor.type_as": ("h", ["y"], "* 2"),
+    "torch.positive": ("h", [""], "* 2"),
+    "Tensor.positive": ("h", [""], "* 2"),
+    "operator.pos": ("h", [""], "* 2"),
+    "add": ("h", ["y", "v", "2", "0.5", "o", "y.mean(1, keepdim=True)"], ""),
+    "sub": ("h", ["y", "v", "2", "o"], ""),
+    "mul": ("h", ["y", "v", "2", "o"], ""),
+    "div": ("h", ["p", "n", "2", "o"], ""),
+    "torch.rsub": ("h", ["y", "1.5", "y, alpha=2"], ""),
+    "minimum": ("h", ["y", "v", "o"], ""),
+    "maximum": ("h", ["y", "v", "o"], ""),
+    "torch.add": ("h", ["y", "y, alpha=0.5", "2, alpha=3", "other=v"], ""),
+    "torch.sub": ("h", ["y", "y, alpha=0.5", "other=v"], ""),
+    "sum": (
+        "h",
+        [
+            "",
+            "1",
+            "dim=1, keepdim=True",
+            "-1, True",
+            "(0, 1)",
+            "dim=0",
+            "axis=1",
+            "1, keepdim=True, dtype=torch.float32",
+        ],
+        "",
+    ),
     "mean": ("h", ["", "1", "dim=1, keepdim=True", "(0, 1)", "0", "dim=[0, 1], keepdim=True"], ""),
-    "max": ("h", ["y", "other=y"], ""), "min": ("h", ["y", "other=y"], ""),
-    "torch.amax": ("h", ["", "1", "(0, 1)", "dim=1, keepdim=True"], ""), "Tensor.amax": ("h", ["", "1", "dim=1, keepdim=True"], ""),
-    "torch.amin": ("h", ["", "1", "(0, 1)", "dim=1, keepdim=True"], ""), "Tensor.amin": ("h", ["", "1", "dim=1, keepdim=True"], ""),
+    "max": ("h", ["y", "other=y"], ""),
+    "min": ("h", ["y", "other=y"], ""),
+    "torch.amax": ("h", ["", "1", "(0, 1)", "dim=1, keepdim=True"], ""),
+    "Tensor.amax": ("h", ["", "1", "dim=1, keepdim=True"], ""),
+    "torch.amin": ("h", ["", "1", "(0, 1)", "dim=1, keepdim=True"], ""),
+    "Tensor.amin": ("h", ["", "1", "dim=1, keepdim=True"], ""),
     "logsumexp": ("h", ["1", "dim=1, keepdim=True", "(0, 1)", "0"], ""),
-    "softmax": ("h", ["1", "dim=-1", "0", "1, dtype=torch.float32"], ""), "log_softmax": ("h", ["1", "dim=-1", "0"], ""),
-    "F.softmax": ("h", ["1", "dim=-1", "dim=0", "dim=1, dtype=torch.float32"], ""), "F.log_softmax": ("h", ["1", "dim=-1"], ""),
+    "softmax": ("h", ["1", "dim=-1", "0", "1, dtype=torch.float32"], ""),
+    "log_softmax": ("h", ["1", "dim=-1", "0"], ""),
+    "F.softmax": ("h", ["1", "dim=-1", "dim=0", "dim=1, dtype=torch.float32"], ""),
+    "F.log_softmax": ("h", ["1", "dim=-1"], ""),
     "layer_norm": ("h", ["(24,)", "[24], v, n", "(24,), weight=n, eps=1e-3", "(24,), None, v"], ""),
     "group_norm": ("h", ["4", "6, v, n", "3, weight=n, bias=v, eps=1e-3"], ""),
     "rms_norm": ("h", ["(24,)", "[24], n", "(24,), weight=n, eps=1e-3"], ""),
     "instance_norm": ("t", ["", "None, None, None, None, True, 0.1, 1e-3", "eps=1e-4"], ".squeeze(1)"),
     "torch.instance_norm": ("t", ["None, None, None, None, True, 0.1, 1e-3, False"], ".squeeze(1)"),
-    "batch_norm": ("h", ["v, n", "v, n, n, v", "v, n, weight=n, bias=v, eps=1e-3", "None, None, training=True", "None, None, n, v, True"], ""),
-    "torch.batch_norm": ("h", ["n, v, v, n, False, 0.1, 1e-3, False", "None, None, None, None, True, 0.1, 1e-5, False"], ""),
+    "batch_norm": (
+        "h",
+        [
+            "v, n",
+            "v, n, n, v",
+            "v, n, weight=n, bias=v, eps=1e-3",
+            "None, None, training=True",
+            "None, None, n, v, True",
+        ],
+        "",
+    ),
+    "torch.batch_norm": (
+        "h",
+        ["n, v, v, n, False, 0.1, 1e-3, False", "None, None, None, None, True, 0.1, 1e-5, False"],
+        "",
+    ),
     "avg_pool1d": ("t", POOL + ["3, 2, 1, False, False"], ".squeeze(1)"),
     "max_pool1d": ("t", POOL + ["3, 2, 1, 2", "2, dilation=3"], ".squeeze(1)"),
     "Tensor.reshape": ("h", ["-1, 4, 6", "(h.size(0), 24)", "h.shape[0], 2, 12", "-1"], "* 2"),
     "Tensor.view": ("h", ["-1, 4, 6", "(h.size(0), 24)", "h.shape[0], 2, 12", "-1"], "* 2"),
     "torch.reshape": ("h", ["(-1, 4, 6)", "[h.shape[0], 24]"], "* 2"),
-    "Tensor.unflatten": ("h", ["1, (4, 6)", "-1, (2, -1)"], "* 2"), "torch.unflatten": ("h", ["1, (4, 6)"], "* 2"),
-    "Tensor.view_as": ("h", ["y"], "* 2"), "Tensor.reshape_as": ("h", ["y"], "* 2"), "torch.ravel": ("h", [""], "* 2"), "Tensor.ravel": ("h", [""], "* 2"),
+    "Tensor.unflatten": ("h", ["1, (4, 6)", "-1, (2, -1)"], "* 2"),
+    "torch.unflatten": ("h", ["1, (4, 6)"], "* 2"),
+    "Tensor.view_as": ("h", ["y"], "* 2"),
+    "Tensor.reshape_as": ("h", ["y"], "* 2"),
+    "torch.ravel": ("h", [""], "* 2"),
+    "Tensor.ravel": ("h", [""], "* 2"),
     "flatten": ("t", ["1", "", "start_dim=1", "0, 1", "1, -1"], "* 2"),
     "unsqueeze": ("h", ["1", "0", "-1", "dim=2"], "* 2"),
-    "squeeze": ("t", ["1", "", "-2", "0"], "* 2"), "torch.squeeze": ("t", ["1", "", "dim=1", "(0, 1)"], "* 2"),
-    "transpose": ("h", TURN, "* 2"), "Tensor.permute": ("t", ["0, 2, 1", "(2, 1, 0)", "-1, 0, 1"], "* 2"),
+    "squeeze": ("t", ["1", "", "-2", "0"], "* 2"),
+    "torch.squeeze": ("t", ["1", "", "dim=1", "(0, 1)"], "* 2"),
+    "transpose": ("h", TURN, "* 2"),
+    "Tensor.permute": ("t", ["0, 2, 1", "(2, 1, 0)", "-1, 0, 1"], "* 2"),
     "torch.permute": ("t", ["(0, 2, 1)", "(2, 0, 1)"], "* 2"),
-    "torch.t": ("h", [""], "* 2"), "Tensor.t": ("h", [""], "* 2"), ".T": ("h", [""], "* 2"), ".mT": ("h", [""], "* 2"),
+    "torch.t": ("h", [""], "* 2"),
+    "Tensor.t": ("h", [""], "* 2"),
+    ".T": ("h", [""], "* 2"),
+    ".mT": ("h", [""], "* 2"),
 }
 OVER_A_DIM = ["1", "dim=1", "1, True", "dim=-1, keepdim=True"]  # of max and min, which give indices too
 
@@ -95,9 +167,16 @@ def fresh():
 
 def leaves(batch=6):
     return {
-        "x": torch.randn(batch, 16), "w": torch.randn(24, 16) / 4, "b": torch.randn(24), "y": torch.randn(batch, 24),
-        "u": torch.randn(8, 24) / 5, "v": torch.randn(24), "n": torch.rand(24) + 0.5, "m": torch.randn(batch, 8),
-        "r": torch.randn(24, 8) / 5, "o": torch.tensor(0.75),
+        "x": torch.randn(batch, 16),
+        "w": torch.randn(24, 16) / 4,
+        "b": torch.randn(24),
+        "y": torch.randn(batch, 24),
+        "u": torch.randn(8, 24) / 5,
+        "v": torch.randn(24),
+        "n": torch.rand(24) + 0.5,
+        "m": torch.randn(batch, 8),
+        "r": torch.randn(24, 8) / 5,
+        "o": torch.tensor(0.75),
     }
 
 
@@ -122,8 +201,10 @@ def expressions(spelling):
 
 def function_of(sources):
     body = ", ".join(sources)
-    text = ("def f(x, w, b, y, u, v, n, m, r, o):\n h = F.linear(x, w, b)\n p = h.abs() + 0.5\n t = h.unsqueeze(1)\n"
-            f" return ({body},)\n")
+    text = (
+        "def f(x, w, b, y, u, v, n, m, r, o):\n h = F.linear(x, w, b)\n p = h.abs() + 0.5\n t = h.unsqueeze(1)\n"
+        f" return ({body},)\n"
+    )
     scope = {"torch": torch, "F": F, "operator": operator, "builtins": builtins}
     exec(text, scope)  # our own table, above
     return scope["f"]
@@ -142,7 +223,11 @@ def test_spellings(op):
     f = function_of(sources)
     with torch.no_grad():
         got, eager = compiled(f)(**given), f(**given)
-        want = flat(f(**{k: t.double() for k, t in given.items()})) if "float32" not in str(sources) and op != "dropout" else None
+        want = (
+            flat(f(**{k: t.double() for k, t in given.items()}))
+            if "float32" not in str(sources) and op != "dropout"
+            else None
+        )
     stats = assert_fused()
     assert stats.calls_fused == 1
     for i, source in enumerate(sources):
@@ -161,23 +246,54 @@ def test_every_row_is_reached():
 # ---- modules ----
 
 MODULES = {
-    "Linear": lambda: nn.Linear(24, 12), "Linear without bias": lambda: nn.Linear(24, 12, bias=False), "ReLU": nn.ReLU, "ReLU6": nn.ReLU6,
-    "LeakyReLU": lambda: nn.LeakyReLU(0.2), "GELU": nn.GELU, "GELU tanh": lambda: nn.GELU(approximate="tanh"), "Sigmoid": nn.Sigmoid,
-    "Tanh": nn.Tanh, "SiLU": nn.SiLU, "Mish": nn.Mish, "Softplus": lambda: nn.Softplus(2, 10), "Hardtanh": lambda: nn.Hardtanh(-0.5, 0.7),
-    "Hardswish": nn.Hardswish, "Hardsigmoid": nn.Hardsigmoid, "ELU": lambda: nn.ELU(0.5), "SELU": nn.SELU, "CELU": lambda: nn.CELU(0.7),
-    "Dropout": lambda: nn.Dropout(0.4), "AlphaDropout": lambda: nn.AlphaDropout(0.4), "Identity": nn.Identity, "Softmax": lambda: nn.Softmax(dim=1),
-    "Softmax without dim": lambda: nn.Softmax(), "LogSoftmax": lambda: nn.LogSoftmax(dim=-1), "LayerNorm": lambda: nn.LayerNorm(24),
-    "LayerNorm plain": lambda: nn.LayerNorm(24, elementwise_affine=False), "RMSNorm": lambda: nn.RMSNorm(24), "GroupNorm": lambda: nn.GroupNorm(4, 24),
-    "BatchNorm1d": lambda: nn.BatchNorm1d(24), "BatchNorm1d of the batch": lambda: nn.BatchNorm1d(24, track_running_stats=False),
-    "ReLU in place": lambda: nn.ReLU(inplace=True), "SiLU in place": lambda: nn.SiLU(inplace=True), "Hardtanh in place": lambda: nn.Hardtanh(inplace=True),
-    "ELU in place": lambda: nn.ELU(inplace=True), "Dropout in place": lambda: nn.Dropout(0.3, inplace=True), "Flatten": nn.Flatten,
+    "Linear": lambda: nn.Linear(24, 12),
+    "Linear without bias": lambda: nn.Linear(24, 12, bias=False),
+    "ReLU": nn.ReLU,
+    "ReLU6": nn.ReLU6,
+    "LeakyReLU": lambda: nn.LeakyReLU(0.2),
+    "GELU": nn.GELU,
+    "GELU tanh": lambda: nn.GELU(approximate="tanh"),
+    "Sigmoid": nn.Sigmoid,
+    "Tanh": nn.Tanh,
+    "SiLU": nn.SiLU,
+    "Mish": nn.Mish,
+    "Softplus": lambda: nn.Softplus(2, 10),
+    "Hardtanh": lambda: nn.Hardtanh(-0.5, 0.7),
+    "Hardswish": nn.Hardswish,
+    "Hardsigmoid": nn.Hardsigmoid,
+    "ELU": lambda: nn.ELU(0.5),
+    "SELU": nn.SELU,
+    "CELU": lambda: nn.CELU(0.7),
+    "Dropout": lambda: nn.Dropout(0.4),
+    "AlphaDropout": lambda: nn.AlphaDropout(0.4),
+    "Identity": nn.Identity,
+    "Softmax": lambda: nn.Softmax(dim=1),
+    "Softmax without dim": lambda: nn.Softmax(),
+    "LogSoftmax": lambda: nn.LogSoftmax(dim=-1),
+    "LayerNorm": lambda: nn.LayerNorm(24),
+    "LayerNorm plain": lambda: nn.LayerNorm(24, elementwise_affine=False),
+    "RMSNorm": lambda: nn.RMSNorm(24),
+    "GroupNorm": lambda: nn.GroupNorm(4, 24),
+    "BatchNorm1d": lambda: nn.BatchNorm1d(24),
+    "BatchNorm1d of the batch": lambda: nn.BatchNorm1d(24, track_running_stats=False),
+    "ReLU in place": lambda: nn.ReLU(inplace=True),
+    "SiLU in place": lambda: nn.SiLU(inplace=True),
+    "Hardtanh in place": lambda: nn.Hardtanh(inplace=True),
+    "ELU in place": lambda: nn.ELU(inplace=True),
+    "Dropout in place": lambda: nn.Dropout(0.3, inplace=True),
+    "Flatten": nn.Flatten,
     "Unflatten": lambda: nn.Unflatten(1, (4, 6)),
 }
 BETWEEN = {  # on h.unsqueeze(1)
-    "AvgPool1d": lambda: nn.AvgPool1d(3), "AvgPool1d padded": lambda: nn.AvgPool1d(4, 2, padding=1, count_include_pad=False),
-    "MaxPool1d": lambda: nn.MaxPool1d(2), "MaxPool1d dilated": lambda: nn.MaxPool1d(3, 1, dilation=2), "InstanceNorm1d": lambda: nn.InstanceNorm1d(1),
-    "InstanceNorm1d affine": lambda: nn.InstanceNorm1d(1, affine=True), "InstanceNorm1d running": lambda: nn.InstanceNorm1d(1, track_running_stats=True),
-    "LayerNorm": lambda: nn.LayerNorm([1, 24]), "Dropout1d": lambda: nn.Dropout1d(0.3),
+    "AvgPool1d": lambda: nn.AvgPool1d(3),
+    "AvgPool1d padded": lambda: nn.AvgPool1d(4, 2, padding=1, count_include_pad=False),
+    "MaxPool1d": lambda: nn.MaxPool1d(2),
+    "MaxPool1d dilated": lambda: nn.MaxPool1d(3, 1, dilation=2),
+    "InstanceNorm1d": lambda: nn.InstanceNorm1d(1),
+    "InstanceNorm1d affine": lambda: nn.InstanceNorm1d(1, affine=True),
+    "InstanceNorm1d running": lambda: nn.InstanceNorm1d(1, track_running_stats=True),
+    "LayerNorm": lambda: nn.LayerNorm([1, 24]),
+    "Dropout1d": lambda: nn.Dropout1d(0.3),
 }
 
 
@@ -203,7 +319,9 @@ def randomised(module):
 
 
 def all_modules():
-    return [(name, make, False) for name, make in MODULES.items()] + [(name, make, True) for name, make in BETWEEN.items()]
+    return [(name, make, False) for name, make in MODULES.items()] + [
+        (name, make, True) for name, make in BETWEEN.items()
+    ]
 
 
 @pytest.mark.parametrize("name, make, between", all_modules(), ids=lambda v: v if isinstance(v, str) else "")
@@ -221,6 +339,7 @@ def test_modules(name, make, between):
 
 def test_instance_norm_four_dims():
     """The way InstanceNorm2d is put behind a linear layer: two axes between, taken away after."""
+
     class Norm(nn.Module):
         def __init__(self):
             super().__init__()
@@ -302,6 +421,7 @@ def test_zero_dim_tensors():
 
 def test_weight_seen_otherwise():
     """A weight transposed, reshaped, flattened on its way into the product is still a prepared weight."""
+
     class Seen(nn.Module):
         def __init__(self):
             super().__init__()

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What linfuse does not know stays in PyTorch, the largest parts around it are fused, and nobody can tell: values, aliasing,
+"""What linfuse does not know stays in PyTorch, the largest parts around it are fused, and nobody can tell: values,
+aliasing,
 writes, random numbers and statistics are as without the door."""
 
 import pytest
@@ -80,7 +81,9 @@ def two_chains(x):
 
 
 def cumulated(x):
-    return torch.cumsum(torch.gelu(x @ W) if hasattr(torch, "gelu") else F.gelu(x @ W), dim=1).sum(1, keepdim=True) * 2 + 1
+    return (
+        torch.cumsum(torch.gelu(x @ W) if hasattr(torch, "gelu") else F.gelu(x @ W), dim=1).sum(1, keepdim=True) * 2 + 1
+    )
 
 
 def integers(x):
@@ -115,7 +118,10 @@ def test_two_chains_in_two_rounds():
     check(two_chains, x_of(), parts=2, left=["i0", "i1"])
 
 
-@pytest.mark.parametrize("f, left", [(cumulated, "cumsum"), (integers, "argmax"), (indices_wanted, "more than the values"), (gathered, "getitem")])
+@pytest.mark.parametrize(
+    "f, left",
+    [(cumulated, "cumsum"), (integers, "argmax"), (indices_wanted, "more than the values"), (gathered, "getitem")],
+)
 def test_unsupported_things(f, left):
     check(f, x_of(), left=left)
     assert linfuse.stats().calls_fused >= 1
@@ -137,6 +143,7 @@ def test_nothing_worth_it():
 
 def test_batch_as_a_number():
     """Divided by the batch, which is a number in the first trace and a name in the second."""
+
     def averaged(x):
         return torch.softmax(x @ W, 1).sum(0) / x.shape[0]
 
@@ -152,11 +159,21 @@ def test_every_cut_of_a_random_graph():
     """Random graphs over supported and unsupported ops: never a circle, always the same values."""
     import random
 
-    supported = [torch.relu, torch.tanh, lambda t: t * 2 + 1, lambda t: t @ W, lambda t: torch.softmax(t, 1), lambda t: t - t.mean(1, keepdim=True)]
+    supported = [
+        torch.relu,
+        torch.tanh,
+        lambda t: t * 2 + 1,
+        lambda t: t @ W,
+        lambda t: torch.softmax(t, 1),
+        lambda t: t - t.mean(1, keepdim=True),
+    ]
     foreign = [torch.special.i0e, lambda t: torch.cumsum(t, 1) * 0.1, lambda t: t.flip(1)]
     for seed in range(12):
         random.seed(seed)
-        plan = [(random.random() < 0.3, random.randrange(6), random.randrange(-1, n), random.randrange(-1, n)) for n in range(1, 12)]
+        plan = [
+            (random.random() < 0.3, random.randrange(6), random.randrange(-1, n), random.randrange(-1, n))
+            for n in range(1, 12)
+        ]
 
         def f(x, plan=plan):
             values = [x]
@@ -234,8 +251,20 @@ def write_twice(x):
     return k + h, h
 
 
-@pytest.mark.parametrize("f", [write_to_input, write_between, write_through_view, write_after_view_is_dead, write_and_read_old_alias, set_an_item,
-                               write_to_returned, out_given, write_twice])
+@pytest.mark.parametrize(
+    "f",
+    [
+        write_to_input,
+        write_between,
+        write_through_view,
+        write_after_view_is_dead,
+        write_and_read_old_alias,
+        set_an_item,
+        write_to_returned,
+        out_given,
+        write_twice,
+    ],
+)
 def test_writes(f):
     check(f, x_of(), calls=2)
     assert linfuse.stats().calls_fused >= 2
@@ -306,6 +335,7 @@ def test_eval_dropout_returns_its_input():
 
 def test_strides_within_a_graph():
     """What comes after a part may count on the order of memory that PyTorch's op would have left."""
+
     def counted(x):
         h = torch.relu(x.T) * 2
         return torch.cumsum(h.T.view(-1), 0)
@@ -358,7 +388,8 @@ def test_random_numbers_keep_their_order():
 
 
 def test_batch_norm_in_training():
-    """Batch statistics, and the running ones and the counter updated as PyTorch does; then eval with what was learnt."""
+    """Batch statistics, and the running ones and the counter updated as PyTorch does; then eval with what was
+    learnt."""
     mine, theirs = pair(True)
     mine.drop.p = theirs.drop.p = 0.0
     fast = compiled(mine)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A sweep of drawn models (torch_models.py) against PyTorch: fused with nothing left over, as exact as eager, five seeds each,
+"""A sweep of drawn models (torch_models.py) against PyTorch: fused with nothing left over, as exact as eager, five
+seeds each,
 outputs poisoned beforehand, rows that are not finite."""
 
 import gc
@@ -39,7 +40,9 @@ def redraw(module):
     for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
         if tensor.is_floating_point():
             bound = 1 / tensor.shape[-1] ** 0.5 if tensor.dim() == 2 else None
-            tensor.data.copy_(torch.empty_like(tensor).uniform_(-bound, bound) if bound else torch.rand_like(tensor) + 0.5)
+            tensor.data.copy_(
+                torch.empty_like(tensor).uniform_(-bound, bound) if bound else torch.rand_like(tensor) + 0.5
+            )
 
 
 def inputs(module, seed):
@@ -61,7 +64,9 @@ class Error:
         if finite.any():
             ref, off = want[finite], (got[finite].double() - want[finite]).abs()
             self.rels.append(float(off.norm() / ref.norm().clamp(min=1e-300)))
-            self.max = max(self.max, float((off / ref.abs().clamp(min=max(float(ref.square().mean().sqrt()), 1e-300))).max()))
+            self.max = max(
+                self.max, float((off / ref.abs().clamp(min=max(float(ref.square().mean().sqrt()), 1e-300))).max())
+            )
 
     @property
     def rel(self):
@@ -70,6 +75,7 @@ class Error:
 
 def stands(got, want, eager):
     """NaN and Inf where double precision has them, or PyTorch's eager f32."""
+
     def same(other):
         return (got == other) | (got.isnan() & other.isnan()) | (got.isfinite() & other.isfinite())
 
@@ -96,7 +102,9 @@ def test_drawn_model(number):
                 mine.add(y, z)
                 theirs.add(e, z)
     assert mine.rel <= 2 * theirs.rel, f"error {mine.rel:.3g}, eager's is {theirs.rel:.3g}"
-    assert mine.max <= 4 * theirs.max, f"largest error {mine.max:.3g}, eager's is {theirs.max:.3g}"  # of few numbers: luck has its part
+    assert mine.max <= 4 * theirs.max, (
+        f"largest error {mine.max:.3g}, eager's is {theirs.max:.3g}"
+    )  # of few numbers: luck has its part
     RATIOS.append(mine.rel / theirs.rel)
     stats = assert_fused()
     assert stats.programs_made == 1 and stats.prepared == SEEDS and stats.calls_fused == SEEDS
@@ -111,6 +119,7 @@ def test_error_in_the_median_is_no_larger_than_eagers():
 
 
 def test_the_sweep_reached_the_whole_op_table():
-    """But for names that capture writes otherwise: dropout is its argument, hidden ops have a spelling test of their own."""
+    """But for names that capture writes otherwise: dropout is its argument, hidden ops have a spelling test of their
+    own."""
     missing = {row.name for row in linfuse.native.ops()} - OPS
     assert missing <= {"dropout", "matmul"}, sorted(missing)

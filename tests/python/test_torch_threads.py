@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several threads call one compiled model, weights change meanwhile, processes fork and spawn: nothing hangs, nothing is stale,
+"""Several threads call one compiled model, weights change meanwhile, processes fork and spawn: nothing hangs, nothing
+is stale,
 and PyTorch's thread count is kept to."""
 
 import gc
@@ -215,7 +216,8 @@ def forked(connection, fast, x, want):
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_fork_while_threads_call():
-    """A fork in the midst of other threads' calls; the child changes the weights, which waits for nobody who is not there. What
+    """A fork in the midst of other threads' calls; the child changes the weights, which waits for nobody who is not
+    there. What
     the backend gave is called without PyTorch's guards around it: those have a lock that a fork may catch held."""
     held = {}
 
@@ -276,7 +278,9 @@ def test_data_loader_with_workers():
     with torch.no_grad():
         want = fast(rows)
         fast(rows[:1])
-    loader = torch.utils.data.DataLoader(Rows(fast, rows), batch_size=4, num_workers=2, timeout=SECONDS, multiprocessing_context="fork")
+    loader = torch.utils.data.DataLoader(
+        Rows(fast, rows), batch_size=4, num_workers=2, timeout=SECONDS, multiprocessing_context="fork"
+    )
     torch.testing.assert_close(torch.cat(list(loader)), want)
 
 
@@ -306,8 +310,11 @@ def test_process_ends_quietly():
     """Nothing is printed and nothing hangs at the interpreter's end, with programs alive and threads started."""
     import subprocess
 
-    code = ("import torch, linfuse; from torch import nn; m = nn.Sequential(nn.Linear(256, 256), nn.GELU(), nn.Softmax(1)); "
-            "f = torch.compile(m, backend='linfuse')\nwith torch.no_grad(): f(torch.randn(300, 256))\n"
-            "assert linfuse.stats().calls_fused == 1")
+    code = (
+        "import torch, linfuse; from torch import nn; "
+        "m = nn.Sequential(nn.Linear(256, 256), nn.GELU(), nn.Softmax(1)); "
+        "f = torch.compile(m, backend='linfuse')\nwith torch.no_grad(): f(torch.randn(300, 256))\n"
+        "assert linfuse.stats().calls_fused == 1"
+    )
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, timeout=SECONDS)
     assert done.returncode == 0 and done.stderr == "", done.stderr

@@ -124,17 +124,41 @@ def swap(module):
     module.one, module.two = copy.deepcopy(module.one), nn.Linear(12, 20)
 
 
-@pytest.mark.parametrize("change", [edit, edit_bias, edit_through_a_view, edit_buffer, edit_held_tensor, replace, replace_buffer, load, load_assigned,
-                                    through_data, initialise, copy_in, there_and_back, swap])
+@pytest.mark.parametrize(
+    "change",
+    [
+        edit,
+        edit_bias,
+        edit_through_a_view,
+        edit_buffer,
+        edit_held_tensor,
+        replace,
+        replace_buffer,
+        load,
+        load_assigned,
+        through_data,
+        initialise,
+        copy_in,
+        there_and_back,
+        swap,
+    ],
+)
 def test_change(change):
     check_change(Net().eval(), change)
     assert prepared() == 2
 
 
-@pytest.mark.parametrize("make", [lambda p: torch.optim.SGD(p, lr=0.5, foreach=True), lambda p: torch.optim.SGD(p, lr=0.5, foreach=False),
-                                  lambda p: torch.optim.Adam(p, lr=0.5, fused=True), lambda p: torch.optim.AdamW(p, lr=0.5, foreach=True),
-                                  lambda p: torch.optim.SGD(p, lr=0.5, fused=True, momentum=0.9)],
-                         ids=["sgd foreach", "sgd", "adam fused", "adamw foreach", "sgd fused"])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda p: torch.optim.SGD(p, lr=0.5, foreach=True),
+        lambda p: torch.optim.SGD(p, lr=0.5, foreach=False),
+        lambda p: torch.optim.Adam(p, lr=0.5, fused=True),
+        lambda p: torch.optim.AdamW(p, lr=0.5, foreach=True),
+        lambda p: torch.optim.SGD(p, lr=0.5, fused=True, momentum=0.9),
+    ],
+    ids=["sgd foreach", "sgd", "adam fused", "adamw foreach", "sgd fused"],
+)
 def test_optimizer_steps(make):
     module = Net()
     fast = compiled(module)
@@ -179,6 +203,7 @@ def test_moved_to_a_device_that_computes_nothing():
 
 def test_tied_weights():
     """One Parameter in two places: a change of it counts in both, and it may be untied and tied anew."""
+
     class Tied(nn.Module):
         def __init__(self):
             super().__init__()
@@ -298,7 +323,8 @@ def test_writes_that_no_counter_tells_of(change):
 
 
 def test_refresh():
-    """A large parameter is looked at in places: a write to one value of it, of which PyTorch knows nothing, wants the word."""
+    """A large parameter is looked at in places: a write to one value of it, of which PyTorch knows nothing, wants the
+    word."""
     module = nn.Sequential(nn.Linear(300, 200), nn.Tanh()).eval()
     x = torch.randn(3, 300)
     fast = compiled(module)
@@ -314,7 +340,8 @@ def test_refresh():
 
 
 def test_parameter_without_a_counter_in_a_later_call():
-    """Whoever calls what the backend gave with inference tensors gets PyTorch's answer, and later calls are fused again."""
+    """Whoever calls what the backend gave with inference tensors gets PyTorch's answer, and later calls are fused
+    again."""
     held = {}
 
     def keep(graph, inputs):

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of torch.compile(backend="linfuse") share: compiling, comparing with float64, asking what was fused."""
+"""What the tests of torch.compile(backend="linfuse") share: compiling, comparing with float64, asking what was
+fused."""
 
 import copy
 
@@ -27,7 +28,8 @@ def reference(model, *inputs):
 
 
 def errors(got, want, strict=True):
-    """Largest |y - ref| / max(|ref|, rms(ref)) over finite values; strict: NaN and Inf must stand where the reference has
+    """Largest |y - ref| / max(|ref|, rms(ref)) over finite values; strict: NaN and Inf must stand where the reference
+    has
     them, which is not always so for eager itself."""
     worst = 0.0
     assert len(got) == len(want)
@@ -63,4 +65,6 @@ def assert_fused(parts=None):
 
 def reasons(when=None):
     """The reasons counted, joined."""
-    return "; ".join(f"{one.node} {one.op}: {one.reason}" for one in linfuse.stats().fallbacks if when in (None, one.when))
+    return "; ".join(
+        f"{one.node} {one.op}: {one.reason}" for one in linfuse.stats().fallbacks if when in (None, one.when)
+    )
