@@ -26,6 +26,7 @@ from .saving import save
 if TYPE_CHECKING:
     from .backend import compile_graph
     from .counters import Stats, reset_stats, stats
+    from .memory import empty_cache
     from .weights import refresh
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "Program",
     "Stats",
     "compile_graph",
+    "empty_cache",
     "explain",
     "load",
     "refresh",
@@ -47,6 +49,7 @@ _LAZY = {
     "reset_stats": "counters",
     "Stats": "counters",
     "refresh": "weights",
+    "empty_cache": "memory",
     "compile_graph": "backend",
 }
 __version__ = version()

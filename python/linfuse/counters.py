@@ -10,6 +10,8 @@ from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from . import memory
+
 if TYPE_CHECKING:
     from .fused import CompiledGraph, Part
     from .weights import Prepared
@@ -48,6 +50,7 @@ class Stats:
     param_bytes: int  # copies of parameters
     prepared_bytes: int  # parameters prepared
     workspace_bytes: int
+    output_bytes: int  # memory of large outputs that is kept for later ones; linfuse.empty_cache() gives it back
     fallbacks: tuple[Fallback, ...]
 
     def json(self) -> dict[str, Any]:
@@ -100,7 +103,7 @@ os.register_at_fork(after_in_child=_renew_lock)
 def stats() -> Stats:
     """What ran fused and what fell back to PyTorch, with the reasons."""
     programs = list(registry.programs)
-    memory = [prepared.program.memory() for prepared in programs]
+    held = [prepared.program.memory() for prepared in programs]
     runs = sum(slot.runs for prepared in programs for slot in list(prepared.slots))
     with registry.lock:
         counts, left = Counter(registry.counts), dict(registry.left)
@@ -113,8 +116,9 @@ def stats() -> Stats:
         programs=len(programs),
         programs_made=counts["programs_made"],
         prepared=counts["prepared"],
-        param_bytes=sum(one.params for one in memory),
-        prepared_bytes=sum(one.prepared for one in memory),
+        param_bytes=sum(one.params for one in held),
+        prepared_bytes=sum(one.prepared for one in held),
+        output_bytes=memory.kept_bytes(),
         workspace_bytes=sum(slot.call.memory() for prepared in programs for slot in list(prepared.slots)),
         fallbacks=tuple(Fallback(*what, when, count) for (what, when), count in sorted(left.items())),
     )

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from . import native, weights
+from . import memory, native, weights
 from .capture import Capture, Leaf, example, hint
 from .counters import Left, registry
 
@@ -39,12 +39,22 @@ def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
 class Sized:
     """What follows from the extents of the inputs."""
 
-    __slots__ = ("dims", "dims_at", "outputs")
+    __slots__ = ("any_large", "dims", "dims_at", "outputs")
 
     def __init__(self, dims: Sequence[int], shapes: list[tuple[int, ...]]):
         self.dims = (ctypes.c_int64 * max(len(dims), 1))(*dims)
         self.dims_at = ctypes.addressof(self.dims)
         self.outputs = [(shape, _strides(shape)) for shape in shapes]
+        self.any_large = any(map(memory.is_large, shapes))
+
+    def make_outputs(self) -> list[torch.Tensor]:
+        """For outputs some of which are large."""
+        return [
+            memory.empty(shape, strides)
+            if memory.is_large(shape)
+            else _empty(shape, strides, dtype=_f32, device=_cpu)
+            for shape, strides in self.outputs
+        ]
 
 
 class Part:
@@ -100,7 +110,10 @@ class Part:
             sized = self._size(tensors)
             if isinstance(sized, str):
                 return self._in_pytorch(args, sized)
-        results = [_empty(shape, strides, dtype=_f32, device=_cpu) for shape, strides in sized.outputs]
+        if sized.any_large:
+            results = sized.make_outputs()
+        else:
+            results = [_empty(shape, strides, dtype=_f32, device=_cpu) for shape, strides in sized.outputs]
         threads = _threads()
         if threads > self.threads:
             self._serve(threads)

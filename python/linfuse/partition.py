@@ -26,6 +26,7 @@ from .ops import Unsupported
 from .counters import Left
 
 _CALLS = ("call_function", "call_method", "call_module")
+_KINDS = {row.name: row.kind for row in native.ops()}
 
 
 def is_scalar(node: Node) -> bool:
@@ -176,10 +177,15 @@ class Split:
         return {} if outputs and _pays(part) else dict.fromkeys(part, "alone: nothing to fuse it with")
 
 
+def _pays_alone(op: str) -> bool:
+    """Whether linfuse does better at one such op: a product, and what PyTorch goes over memory for more than once."""
+    return op == "logsumexp" or _KINDS.get(op) in ("product", "normalize")
+
+
 def _pays(part: list[Node]) -> bool:
     rows = [found[0].row for found in map(ops.find, part) if found]
     working = [row for row in rows if row.kind == "compute"]
-    return len(working) > 1 or any(row.op in ("linear", "matmul") for row in working)
+    return len(working) > 1 or any(_pays_alone(row.op) for row in working)
 
 
 # ---- the graph around the parts ----

@@ -137,8 +137,16 @@ def test_several_sizes_through_a_split_graph():
 
 
 def test_nothing_worth_it():
-    """A single op between tensors is PyTorch's own business, and said so."""
+    """A single op that goes over memory once is PyTorch's own business, and said so."""
     check(lambda x: torch.relu(x), x_of(), parts=0, left="alone: nothing to fuse it with")
+    check(lambda x: x.sum(1), x_of(), parts=0, left="alone: nothing to fuse it with")
+
+
+@pytest.mark.parametrize("op", [lambda x: torch.softmax(x, 1), lambda x: x.logsumexp(1), lambda x: x.T.softmax(0),
+                                lambda x: torch.nn.functional.layer_norm(x, x.shape[1:])])
+def test_worth_it_alone(op):
+    """PyTorch goes over memory several times for these."""
+    check(op, x_of(), parts=1)
 
 
 def test_batch_as_a_number():

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Memory of large outputs, used again.
+
+PyTorch's CPU allocator gives a large block back to the system when its tensor dies, and the next call takes a fresh one,
+whose every page the system fills with zeros while the kernel waits: behind little work, most of a call. So large outputs
+come from blocks that are kept when the last tensor on them is gone. Such a tensor is like any other, but that its storage
+cannot be resized in place.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import mmap
+import weakref
+
+import torch
+
+LEAST = 8 << 20  # bytes; smaller ones the C library's own allocator keeps
+MOST_KEPT = 256 << 20  # bytes of blocks nobody uses
+
+
+
+class _Loan(weakref.ref):  # type: ignore[type-arg]
+    """Of a block to its owner, the object that a tensor's storage keeps alive."""
+
+    __slots__ = ("block",)
+    block: mmap.mmap
+
+
+# No lock: an owner may be collected at any moment, in a thread that would hold it. Each step below is one of the
+# interpreter's, and a block is only ever in one of the two.
+_free: list[mmap.mmap] = []  # the longest unused first
+_loans: dict[int, _Loan] = {}  # by id
+
+
+def _take_back(loan: _Loan) -> None:
+    del _loans[id(loan)]
+    _free.append(loan.block)
+
+
+def _block(size: int) -> mmap.mmap:
+    for kept in reversed(_free[:]):
+        if len(kept) == size:
+            try:
+                _free.remove(kept)
+            except ValueError:  # another thread was quicker
+                continue
+            return kept
+    fresh = mmap.mmap(-1, size)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        try:
+            fresh.madvise(mmap.MADV_HUGEPAGE)
+        except OSError:
+            pass  # a kernel without them
+    return fresh
+
+
+def _trim(most: int) -> None:
+    while kept_bytes() > most:
+        try:
+            _free.pop(0)
+        except IndexError:
+            return
+
+
+def kept_bytes() -> int:
+    """Bytes of blocks that no tensor uses now."""
+    return sum(map(len, _free[:]))
+
+
+def empty_cache() -> None:
+    """Gives the memory of outputs that no tensor uses back to the system."""
+    _trim(0)
+
+
+def is_large(shape: tuple[int, ...]) -> bool:
+    """Whether a tensor of these extents is worth a block of its own."""
+    return 4 * math.prod(shape) >= LEAST
+
+
+def empty(shape: tuple[int, ...], strides: tuple[int, ...]) -> torch.Tensor:
+    """A large f32 tensor of undefined content, on a block that is used again after it."""
+    size = 4 * math.prod(shape)
+    block = _block(size)
+    owner = (ctypes.c_char * size).from_buffer(block)
+    loan = _Loan(owner, _take_back)
+    loan.block = block
+    _loans[id(loan)] = loan
+    _trim(MOST_KEPT)
+    storage = torch.frombuffer(owner, dtype=torch.uint8).untyped_storage()  # holds the owner
+    return torch.empty(0, dtype=torch.float32, device="cpu").set_(storage, 0, shape, strides)

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Large outputs: their memory is used again, never while anybody can still see it."""
+
+import gc
+import threading
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import linfuse
+from linfuse import memory
+
+ROWS, COLUMNS = 1200, 2048  # more than memory.LEAST
+assert 4 * ROWS * COLUMNS > memory.LEAST
+
+
+@pytest.fixture(autouse=True)
+def nothing_kept():
+    gc.collect()
+    linfuse.empty_cache()
+    yield
+    linfuse.empty_cache()
+
+
+@pytest.fixture
+def add_one():
+    def model(x):
+        return torch.relu(x + 1) * 2
+
+    compiled = torch.compile(model, backend="linfuse", options={"fallback": "error"})
+    with torch.no_grad():
+        yield lambda value, rows=ROWS: compiled(torch.full((rows, COLUMNS), float(value)))
+
+
+def is_all(tensor, value):
+    return bool((tensor == value).all())
+
+
+def test_memory_is_used_again_when_the_tensor_is_gone(add_one):
+    first = add_one(1)
+    place = first.data_ptr()
+    assert is_all(first, 4) and linfuse.stats().output_bytes == 0
+    del first
+    assert linfuse.stats().output_bytes == 4 * ROWS * COLUMNS
+    second = add_one(2)
+    assert second.data_ptr() == place and is_all(second, 6) and linfuse.stats().output_bytes == 0
+
+
+def test_memory_in_use_is_left_alone(add_one):
+    first = add_one(1)
+    second = add_one(2)
+    assert first.data_ptr() != second.data_ptr() and is_all(first, 4) and is_all(second, 6)
+
+
+@pytest.mark.parametrize("see", [lambda y: y[5:, 3], lambda y: y.numpy(), lambda y: y.untyped_storage(), lambda y: y.T])
+def test_whatever_still_sees_it_keeps_it(add_one, see):
+    first = add_one(1)
+    seen, place = see(first), first.data_ptr()
+    del first
+    gc.collect()
+    second = add_one(2)
+    assert second.data_ptr() != place
+    del seen, second
+    assert linfuse.stats().output_bytes == 2 * 4 * ROWS * COLUMNS
+
+
+def test_it_is_a_tensor_like_any_other(add_one):
+    y = add_one(1)
+    assert y._base is None and y.is_contiguous() and not y.requires_grad and y.storage_offset() == 0
+    y.add_(1)
+    assert is_all(y, 5) and is_all(y.clone(), 5)
+    y.requires_grad_()
+    with torch.enable_grad():
+        (y * 3).sum().backward()
+    assert is_all(y.grad, 3)
+
+
+def test_small_outputs_are_pytorchs(add_one):
+    y = add_one(1, rows=3)
+    del y
+    assert linfuse.stats().output_bytes == 0
+
+
+def test_no_more_than_so_much_is_kept(add_one, monkeypatch):
+    monkeypatch.setattr(memory, "MOST_KEPT", 3 * 4 * ROWS * COLUMNS)
+    held = [add_one(value) for value in range(6)]
+    assert all(is_all(y, 2 * (value + 1)) for value, y in enumerate(held))
+    del held
+    y = add_one(7)
+    assert linfuse.stats().output_bytes <= memory.MOST_KEPT and is_all(y, 16)
+
+
+def test_the_cache_can_be_emptied(add_one):
+    y = add_one(1)
+    del y
+    linfuse.empty_cache()
+    assert linfuse.stats().output_bytes == 0 and is_all(add_one(2), 6)
+
+
+def test_threads_never_share_a_block(add_one):
+    add_one(0)
+    wrong = []
+
+    def work(value):
+        with torch.no_grad():
+            for step in range(20):
+                kept = [add_one(value + step), add_one(value - step)]
+                wanted = [max(value + step + 1, 0) * 2, max(value - step + 1, 0) * 2]
+                wrong.extend(want for want, y in zip(wanted, kept) if not is_all(y, want))
+
+    threads = [threading.Thread(target=work, args=(100 * i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
