@@ -74,8 +74,8 @@ bench: $(BUILD)/build.ninja .venv-bench/ready
 
 # BENCH: options of bench/door.py.
 bench-torch: $(BUILD)/build.ninja .venv-bench/ready
-	@cmake --build $(BUILD) -j $(JOBS) --target linfuse linfuse_static
-	@PYTHONPATH=python LINFUSE_LIBRARY=$(abspath $(BUILD))/liblinfuse.so .venv-bench/bin/python bench/door.py $(BENCH)
+	@cmake --build $(BUILD) -j $(JOBS) --target liblinfuse.so liblinfuse.a
+	@.venv-bench/bin/python bench/door.py $(BENCH)
 
 .venv-bench/ready: requirements-bench.txt
 	@tools/setup test

@@ -79,7 +79,9 @@ def added(before, now):
 
 def main():
     args = arguments()
-    context = door_sections.Context(args.device, args.quick, args.models, args.build, build.build(args.build))
+    files = build.build(args.build)
+    os.environ["LINFUSE_LIBRARY"] = str(files.library)
+    context = door_sections.Context(args.device, args.quick, args.models, args.build, files)
     heading = heading_of(args)
     print(f"{heading['date']}, commit {heading['commit']}, {heading['device']}")
     sections = {}
