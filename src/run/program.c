@@ -138,6 +138,8 @@ static void copy_chunk(void *arg, int64_t index, int slot)
 /* Which parameter is being given, and whether so many values are what it has. */
 static lf_status given_param(lf_program *p, const char *name, const float *data, size_t count, int32_t *index)
 {
+    if (!p)
+        return LF_ERR_ARG;
     lf_program_begin(p);
     if (!name || !data)
         return lf_fail(&p->diag, LF_ERR_ARG, "a parameter wants its name and its values");
@@ -152,8 +154,6 @@ static lf_status given_param(lf_program *p, const char *name, const float *data,
 lf_status lf_program_set_param(lf_program *program, const char *name, const float *data, size_t count)
 {
     int32_t index = -1;
-    if (!program)
-        return LF_ERR_ARG;
     lf_status status = given_param(program, name, data, count, &index);
     if (status != LF_OK)
         return status;
@@ -167,8 +167,6 @@ lf_status lf_program_set_param(lf_program *program, const char *name, const floa
 lf_status lf_program_borrow_param(lf_program *program, const char *name, const float *data, size_t count)
 {
     int32_t index = -1;
-    if (!program)
-        return LF_ERR_ARG;
     lf_status status = given_param(program, name, data, count, &index);
     if (status != LF_OK)
         return status;

@@ -10,16 +10,10 @@ import torch.nn.functional as F
 from torch import nn
 
 import linfuse
-from torch_door import assert_close, assert_fused, compiled, errors, flat, reasons, reference
+from torch_door import assert_close, assert_fused, compiled, errors, flat, fresh, reasons, reference
 
 
-@pytest.fixture(autouse=True)
-def fresh():
-    torch._dynamo.reset()
-    linfuse.reset_stats()
-    torch.manual_seed(1)
-    yield
-    torch._dynamo.reset()
+fresh_each_time = fresh(1)
 
 
 class LseChain(nn.Module):

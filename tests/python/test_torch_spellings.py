@@ -15,7 +15,7 @@ from torch import nn
 
 import linfuse
 from linfuse import ops
-from torch_door import assert_close, assert_fused, compiled, errors, flat, reference
+from torch_door import assert_close, assert_fused, compiled, errors, flat, fresh, reference
 
 NAMES = "x w b y u v n m r h p t o".split()
 # By op, or by spelling where that differs: what it is called on, with which arguments, and what is done with the
@@ -156,13 +156,7 @@ ARGUMENTS = {
 OVER_A_DIM = ["1", "dim=1", "1, True", "dim=-1, keepdim=True"]  # of max and min, which give indices too
 
 
-@pytest.fixture(autouse=True)
-def fresh():
-    torch._dynamo.reset()
-    linfuse.reset_stats()
-    torch.manual_seed(2)
-    yield
-    torch._dynamo.reset()
+fresh_each_time = fresh(2)
 
 
 def leaves(batch=6):

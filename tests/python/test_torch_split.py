@@ -9,19 +9,13 @@ import torch.nn.functional as F
 from torch import nn
 
 import linfuse
-from torch_door import assert_fused, compiled, flat, reasons
+from torch_door import assert_fused, compiled, flat, fresh, reasons
 
 W = nn.Parameter(torch.randn(16, 16) / 4, requires_grad=False)
 V = nn.Parameter(torch.randn(16, 16) / 4, requires_grad=False)
 
 
-@pytest.fixture(autouse=True)
-def fresh():
-    torch._dynamo.reset()
-    linfuse.reset_stats()
-    torch.manual_seed(3)
-    yield
-    torch._dynamo.reset()
+fresh_each_time = fresh(3)
 
 
 def check(f, *inputs, parts=None, left=None, calls=1):

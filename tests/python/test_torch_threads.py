@@ -3,7 +3,6 @@
 is stale,
 and PyTorch's thread count is kept to."""
 
-import gc
 import multiprocessing
 import os
 import sys
@@ -15,19 +14,12 @@ import torch.nn.functional as F
 from torch import nn
 
 import linfuse
-from torch_door import assert_fused, compiled
+from torch_door import assert_fused, compiled, fresh
 
 SECONDS = 120
 
 
-@pytest.fixture(autouse=True)
-def fresh():
-    torch._dynamo.reset()
-    gc.collect()
-    linfuse.reset_stats()
-    torch.manual_seed(5)
-    yield
-    torch._dynamo.reset()
+fresh_each_time = fresh(5)
 
 
 class Net(nn.Module):

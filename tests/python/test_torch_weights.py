@@ -11,17 +11,10 @@ import torch.nn.functional as F
 from torch import nn
 
 import linfuse
-from torch_door import assert_close, assert_fused, compiled, reasons, reference
+from torch_door import assert_close, assert_fused, compiled, fresh, reasons, reference
 
 
-@pytest.fixture(autouse=True)
-def fresh():
-    torch._dynamo.reset()
-    gc.collect()
-    linfuse.reset_stats()
-    torch.manual_seed(4)
-    yield
-    torch._dynamo.reset()
+fresh_each_time = fresh(4)
 
 
 class Net(nn.Module):

@@ -3,10 +3,27 @@
 fused."""
 
 import copy
+import gc
 
+import pytest
 import torch
 
 import linfuse
+
+
+def fresh(seed):
+    """A fixture for every test of a file: nothing compiled, nothing counted, random numbers from the seed."""
+
+    @pytest.fixture(autouse=True)
+    def begin_and_end():
+        torch._dynamo.reset()
+        gc.collect()
+        linfuse.reset_stats()
+        torch.manual_seed(seed)
+        yield
+        torch._dynamo.reset()
+
+    return begin_and_end
 
 
 def compiled(model, **options):
