@@ -47,6 +47,11 @@ class Options:
             raise native.Error(f"linfuse has no option {unknown}; it has precision, assume_finite, rules, fallback")
         if self.precision not in _PRECISIONS:
             raise native.Error(f"precision is one of {', '.join(_PRECISIONS)}, not {self.precision}")
+        if not isinstance(self.assume_finite, bool):
+            raise native.Error(f"assume_finite is True or False, not {self.assume_finite!r}")
+        if self.rules is not None and not isinstance(self.rules, str):
+            if not isinstance(self.rules, (list, tuple)) or not all(isinstance(rule, str) for rule in self.rules):
+                raise native.Error(f'rules is "+NAME,-NAME" or a list of such words, not {self.rules!r}')
         if self.fallback not in ("pytorch", "error"):
             raise native.Error(f"fallback is pytorch or error, not {self.fallback}")
 

@@ -19,9 +19,9 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import Node
 
 from . import native, ops
+from .counters import say_once_about_gradients
 from .native import Value
 from .ops import Unsupported
-
 
 
 class Naming(NamedTuple):
@@ -86,6 +86,7 @@ def check_tensor(node: Node, value: Any) -> torch.Tensor:
     if value.layout is not torch.strided or value.is_neg():
         raise Unsupported(f"layout {str(value.layout).removeprefix('torch.')}")
     if torch.is_grad_enabled() and value.requires_grad:
+        say_once_about_gradients()
         raise Unsupported("requires grad while grad mode is on")
     if len(value.shape) > native.MAX_RANK:
         raise Unsupported(f"rank {len(value.shape)}; at most {native.MAX_RANK} is supported")
@@ -262,9 +263,9 @@ class Capture:
             if self.part is not None and arg.op not in _LEAVES and is_view_of_param(arg):
                 return self.add(arg)
             return self.leaf(arg)
-        if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)) or value is None:
-            return Symbolic()
-        return value
+        if isinstance(value, (tuple, list)):  # a shape
+            return tuple(map(_known, value))
+        return Symbolic() if value is None else _known(value)
 
     def leaf(self, node: Node) -> Value:
         """Declares an input or a parameter."""
@@ -323,9 +324,16 @@ _FLOATS = {torch.float32, torch.float64, torch.float16, torch.bfloat16}
 _CONVERTED = _FLOATS | {torch.int64, torch.int32, torch.int16, torch.int8}
 
 
+def _known(value: Any) -> Any:
+    """A number as it is, where PyTorch knows it before the call."""
+    return Symbolic() if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)) else value
+
+
 def _frozen(value: Any) -> Any:
     if isinstance(value, Value):
         return ("value", int(value))
+    if isinstance(value, float):  # 0.0 and -0.0 are equal, and not the same
+        return ("float", value.hex())
     return tuple(map(_frozen, value)) if isinstance(value, (list, tuple)) else (type(value).__name__, value)
 
 

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
+import warnings
 import weakref
 from collections import Counter
 from dataclasses import asdict, dataclass
@@ -98,6 +100,16 @@ def _renew_lock() -> None:
 
 
 os.register_at_fork(after_in_child=_renew_lock)
+
+
+@functools.cache
+def say_once_about_gradients() -> None:
+    """A warning: who meant to be fast should hear of it without asking for stats()."""
+    warnings.warn(
+        "linfuse: PyTorch runs what needs gradients; to run it fused, call it under torch.no_grad() or "
+        "torch.inference_mode()",
+        stacklevel=2,
+    )
 
 
 def stats() -> Stats:

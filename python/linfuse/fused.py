@@ -14,15 +14,17 @@ from operator import itemgetter
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 from torch.fx import GraphModule, Node
 
 from . import memory, native, weights
 from .capture import Capture, Leaf, example, hint
-from .counters import Left, registry
+from .counters import Left, registry, say_once_about_gradients
 
 _MOST_SIZES = 256  # sets of extents a part remembers
 _f32, _cpu = torch.float32, torch.device("cpu")
 _grad_enabled, _threads = torch.is_grad_enabled, torch.get_num_threads
+_transforms = torch._C._functorch.peek_interpreter_stack  # None outside vmap, jvp and the like
 _empty = torch.empty_strided  # quicker than torch.empty
 _run_at, _params_hold = native.lib.lf_call_run_at, native.lib.lf_program_params_hold
 
@@ -97,7 +99,10 @@ class Part:
     def __call__(self, *args: Any) -> tuple[torch.Tensor, ...]:
         tensors = self._pick_inputs(args)
         if _grad_enabled() and any(isinstance(arg, torch.Tensor) and arg.requires_grad for arg in args):
+            say_once_about_gradients()
             return self._in_pytorch(args, "requires grad while grad mode is on")
+        if _transforms() is not None or forward_ad._current_level >= 0:
+            return self._in_pytorch(args, "under a transform of torch.func or forward-mode AD")
         for tensor in tensors:
             if tensor.dtype is not _f32 or not tensor.is_cpu or not tensor.is_contiguous():
                 adapted = self._adapt(tensors)
@@ -154,7 +159,7 @@ class Part:
                         if id(param) != identity or param._version != version or param.data_ptr() != address:
                             break
                     else:
-                        holds = _params_hold(prepared.handle)
+                        holds = _params_hold(prepared.handle) and prepared.copies_hold(params)
                 finally:
                     if not holds:
                         prepared.idle.append(slot)

@@ -69,11 +69,18 @@ def _harmless(node: Node, target: Node, roots: dict[Node, frozenset[Node]], orde
     found = ops.find(root)
     if found is None or found[0].row.kind != "compute" or example(node) is None:
         return False
+    if any(_promotes(example(arg), example(target)) for arg in node.all_input_nodes):
+        return False
     for other, other_roots in roots.items():
         if root in other_roots and other is not target and order[other] < order[node]:
             if any(order[user] > order[node] for user in other.users):
                 return False
     return True
+
+
+def _promotes(other: Any, target: Any) -> bool:
+    """Whether the functional form would have another dtype than what is written."""
+    return isinstance(other, torch.Tensor) and torch.result_type(target, other) is not target.dtype
 
 
 def _functional(graph: Graph, node: Node) -> Node | None:

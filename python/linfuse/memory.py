@@ -47,7 +47,7 @@ def _block(size: int) -> mmap.mmap:
             except ValueError:  # another thread was quicker
                 continue
             return kept
-    fresh = mmap.mmap(-1, size)
+    fresh = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # a forked child has its own
     if hasattr(mmap, "MADV_HUGEPAGE"):
         try:
             fresh.madvise(mmap.MADV_HUGEPAGE)

@@ -42,10 +42,16 @@ def save(model: Any, inputs: Any, folder: str | os.PathLike[str], *, name: str =
 
     given = tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)
     title = tracing.title(model)
-    graphs = _graphs(model, given, title)
-    part = _whole(graphs, title)
-    tensors = {leaf.name: _floats(graphs[0].value(leaf.node)) for leaf in part.leaves if leaf.param}
-    text = _in_order(part.model.text(), _input_names(graphs[0], part, given))
+    if len({id(one) for one in given}) < len(given):
+        raise Error(f"{title} cannot be saved: the same tensor is given for two inputs; give each its own", Status.ARG)
+    graph, part, text = _traced(model, given, title)
+    if _traced(model, _longer(graph, part, given), title)[2] != text:
+        raise Error(
+            f"{title} cannot be saved: what it computes depends on the extents of its inputs, as by x.shape[0] used as a "
+            "number or in an if",
+            Status.UNSUPPORTED,
+        )
+    tensors = {leaf.name: _floats(graph.value(leaf.node)) for leaf in part.leaves if leaf.param}
     header = f"# {title}, saved by linfuse {version()} from PyTorch {_torch_version()}.\n"
     place = pathlib.Path(folder)
     place.mkdir(parents=True, exist_ok=True)
@@ -61,6 +67,26 @@ def _torch_version() -> str:
     import torch
 
     return torch.__version__
+
+
+def _traced(model: Any, inputs: Sequence[Any], title: str) -> tuple[Graph, Part, str]:
+    """The model's one graph at these inputs, its one part, and the text of it."""
+    graph, *_ = graphs = _graphs(model, inputs, title)
+    part = _whole(graphs, title)
+    return graph, part, _in_order(part.model.text(), _input_names(graph, part, inputs))
+
+
+def _longer(graph: Graph, part: Part, inputs: Sequence[Any]) -> list[Any]:
+    """The inputs with one more along every extent that the model has a name for."""
+    import torch
+
+    longer = list(inputs)
+    for leaf in part.leaves:
+        at = next((i for i, one in enumerate(inputs) if one is graph.value(leaf.node)), None)
+        if at is not None:
+            shape = [size + isinstance(extent, str) for size, extent in zip(inputs[at].shape, leaf.extents)]
+            longer[at] = torch.zeros(shape, dtype=inputs[at].dtype, device=inputs[at].device)
+    return longer
 
 
 def _graphs(model: Any, inputs: Sequence[Any], title: str) -> list[Graph]:

@@ -83,7 +83,8 @@ def trace(model: Any, inputs: Sequence[Any], options: Mapping[str, str], whole: 
         return run
 
     with torch.no_grad(), torch.random.fork_rng(devices=[]), _kept_buffers(model):
-        torch.compile(_wrapped(model, len(inputs)), backend=record, fullgraph=whole)(model, *inputs)
+        compiled = torch.compile(_wrapped(model, len(inputs)), backend=record, fullgraph=whole, dynamic=False)
+        compiled(model, *inputs)
     if not graphs:
         raise Error(f"{title(model)} computes nothing with tensors at this call", Status.MODEL)
     return graphs

@@ -34,6 +34,9 @@ from .counters import registry
 # Making handles in one context is one thread's business at a time.
 making = threading.RLock()
 _contexts: dict[int, native.Context] = {}
+_LOOK_AT_ALL = 16384  # elements, as the C library does
+_MOST_PROGRAMS = 8  # of a family: a tensor that is another at every call would have one each
+_LONGEST_WAIT = 0.2  # s, for calls under way
 _families: weakref.WeakValueDictionary[Any, Family] = weakref.WeakValueDictionary()
 
 
@@ -70,10 +73,12 @@ class Prepared:
         self.runs_before_reset = 0
         self.watch: list[Any] = []  # weak references to the parameters
         self._held: list[torch.Tensor] = []  # what the program borrows; not the parameters themselves, which may go
+        self._copied: list[int] = []  # which of them are copies, of parameters that are not contiguous
         registry.programs.add(self)
 
     def __del__(self) -> None:
-        registry.count("calls_fused", sum(slot.runs for slot in self.slots) - self.runs_before_reset)
+        if registry is not None:  # which goes first when the interpreter ends
+            registry.count("calls_fused", sum(slot.runs for slot in self.slots) - self.runs_before_reset)
         for slot in self.slots:
             slot.call.close()
         self.program.close()
@@ -86,15 +91,30 @@ class Prepared:
             self.program.borrow_param(name, values.data_ptr(), values.numel())
         self.program.prepare()
         self._held, self.stamps = held, stamps
+        self._copied = [at for at, param in enumerate(params) if held[at].data_ptr() != param.data_ptr()]
         registry.count("prepared")
 
     def current(self, params: Sequence[torch.Tensor]) -> bool:
         """Whether what is prepared is what the parameters are now."""
-        return self.stamps == [stamp(param) for param in params] and native.lib.lf_program_params_hold(self.handle)
+        return self.stamps == [stamp(param) for param in params] and (
+            native.lib.lf_program_params_hold(self.handle) and self.copies_hold(params)
+        )
+
+    def copies_hold(self, params: Sequence[torch.Tensor]) -> bool:
+        """Whether parameters that had to be copied are still what was copied: the C library sees the copies alone."""
+        return not self._copied or all(torch.equal(_sample(params[at]), _sample(self._held[at])) for at in self._copied)
 
     def forget(self) -> None:
         """The next call prepares all parameters anew."""
         self.stamps = [(0, -1, 0)] * len(self.stamps)
+
+
+def _sample(tensor: torch.Tensor) -> torch.Tensor:
+    """The bits of all values, or of a large tensor of some along each axis. (As bits: a NaN is the same as itself.)"""
+    bits = tensor.detach().view(torch.int32)
+    if bits.numel() > _LOOK_AT_ALL:
+        bits = bits[tuple(slice(None, None, max(1, size // 32)) for size in bits.shape)]
+    return bits
 
 
 def stamp(param: torch.Tensor) -> tuple[int, int, int]:
@@ -120,9 +140,12 @@ class Family:
             elif not prepared.current(params):
                 held = self._all_slots(prepared)
                 try:
-                    prepared.load(self.params, params)
+                    if len(held) == len(prepared.slots):
+                        prepared.load(self.params, params)
+                    else:  # a call takes long, or was interrupted and its slot is lost: who runs keeps the old program
+                        prepared = self._make(params, identity)
                 finally:
-                    prepared.idle.extend(held)
+                    prepared.idle.extend(slot for slot in held if slot.call.program is prepared.program)
             try:
                 return prepared, prepared.idle.pop()
             except IndexError:
@@ -136,15 +159,19 @@ class Family:
         prepared.load(self.params, params)
         gone = functools.partial(_drop, weakref.ref(self), identity)
         prepared.watch = [weakref.ref(param, gone) for param in params]
+        while len(self.programs) >= _MOST_PROGRAMS:
+            self.programs.pop(next(iter(self.programs)), None)  # the oldest; calls under way keep it
         self.programs[identity] = prepared
         registry.count("programs_made")
         return prepared
 
     @staticmethod
     def _all_slots(prepared: Prepared) -> list[Slot]:
-        """Waits until no call is under way. New ones cannot begin: they want a slot, and new slots want the lock."""
+        """Waits a while until no call is under way; fewer than all where one still is. New ones cannot begin: they want
+        a slot, and new slots want the lock."""
         held: list[Slot] = []
-        while len(held) < len(prepared.slots):
+        end = time.monotonic() + _LONGEST_WAIT
+        while len(held) < len(prepared.slots) and time.monotonic() < end:
             try:
                 held.append(prepared.idle.pop())
             except IndexError:

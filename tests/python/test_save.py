@@ -155,7 +155,7 @@ def test_saving_often(tmp_path):
             linfuse.save(fast, x, tmp_path)
         with torch._dynamo.config.patch(error_on_recompile=True):
             fast(x)
-    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == made + 12
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == made + 2 * 12  # at two batch sizes each
 
 
 # ---- what cannot be saved ----
@@ -210,3 +210,25 @@ def test_place_is_taken(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError):
         linfuse.save(Normed().eval(), draw(4, 1), tmp_path / "file")
+
+
+class ByBatch(nn.Module):
+    def __init__(self, forward):
+        super().__init__()
+        self.linear, self.compute = nn.Linear(6, 5), forward
+
+    def forward(self, x):
+        return self.compute(self.linear(x), x)
+
+
+@pytest.mark.parametrize("forward", [lambda y, x: y / x.shape[0], lambda y, x: y.relu() if x.shape[0] > 4 else y])
+def test_what_depends_on_the_batch_is_refused(forward, tmp_path):
+    with torch.no_grad(), pytest.raises(linfuse.Error, match="depends on the extents"):
+        linfuse.save(ByBatch(forward), torch.rand(4, 6), tmp_path / "saved")
+    assert not (tmp_path / "saved").exists()
+
+
+def test_one_tensor_for_two_inputs_is_refused(tmp_path):
+    x = torch.rand(4, 24)
+    with torch.no_grad(), pytest.raises(linfuse.Error, match="same tensor is given for two inputs"):
+        linfuse.save(Two().eval(), (x, x), tmp_path / "saved")

@@ -3,6 +3,7 @@
 has to run."""
 
 import sys
+import warnings
 
 import pytest
 import torch
@@ -494,3 +495,65 @@ def test_tensor_subclass():
         y, want = compiled(module)(x), module(x)
     assert type(y) is type(want)
     torch.testing.assert_close(torch.as_tensor(y), torch.as_tensor(want))
+
+
+def test_forward_mode_gradients():
+    """A tangent is not lost."""
+    forward_ad = torch.autograd.forward_ad
+    fast, x = compiled(lambda x: torch.tanh(x * 2 + 1)), torch.randn(3, 4)
+    with forward_ad.dual_level():
+        tangent = forward_ad.unpack_dual(fast(forward_ad.make_dual(x, torch.ones_like(x)))).tangent
+    torch.testing.assert_close(tangent, 2 * (1 - torch.tanh(x * 2 + 1) ** 2))
+
+
+def test_vmap_inside():
+    """What transforms see are no tensors with memory."""
+    model, x = nn.Sequential(nn.Linear(4, 5), nn.GELU()), torch.randn(3, 2, 4)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(torch.vmap(model))(x), model(x))
+
+
+def test_signed_zeros_are_two_numbers():
+    first, second = (lambda x: torch.relu(x) / 0.0 * 1.5), (lambda x: torch.relu(x) / -0.0 * 1.5)
+    x = torch.ones(2, 3)
+    with torch.no_grad():
+        fast = compiled(first), compiled(second)
+        for one, plain in zip(fast, (first, second)):
+            assert torch.equal(one(x), plain(x))
+
+
+def test_a_norm_over_an_extent_that_changes():
+    def norm(x):
+        return torch.relu(torch.nn.functional.layer_norm(x, x.shape[-1:]))
+
+    fast = torch.compile(norm, backend="linfuse", dynamic=True)
+    with torch.no_grad():
+        for width in (5, 7, 12):
+            x = torch.randn(3, width)
+            torch.testing.assert_close(fast(x), norm(x))
+
+
+def test_in_place_keeps_the_dtype():
+    def accumulate(x, more):
+        h = torch.relu(x)
+        h.add_(more)
+        return h
+
+    x, more = torch.randn(4, 3), torch.randn(4, 3, dtype=torch.float64)
+    with torch.no_grad():
+        got = compiled(accumulate)(x, more)
+    assert got.dtype == torch.float32
+    torch.testing.assert_close(got, accumulate(x, more))
+
+
+def test_gradients_are_mentioned_once():
+    from linfuse import counters
+
+    counters.say_once_about_gradients.cache_clear()
+    model, x = nn.Sequential(nn.Linear(4, 5), nn.GELU()), torch.randn(3, 4)
+    fast = compiled(model)
+    with pytest.warns(UserWarning, match="no_grad"):
+        fast(x)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fast(x)

@@ -2,6 +2,7 @@
 """Large outputs: their memory is used again, never while anybody can still see it."""
 
 import gc
+import os
 import threading
 
 import pytest
@@ -115,3 +116,18 @@ def test_threads_never_share_a_block(add_one):
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+def test_a_forked_child_has_its_own(add_one):
+    seen, free = add_one(1), add_one(2)
+    del free
+    child = os.fork()
+    if child == 0:
+        try:
+            for tensor in (seen, memory.empty((ROWS, COLUMNS), (COLUMNS, 1))):
+                tensor[0, 0] = -7  # one number: OpenMP's threads do not survive a fork
+        finally:
+            os._exit(0)
+    later = add_one(3)
+    os.waitpid(child, 0)
+    assert is_all(seen, 4) and is_all(later, 8)

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import linfuse
+from linfuse import weights
 from torch_door import assert_close, assert_fused, compiled, fresh, reasons, reference
 
 
@@ -398,3 +399,62 @@ def test_memory_is_not_copied():
     stats = linfuse.stats()
     weight = 512 * 256 * 4
     assert stats.param_bytes == 0 and weight <= stats.prepared_bytes < 1.5 * weight
+
+
+class Turned(nn.Module):
+    def __init__(self, k, n):
+        super().__init__()
+        self.w = nn.Parameter(torch.randn(k, n).t())
+
+    def forward(self, x):
+        return torch.relu(torch.nn.functional.linear(x, self.w))
+
+
+@pytest.mark.parametrize("k, n", [(5, 7), (200, 150)])
+def test_a_parameter_that_had_to_be_copied(k, n):
+    """Not contiguous, and written to behind PyTorch's back; a NaN in it is no change."""
+    model, x = Turned(k, n), torch.randn(4, k)
+    fast = compiled(model)
+    with torch.no_grad():
+        fast(x)
+        model.w.data.mul_(2)
+        torch.testing.assert_close(fast(x), model(x))
+        model.w[1, 2] = torch.nan
+        fast(x)
+        prepared = linfuse.stats().prepared
+        torch.testing.assert_close(fast(x), model(x), equal_nan=True)
+        assert linfuse.stats().prepared == prepared
+
+
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear, self.state = nn.Linear(5, 5), torch.zeros(2, 5)
+
+    def forward(self, x):
+        self.state = torch.tanh(self.linear(x) + self.state)
+        return self.state
+
+
+def test_a_tensor_that_is_another_at_every_call():
+    """A module's own tensor, replaced by each call: no program is left behind for each of them."""
+    model, plain, x = Recurrent(), Recurrent(), torch.randn(2, 5)
+    plain.load_state_dict(model.state_dict())
+    fast, results = compiled(model), []
+    with torch.no_grad():
+        for _ in range(40):
+            results.append(fast(x))
+            torch.testing.assert_close(results[-1], plain(x))
+    assert linfuse.stats().programs <= 8
+
+
+def test_a_lost_slot_does_not_hang():
+    """An exception may come between taking a slot and the call: a later change of weights waits for it in vain."""
+    model, x = Net(), torch.randn(3, 20)
+    fast = compiled(model)
+    with torch.no_grad():
+        fast(x)
+        (prepared,) = [one for one in weights.registry.programs if one.idle]
+        prepared.idle.pop()
+        model.one.weight.mul_(2)
+        torch.testing.assert_close(fast(x)[0], model(x)[0], rtol=1e-4, atol=1e-5)
