@@ -20,7 +20,6 @@ LEAST = 8 << 20  # bytes; smaller ones the C library's own allocator keeps
 MOST_KEPT = 256 << 20  # bytes of blocks nobody uses
 
 
-
 class _Loan(weakref.ref):  # type: ignore[type-arg]
     """Of a block to its owner, the object that a tensor's storage keeps alive."""
 

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import linfuse
-from torch_door import assert_fused, compiled, fresh
+from torch_door import assert_fused, compiled, fresh, without_guards
 
 SECONDS = 120
 
@@ -211,27 +211,21 @@ def test_fork_while_threads_call():
     """A fork in the midst of other threads' calls; the child changes the weights, which waits for nobody who is not
     there. What
     the backend gave is called without PyTorch's guards around it: those have a lock that a fork may catch held."""
-    held = {}
-
-    def keep(graph, inputs):
-        held.update(run=linfuse.compile_graph(graph, inputs).run, args=list(inputs))
-        return held["run"]
-
     module = Net().eval()
     with torch.no_grad():
-        torch.compile(module, backend=keep)(torch.randn(16, 32))
-    at = next(i for i, value in enumerate(held["args"]) if tuple(value.shape) == (16, 32))
+        run, args = without_guards(module, torch.randn(16, 32))
+    at = next(i for i, value in enumerate(args) if tuple(value.shape) == (16, 32))
     stop = threading.Event()
 
     def work(index):
         if index:
             while not stop.is_set():
-                held["run"](*held["args"])
+                run(*args)
             return
         try:
             context = multiprocessing.get_context("fork")
             for _ in range(8):
-                child = context.Process(target=forked_writer, args=(module, held["run"], held["args"], at))
+                child = context.Process(target=forked_writer, args=(module, run, args, at))
                 child.start()
                 child.join(SECONDS)
                 assert child.exitcode == 0, f"the child's exit code is {child.exitcode}"

@@ -31,6 +31,18 @@ def compiled(model, **options):
     return torch.compile(model, backend="linfuse", options=options or None)
 
 
+def without_guards(model, *inputs):
+    """What the backend gives for a model's one graph, and its arguments: to be called without PyTorch's guards."""
+    held = {}
+
+    def keep(graph, given):
+        held.update(run=linfuse.compile_graph(graph, given).run, args=list(given))
+        return held["run"]
+
+    torch.compile(model, backend=keep)(*inputs)
+    return held["run"], held["args"]
+
+
 def flat(result):
     """Tensors of a result, whatever they are packed in."""
     if isinstance(result, torch.Tensor):
