@@ -6,6 +6,7 @@ larger pages or warmer data than the others. linfuse and ONNX Runtime write into
 PyTorch makes its own, as it always does.
 """
 
+import json
 import statistics
 import subprocess
 import time
@@ -101,44 +102,49 @@ class OnnxRuntime:
 
 class Linfuse:
     def load(self, job):
-        context = linfuse_c.Context(linfuse_c.load(job.library), THREADS)
-        options = linfuse_c.Options(context, job.dims)
-        compile_ms = [self.compile(context, options, job.spec.lf()) for _ in range(REPEATS)]
+        native = linfuse_c.load(job.library)
+        context = native.Context(THREADS)
+        compile_ms = [self.compile(native, context, job.dims, job.spec.lf()) for _ in range(REPEATS)]
         prepare_ms = [self.prepare({v.name: job.arrays[v.name] for v in job.spec.params}) for _ in range(REPEATS)]
         self.bind([x.numpy() for x in job.inputs()])
-        fused = self.program.explain()["fused"]
+        fused = self.account()["fused"]
         job.facts.update(compile_ms=statistics.median(compile_ms), prepare_ms=statistics.median(prepare_ms),
                          predicted_ms=fused["us"] / 1e3, flops=fused["flops"], bytes=fused["bytes"],
                          intermediate_bytes=fused["intermediate_bytes"], workspace_bytes=fused["workspace_bytes"])
 
-    def compile(self, context, options, text):
-        """From text to a program without parameters; milliseconds."""
+    def compile(self, native, context, dims, text):
+        """From text to a program without parameters, weighed by these extents; milliseconds."""
+        options = {f"dim.{name}": str(extent) for name, extent in dims.items()}
         start = time.perf_counter()
-        model = linfuse_c.Model(context, text)
-        program = linfuse_c.Program(model, options)
+        model = native.Model.read(context, text)
+        program = native.Program(model, options)
         took = 1e3 * (time.perf_counter() - start)
-        model.free()
+        model.close()
         if hasattr(self, "program"):
-            self.program.free()
-        self.program = program
+            self.program.close()
+        self.native, self.program = native, program
         return took
 
+    def account(self):
+        """What `linfuse explain --json` prints, at the extents given to compile."""
+        return json.loads(self.program.explain(json=True))
+
     def bind(self, inputs):
-        self.inputs, self.bound = inputs, linfuse_c.Call(self.program)
+        self.inputs, self.bound = inputs, self.native.Call(self.program)
         for index, x in enumerate(inputs):
-            self.bound.set_input(index, x)
+            self.bound.set_input(index, x.shape, x.ctypes.data)
         self.output = torch.empty(self.bound.output_shape(0)).numpy()
-        self.bound.set_output(0, self.output)
+        self.bound.set_output(0, self.output.ctypes.data)
         self.call = self.bound.run
 
     def end(self):
-        self.bound.free()
-        self.program.free()
+        self.bound.close()
+        self.program.close()
 
     def prepare(self, params):
         """Gives the parameters and prepares them; milliseconds of preparing alone."""
         for name, array in params.items():
-            self.program.set_param(name, array)
+            self.program.set_param(name, array.ctypes.data, array.size)
         start = time.perf_counter()
         self.program.prepare()
         return 1e3 * (time.perf_counter() - start)

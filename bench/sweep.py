@@ -66,15 +66,15 @@ def calls_and_rate(call, expected, rate):
     return statistics.median(times), statistics.median(rates)
 
 
-def point(context, m, n, k, files, peak, cores):
+def point(native, context, m, n, k, files, peak, cores):
     """One size: a dict; with "skipped" in it where it was not run."""
     found = {"m": m, "n": n, "k": k}
     if 4.0 * (m * k + 3 * n * k) > 0.6 * machine.available_bytes():
         return {**found, "skipped": "does not fit the memory"}
     spec, dims = cases.lse_chain(n, k), {"B": m}
     ours = Linfuse()
-    ours.compile(context, linfuse_c.Options(context, dims), spec.lf())
-    fused = ours.program.explain()["fused"]
+    ours.compile(native, context, dims, spec.lf())
+    fused = ours.account()["fused"]
     if fused["us"] / 1e6 > LONGEST_CALL:
         return {**found, "skipped": f"predicted to take {fused['us'] / 1e6:.0f} s"}
     arrays = spec.draw(dims, lambda shape: torch.empty(shape).numpy())
@@ -92,14 +92,15 @@ def point(context, m, n, k, files, peak, cores):
 
 
 def sweep(args, files, peak, cores):
-    context = linfuse_c.Context(linfuse_c.load(files.library), THREADS)
+    native = linfuse_c.load(files.library)
+    context = native.Context(THREADS)
     rows, depths = (ROWS[::3], DEPTHS[::2]) if args.quick else (ROWS, DEPTHS)
     sizes = sorted(((m, k) for m in rows for k in depths), key=lambda size: size[0] * size[1])
     end, points = time.monotonic() + 60 * args.minutes, []
     for m, k in sizes:  # the long ones last: when the time is up, they are what is missing
         late = time.monotonic() > end
         skipped = {"m": m, "n": args.n, "k": k, "skipped": "time was up"}
-        found = skipped if late else point(context, m, args.n, k, files, peak, cores)
+        found = skipped if late else point(native, context, m, args.n, k, files, peak, cores)
         words = found.get("skipped") or f"{report.sig(found['ms'])} ms, {report.percent(found['share'])} of the roofline"
         print(f"M {m:6}  K {k:6}  {words}", flush=True)
         points.append(found)
