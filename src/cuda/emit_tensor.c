@@ -142,6 +142,8 @@ void lf_emit_tensor_texts(lf_emitter *e)
         return;
     lf_str_add(&e->s, lf_text_split);
     lf_str_add(&e->s, "\n");
+    lf_str_add(&e->s, lf_text_finish);
+    lf_str_add(&e->s, "\n");
     lf_str_add(&e->s, lf_text_wgmma);
     lf_str_add(&e->s, "\n");
     for (size_t i = 0; i < sizeof own_folds / sizeof *own_folds; i++)

@@ -3,12 +3,12 @@
 // rows x N columns of a tile each, and run the phase's steps on the sums while they are in registers. Blocks stay for several tiles.
 //   Pairs  tiles of 256 columns; a cluster of two blocks, one row block below the other, shares the weight's tile
 //   Alone  tiles of 128 columns, no cluster: where all rows are one row block, more blocks read the weight at once
-// Partials of statistics are of 128 columns either way, so that a row's bits do not depend on how many rows there are.
+// The sums go where text/finish.cu takes them, whose partials are of 128 columns either way.
 //
 // MODE_FP32: a = hi + lo, so a * b is lo*hi + hi*lo + hi*hi. Tensor cores add with truncation: every CHUNK lines the sums so far are added
 // to sums of their own, in f32 as it is known. Of these, KEPT are in registers, the others in shared memory.
 
-enum { TILE_M = 128, LINE = 128, A_BYTES = TILE_M * LINE, RASTER = 8, PARTIAL = 128, HALF = 64 }; // HALF: sums of a thread in a partial's columns
+enum { TILE_M = 128, LINE = 128, A_BYTES = TILE_M * LINE, RASTER = 8 };
 struct Pairs { enum { N = 256, CM = 2, STAGES = 4, SUMS = 128, KEPT = 96 }; };
 struct Alone { enum { N = 128, CM = 1, STAGES = 6, SUMS = 64, KEPT = 64 }; };
 template <class S> struct Bytes { enum { B = S::N * LINE, STAGE = A_BYTES + B, SLOTS = (S::SUMS - S::KEPT) * 256 * 4 }; };
@@ -178,94 +178,6 @@ __device__ __forceinline__ void produce(const TensorMap *x_map, const TensorMap 
 }
 
 // ---- what becomes of the sums ----
-
-// The sums of a thread are taken PART at a time, by a loop that turns them round: where much is done with each, code for all of them at once
-// would not stay in the instruction cache, and would take seconds to compile. Where little is done, turning would take longer.
-template <int PART, int SUMS> __device__ __forceinline__ void turn(float (&v)[SUMS])
-{
-    float first[PART];
-#pragma unroll
-    for (int i = 0; i < PART; ++i)
-        first[i] = v[i];
-#pragma unroll
-    for (int i = 0; i + PART < SUMS; ++i)
-        v[i] = v[i + PART];
-#pragma unroll
-    for (int i = 0; i < PART; ++i)
-        v[SUMS - PART + i] = first[i];
-}
-
-// The first statistic over the elements of a thread's two rows in a partial's columns, v[AT..AT + HALF), in order of column; a quad of lanes holds a
-// row. here(j, w): is there such a column?
-template <class M> struct quad_fold {
-    template <int AT, int SUMS, class Here> static __device__ __forceinline__ void of(const float (&v)[SUMS], Here here, M (&s)[2])
-    {
-        s[0].begin(), s[1].begin();
-#pragma unroll
-        for (int i = 0; i < HALF; ++i)
-            if (here(i / 4, i % 2))
-                s[i / 2 % 2].put(v[AT + i]);
-        s[0] = join_lanes(s[0], 4), s[1] = join_lanes(s[1], 4);
-    }
-};
-
-// A pair of neighbouring columns of a row through the phase's steps.
-template <class G> __device__ __forceinline__ void finish_pair(const Args &a, float &v0, float &v1, i64 row, i64 rows, int col, float unscale, const float (&s)[2],
-                                                               typename G::Rest &rest)
-{
-    if (G::N % 2 == 0) {
-        float p[2] = {v0 * unscale * s[0], v1 * unscale * s[1]};
-        G::template element<2>(a, row, rows, col, p, rest);
-        v0 = p[0], v1 = p[1];
-    } else {
-        float p[1] = {v0 * unscale * s[0]}, q[1] = {v1 * unscale * s[1]};
-        G::template element<1>(a, row, rows, col, p, rest);
-        if (col + 1 < G::N)
-            G::template element<1>(a, row, rows, col + 1, q, rest);
-        v0 = p[0], v1 = q[0];
-    }
-}
-
-// The columns of one partial. A thread holds two rows, eight apart; neighbouring pairs of columns, eight apart. With TURNS the sums are the first of v
-// and end up as its last.
-template <class G, int AT, bool TURNS, int SUMS>
-__device__ __forceinline__ void finish_half(const Args &a, float (&v)[SUMS], i64 row, i64 rows, int col, int partial, const float (&unscale)[2])
-{
-    constexpr int PART = TURNS ? G::PART : HALF;
-    const auto here = [&](int j, int w) { return G::N % PARTIAL == 0 || col + 8 * j + w < G::N; };
-    typename G::Rest rest[2];
-    rest[0].begin(), rest[1].begin();
-#pragma unroll 1
-    for (int part = 0; part < HALF / PART; ++part) {
-#pragma unroll
-        for (int which = 0; which < 2; ++which) {
-            if (row + 8 * which >= rows)
-                continue;
-#pragma unroll
-            for (int j = 0; j < PART / 4; ++j) { // no branch in here where N fills tiles: loads can go ahead of what is done with them
-                const int at = part * (PART / 4) + j, c = col + 8 * at, i = AT + 4 * j + 2 * which;
-                if (!here(at, 0))
-                    continue;
-                float s[2] = {1.0f, 1.0f};
-                if (G::SCALED)
-                    load<true, G::N % 2 == 0>(s, G::w_unscale(a) + c);
-                finish_pair<G>(a, v[i], v[i + 1], row + 8 * which, rows, c, unscale[which], s, rest[which]);
-            }
-        }
-        if (TURNS)
-            turn<PART>(v);
-    }
-    if constexpr (G::STATS > 0) {
-        typename G::First first[2];
-        quad_fold<typename G::First>::template of<TURNS ? SUMS - HALF : AT>(v, here, first);
-#pragma unroll
-        for (int which = 0; which < 2; ++which) {
-            rest[which].join_lanes(4);
-            if (threadIdx.x % 4 == 0 && row + 8 * which < rows)
-                G::end(a, row + 8 * which, partial, (G::N + PARTIAL - 1) / PARTIAL, first[which], rest[which]);
-        }
-    }
-}
 
 template <class G, class S> __device__ __forceinline__ void finish_tile(const Args &a, float (&v)[S::SUMS], int mt, int nt, int tid, i64 rows)
 {

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+// What becomes of a product's sums while they are in registers, as tensor cores leave them: a thread holds two rows, eight apart, and in each neighbouring pairs of
+// columns, eight apart; a quad of lanes holds a row. Partials of statistics are of 128 columns for every kernel, so that a row's bits do not depend on which one is
+// taken for how many rows.
+
+enum { PARTIAL = 128, HALF = 64 }; // HALF: sums of a thread in a partial's columns
+
+// The sums of a thread are taken PART at a time, by a loop that turns them round: where much is done with each, code for all of them at once
+// would not stay in the instruction cache, and would take seconds to compile. Where little is done, turning would take longer.
+template <int PART, int SUMS> __device__ __forceinline__ void turn(float (&v)[SUMS])
+{
+    float first[PART];
+#pragma unroll
+    for (int i = 0; i < PART; ++i)
+        first[i] = v[i];
+#pragma unroll
+    for (int i = 0; i + PART < SUMS; ++i)
+        v[i] = v[i + PART];
+#pragma unroll
+    for (int i = 0; i < PART; ++i)
+        v[SUMS - PART + i] = first[i];
+}
+
+// The first statistic over the elements of a thread's two rows in a partial's columns, v[AT..AT + HALF), in order of column; a quad of lanes holds a
+// row. here(j, w): is there such a column?
+template <class M> struct quad_fold {
+    template <int AT, int SUMS, class Here> static __device__ __forceinline__ void of(const float (&v)[SUMS], Here here, M (&s)[2])
+    {
+        s[0].begin(), s[1].begin();
+#pragma unroll
+        for (int i = 0; i < HALF; ++i)
+            if (here(i / 4, i % 2))
+                s[i / 2 % 2].put(v[AT + i]);
+        s[0] = join_lanes(s[0], 4), s[1] = join_lanes(s[1], 4);
+    }
+};
+
+// A pair of neighbouring columns of a row through the phase's steps.
+template <class G> __device__ __forceinline__ void finish_pair(const Args &a, float &v0, float &v1, i64 row, i64 rows, int col, float unscale, const float (&s)[2],
+                                                               typename G::Rest &rest)
+{
+    if (G::N % 2 == 0) {
+        float p[2] = {v0 * unscale * s[0], v1 * unscale * s[1]};
+        G::template element<2>(a, row, rows, col, p, rest);
+        v0 = p[0], v1 = p[1];
+    } else {
+        float p[1] = {v0 * unscale * s[0]}, q[1] = {v1 * unscale * s[1]};
+        G::template element<1>(a, row, rows, col, p, rest);
+        if (col + 1 < G::N)
+            G::template element<1>(a, row, rows, col + 1, q, rest);
+        v0 = p[0], v1 = q[0];
+    }
+}
+
+// The columns of one partial. A thread holds two rows, eight apart; neighbouring pairs of columns, eight apart. With TURNS the sums are the first of v
+// and end up as its last.
+template <class G, int AT, bool TURNS, int SUMS>
+__device__ __forceinline__ void finish_half(const Args &a, float (&v)[SUMS], i64 row, i64 rows, int col, int partial, const float (&unscale)[2])
+{
+    constexpr int PART = TURNS ? G::PART : HALF;
+    const auto here = [&](int j, int w) { return G::N % PARTIAL == 0 || col + 8 * j + w < G::N; };
+    typename G::Rest rest[2];
+    rest[0].begin(), rest[1].begin();
+#pragma unroll 1
+    for (int part = 0; part < HALF / PART; ++part) {
+#pragma unroll
+        for (int which = 0; which < 2; ++which) {
+            if (row + 8 * which >= rows)
+                continue;
+#pragma unroll
+            for (int j = 0; j < PART / 4; ++j) { // no branch in here where N fills tiles: loads can go ahead of what is done with them
+                const int at = part * (PART / 4) + j, c = col + 8 * at, i = AT + 4 * j + 2 * which;
+                if (!here(at, 0))
+                    continue;
+                float s[2] = {1.0f, 1.0f};
+                if (G::SCALED)
+                    load<true, G::N % 2 == 0>(s, G::w_unscale(a) + c);
+                finish_pair<G>(a, v[i], v[i + 1], row + 8 * which, rows, c, unscale[which], s, rest[which]);
+            }
+        }
+        if (TURNS)
+            turn<PART>(v);
+    }
+    if constexpr (G::STATS > 0) {
+        typename G::First first[2];
+        quad_fold<typename G::First>::template of<TURNS ? SUMS - HALF : AT>(v, here, first);
+#pragma unroll
+        for (int which = 0; which < 2; ++which) {
+            rest[which].join_lanes(4);
+            if (threadIdx.x % 4 == 0 && row + 8 * which < rows)
+                G::end(a, row + 8 * which, partial, (G::N + PARTIAL - 1) / PARTIAL, first[which], rest[which]);
+        }
+    }
+}
