@@ -5,7 +5,7 @@
 
 #include "cuda/device.h"
 
-enum { CONTROL = 64 }; /* bytes before a set of flags: any, done, redone */
+enum { CONTROL = 64, REDONE = 16 }; /* bytes before the flags: barrier, wide_any, watched_any, redone */
 
 /* Memory that grows and is reused. */
 typedef struct room {
@@ -100,38 +100,26 @@ static lf_status reserve_ports(lf_cuda_call *c, const lf_graph *g, lf_diag *diag
     return lf_fail_nomem(diag, "the call");
 }
 
-/* The program that runs, the one that redoes rows of too wide a range, the one that redoes rows as written. */
-typedef struct passes {
-    const lf_cuda_program *main, *full, *exact;
-} passes;
-
-static passes passes_of(const lf_cuda_job *job)
+/* Where a weight has too wide a range, all runs are those of the program for the ordinary units. */
+static lf_cuda_program *runner(const lf_cuda_job *job)
 {
-    const lf_cuda_program *main = job->main;
-    return main->wide_weights ? (passes){main->full, NULL, job->exact} : (passes){main, main->full, job->exact};
+    return job->program->full ? job->program->full : job->program;
 }
 
 static size_t flags_bytes(const lf_cuda_job *job)
 {
-    return CONTROL + ((size_t)job->batch + CONTROL - 1) / CONTROL * CONTROL;
+    return ((size_t)job->batch + CONTROL - 1) / CONTROL * CONTROL;
 }
 
-static lf_status reserve_workspace(lf_cuda_call *c, const lf_cuda_job *job, lf_diag *diag)
+static lf_status reserve_workspace(lf_cuda_call *c, const lf_cuda_kernel *kernel, const lf_cuda_job *job, lf_diag *diag)
 {
-    const passes p = passes_of(job);
-    const lf_cuda_program *const each[] = {p.main, p.full, p.exact};
-    int64_t most = 0;
+    const int64_t bytes = lf_cuda_kernel_workspace(kernel, job->dims);
     bool grown;
-    for (int i = 0; i < 3; i++) {
-        int64_t bytes = each[i] ? lf_cuda_workspace(each[i], job->dims) : 0;
-        if (bytes < 0)
-            return lf_fail(diag, LF_ERR_DATA, "the extents are too large: a count of elements or bytes overflows");
-        most = bytes > most ? bytes : most;
-    }
-    lf_status status = reserve(c, &c->workspace, (size_t)most, "workspace", &grown, diag);
-    if (status != LF_OK || (!p.full && !p.exact))
-        return status;
-    status = reserve(c, &c->flags, 2 * flags_bytes(job), "the rows' flags", &grown, diag);
+    if (bytes < 0)
+        return lf_fail(diag, LF_ERR_DATA, "the extents are too large: a count of elements or bytes overflows");
+    lf_status status = reserve(c, &c->workspace, (size_t)bytes, "workspace", &grown, diag);
+    if (status == LF_OK)
+        status = reserve(c, &c->flags, CONTROL + 2 * flags_bytes(job), "the rows' flags", &grown, diag);
     if (status == LF_OK && grown) /* from then on kernels leave them 0 */
         status = lf_cuda_status(c->device, c->device->driver->set_bytes(c->flags.at, 0, c->flags.bytes, job->stream), "clearing flags", diag);
     return status;
@@ -144,7 +132,7 @@ static size_t port_bytes(const lf_graph *g, lf_node port, const int64_t *dims)
 
 static lf_status bring_inputs(lf_cuda_call *c, const lf_cuda_job *job, lf_diag *diag)
 {
-    const lf_graph *g = job->main->plan->graph;
+    const lf_graph *g = job->program->plan->graph;
     lf_status status = LF_OK;
     for (int32_t i = 0; i < g->inputs && status == LF_OK; i++) {
         const size_t bytes = port_bytes(g, g->input[i], job->dims);
@@ -170,7 +158,7 @@ static lf_status bring_inputs(lf_cuda_call *c, const lf_cuda_job *job, lf_diag *
 
 static lf_status take_outputs(lf_cuda_call *c, const lf_cuda_job *job, lf_diag *diag)
 {
-    const lf_graph *g = job->main->plan->graph;
+    const lf_graph *g = job->program->plan->graph;
     lf_status status = LF_OK;
     for (int32_t i = 0; i < g->outputs && status == LF_OK; i++) {
         const size_t bytes = port_bytes(g, g->output[i], job->dims);
@@ -182,40 +170,29 @@ static lf_status take_outputs(lf_cuda_call *c, const lf_cuda_job *job, lf_diag *
 
 /* ---- running ---- */
 
-static lf_cuda_flags flags_at(lf_cuda_ptr at)
+static lf_status launch(lf_cuda_call *c, const lf_cuda_kernel *kernel, const lf_cuda_job *job, lf_diag *diag)
 {
-    return (lf_cuda_flags){.any = at, .done = at + 4, .redone = at + 8, .rows = at + CONTROL};
-}
-
-static lf_status launch(lf_cuda_call *c, const lf_cuda_job *job, lf_diag *diag)
-{
-    const passes p = passes_of(job);
-    const lf_cuda_flags watched = flags_at(c->flags.at), wide = flags_at(c->flags.at + flags_bytes(job));
-    lf_cuda_pass pass = {.dims = job->dims, .batch = job->batch, .input = c->input, .output = c->output, .workspace = c->workspace.at,
-                         .watched = p.exact ? &watched : NULL, .wide = p.full ? &wide : NULL, .stream = job->stream};
-    lf_status status = lf_cuda_launch_all(p.main, &pass, diag);
-    pass.wide = NULL;
-    pass.wanted = &wide;
-    if (status == LF_OK && p.full)
-        status = lf_cuda_launch_all(p.full, &pass, diag);
-    pass.watched = NULL;
-    pass.wanted = &watched;
-    if (status == LF_OK && p.exact)
-        status = lf_cuda_launch_all(p.exact, &pass, diag);
-    c->watched = p.exact != NULL;
-    return status;
+    const lf_cuda_ptr at = c->flags.at;
+    const lf_cuda_pass pass = {.dims = job->dims, .batch = job->batch, .input = c->input, .output = c->output, .workspace = c->workspace.at, .stream = job->stream,
+                               .control = {.barrier = at, .wide_any = at + 8, .watched_any = at + 12, .redone = at + REDONE, .wide = at + CONTROL,
+                                           .watched = at + CONTROL + flags_bytes(job)}};
+    c->watched = job->program->as_written != NULL;
+    return lf_cuda_launch(runner(job), kernel, &pass, diag);
 }
 
 static lf_status run(lf_cuda_call *c, const lf_cuda_job *job, lf_diag *diag)
 {
+    const lf_cuda_kernel *kernel;
     c->stream = job->stream;
-    lf_status status = reserve_ports(c, job->main->plan->graph, diag);
+    lf_status status = lf_cuda_kernel_for(runner(job), job->dims, &kernel, diag);
     if (status == LF_OK)
-        status = reserve_workspace(c, job, diag);
+        status = reserve_ports(c, job->program->plan->graph, diag);
+    if (status == LF_OK)
+        status = reserve_workspace(c, kernel, job, diag);
     if (status == LF_OK)
         status = bring_inputs(c, job, diag);
     if (status == LF_OK)
-        status = launch(c, job, diag);
+        status = launch(c, kernel, job, diag);
     return status == LF_OK && job->on_host ? take_outputs(c, job, diag) : status;
 }
 
@@ -237,7 +214,7 @@ lf_status lf_cuda_call_redone(lf_cuda_call *c, int64_t *rows, lf_diag *diag)
     lf_status status = lf_cuda_enter(c->device, diag);
     if (status != LF_OK)
         return status;
-    status = lf_cuda_status(c->device, c->device->driver->to_host(rows, c->flags.at + 8, sizeof *rows, c->stream), "counting rows", diag);
+    status = lf_cuda_status(c->device, c->device->driver->to_host(rows, c->flags.at + REDONE, sizeof *rows, c->stream), "counting rows", diag);
     if (status == LF_OK)
         status = lf_cuda_status(c->device, c->device->driver->stream_wait(c->stream), "counting rows", diag);
     lf_cuda_leave(c->device);
@@ -247,7 +224,7 @@ lf_status lf_cuda_call_redone(lf_cuda_call *c, int64_t *rows, lf_diag *diag)
 /* ---- timing ---- */
 
 /* L2 is flushed by writing several times as much as it holds. */
-static lf_status time_one(lf_cuda_call *c, const lf_cuda_job *job, void *const event[2], double *seconds, lf_diag *diag)
+static lf_status time_one(lf_cuda_call *c, const lf_cuda_kernel *kernel, const lf_cuda_job *job, void *const event[2], double *seconds, lf_diag *diag)
 {
     const lf_cuda_driver *driver = c->device->driver;
     float ms = 0;
@@ -255,7 +232,7 @@ static lf_status time_one(lf_cuda_call *c, const lf_cuda_job *job, void *const e
     error = error ? error : driver->event_record(event[0], job->stream);
     lf_status status = lf_cuda_status(c->device, error, "timing", diag);
     if (status == LF_OK)
-        status = launch(c, job, diag);
+        status = launch(c, kernel, job, diag);
     if (status != LF_OK)
         return status;
     error = driver->event_record(event[1], job->stream);
@@ -268,18 +245,21 @@ static lf_status time_one(lf_cuda_call *c, const lf_cuda_job *job, void *const e
 lf_status lf_cuda_call_time(lf_cuda_call *c, const lf_cuda_job *job, size_t runs, double *seconds, lf_diag *diag)
 {
     const lf_cuda_driver *driver = c->device->driver;
+    const lf_cuda_kernel *kernel;
     void *event[2] = {NULL, NULL};
     bool grown;
     lf_status status = lf_cuda_enter(c->device, diag);
     if (status != LF_OK)
         return status;
-    status = reserve(c, &c->flush, 4 * c->device->cache_bytes + 1, "flushing the cache", &grown, diag);
+    status = lf_cuda_kernel_for(runner(job), job->dims, &kernel, diag);
+    if (status == LF_OK)
+        status = reserve(c, &c->flush, 4 * c->device->cache_bytes + 1, "flushing the cache", &grown, diag);
     if (status == LF_OK)
         status = lf_cuda_status(c->device, driver->event_new(&event[0], 0), "timing", diag);
     if (status == LF_OK)
         status = lf_cuda_status(c->device, driver->event_new(&event[1], 0), "timing", diag);
     for (size_t i = 0; i < runs && status == LF_OK; i++)
-        status = time_one(c, job, event, &seconds[i], diag);
+        status = time_one(c, kernel, job, event, &seconds[i], diag);
     for (int i = 0; i < 2; i++)
         if (event[i])
             driver->event_free(event[i]);

@@ -22,21 +22,22 @@ const char *lf_cuda_device_like(const lf_cuda_device *device);
 /* The kernels this device is best served with. Fails: LF_ERR_UNSUPPORTED where it cannot do the mode. */
 lf_status lf_cuda_device_target(const lf_cuda_device *device, lf_cuda_mode mode, lf_cuda_target *out, lf_diag *diag);
 
-/* Compiles. Borrows device and plan. Rows whose range is too wide for products on tensor cores are done again on the ordinary units, by a
- * second program inside. Fails: LF_ERR_NOMEM, LF_ERR_DEVICE, LF_ERR_UNSUPPORTED. */
-lf_status lf_cuda_program_new(lf_cuda_device *device, const lf_plan *plan, lf_cuda_target target, lf_cuda_program **out, lf_diag *diag);
+/* Borrows device, plan and as_written. as_written: a program for the same inputs that redoes, in the same launch, rows in which a witness is not finite; NULL: none is
+ * watched. Rows whose range is too wide for products on tensor cores are done again on the ordinary units, in the same launch. dims: what to compile for at once;
+ * NULL: when it is first run. Fails: LF_ERR_NOMEM, LF_ERR_DEVICE, LF_ERR_UNSUPPORTED. */
+lf_status lf_cuda_program_new(lf_cuda_device *device, const lf_plan *plan, lf_cuda_target target, const lf_cuda_program *as_written, const int64_t *dims,
+                              lf_cuda_program **out, lf_diag *diag);
 void lf_cuda_program_free(lf_cuda_program *program);
 /* Gives it its weights, which are copied to the device. tensor: one per prepared tensor of the plan, row-major. narrow: one per group, the
  * weight [n][k] and bias [n] of a narrow product, NULL for others. Fails: LF_ERR_NOMEM, LF_ERR_DEVICE. */
 lf_status lf_cuda_program_weights(lf_cuda_program *program, const float *const *tensor, const double *const *narrow, lf_diag *diag);
 size_t lf_cuda_program_bytes(const lf_cuda_program *program); /* on the device */
-/* Bytes of workspace at these extents, -1 where that overflows; of them those of intermediate tensors. */
-int64_t lf_cuda_workspace(const lf_cuda_program *program, const int64_t *dims);
+/* Bytes of workspace at these extents. Fails: LF_ERR_DATA where that overflows; as compiling does where that is still to be done. */
+lf_status lf_cuda_workspace(lf_cuda_program *program, const int64_t *dims, int64_t *bytes, lf_diag *diag);
 
 /* What a call runs. */
 typedef struct lf_cuda_job {
-    const lf_cuda_program *main;
-    const lf_cuda_program *exact; /* for rows that main's witnesses flag; NULL: none is watched */
+    lf_cuda_program *program;
     const int64_t *dims;
     int64_t batch;                /* rows that can be flagged */
     const void *const *input;     /* by port: addresses on the device, or of host memory */

@@ -6,9 +6,7 @@ static lf_cuda_job job_of(const lf_call *c)
 {
     const lf_program *p = c->program;
     const lf_variant *v = p->fused.ready ? &p->fused : &p->exact;
-    const bool guarded = p->guarded && v == &p->fused;
-    return (lf_cuda_job){.main = v->cuda,
-                         .exact = guarded ? p->exact.cuda : NULL,
+    return (lf_cuda_job){.program = v->cuda,
                          .dims = c->dims,
                          .batch = c->batch,
                          .input = (const void *const *)c->input,
