@@ -17,7 +17,7 @@ static lf_status load_module(lf_cuda_program *p, lf_diag *diag)
                lf_at_least_one(p->source.areas) + lf_at_least_one(g->symbols) + LF_CUDA_REDO_WORDS;
     if (p->words > LF_CUDA_MOST_WORDS)
         return lf_fail(diag, LF_ERR_UNSUPPORTED, "device cuda: the model has more tensors than a kernel takes arguments (%zu)", p->words);
-    snprintf(arch, sizeof arch, "sm_%d%d%s", p->device->major, p->device->minor, p->target.wgmma ? "a" : "");
+    snprintf(arch, sizeof arch, "sm_%d%d%s", p->device->major, p->device->minor, p->target.unit == LF_CUDA_WGMMA ? "a" : "");
     lf_status status = lf_cuda_compile(p->source.text, arch, &cubin, &size, NULL, diag);
     free(p->source.text);
     p->source.text = NULL;
