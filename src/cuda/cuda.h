@@ -19,8 +19,12 @@ void lf_cuda_device_close(lf_cuda_device *device);
 /* The row of the device table that comes closest, by name. */
 const char *lf_cuda_device_like(const lf_cuda_device *device);
 
-/* The kernels this device is best served with. Fails: LF_ERR_UNSUPPORTED where it cannot do the mode. */
+/* The kernels this device is best served with, or those LINFUSE_CUDA names (plain, mma, wgmma). Fails: LF_ERR_ARG where that name is unknown or the device
+ * cannot run them, LF_ERR_UNSUPPORTED where they cannot do the mode. */
 lf_status lf_cuda_device_target(const lf_cuda_device *device, lf_cuda_mode mode, lf_cuda_target *out, lf_diag *diag);
+
+/* What multiplies on an architecture, "sm_80"; false where it is not known. Needs no GPU. */
+bool lf_cuda_arch_unit(const char *arch, lf_cuda_unit *out);
 
 /* Borrows device, plan and as_written. as_written: a program for the same inputs that redoes, in the same launch, rows in which a witness is not finite; NULL: none is
  * watched. Rows whose range is too wide for products on tensor cores are done again on the ordinary units, in the same launch. dims: what to compile for at once;

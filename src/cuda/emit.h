@@ -36,8 +36,11 @@ typedef enum lf_cuda_shape {
     LF_CUDA_SHAPES
 } lf_cuda_shape;
 
+/* What multiplies: the ordinary units, tensor cores as Ampere has them (sm_80 and newer), as Hopper has them (sm_90a). Names: LINFUSE_CUDA, see cuda.h. */
+typedef enum lf_cuda_unit { LF_CUDA_PLAIN, LF_CUDA_MMA, LF_CUDA_WGMMA } lf_cuda_unit;
+
 typedef struct lf_cuda_target {
-    bool wgmma; /* Hopper's tensor cores (sm_90a); otherwise the ordinary units */
+    lf_cuda_unit unit;
     lf_cuda_mode mode;
     lf_cuda_shape shape;
 } lf_cuda_target;

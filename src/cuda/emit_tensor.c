@@ -9,7 +9,7 @@ enum { CHUNK = 4 }; /* lines between promotions: 128 of K in f32, PROMOTE in tex
 
 bool lf_is_tensor_product(lf_cuda_target target, const lf_product *p)
 {
-    return target.wgmma && p->node != LF_NONE && !p->narrow && p->weight_fixed && lf_extent_known(p->n) && lf_extent_known(p->k);
+    return target.unit == LF_CUDA_WGMMA && p->node != LF_NONE && !p->narrow && p->weight_fixed && lf_extent_known(p->n) && lf_extent_known(p->k);
 }
 
 static int elements_of_line(lf_cuda_target target)

@@ -16,7 +16,7 @@ static lf_cuda_shape shape_for(const lf_cuda_program *p, const int64_t *dims)
         const int64_t rows = p->plan->group[g].product.node == LF_NONE ? 0 : lf_extent_at(p->plan->group[g].rows, dims);
         most = rows > most ? rows : most;
     }
-    return p->target.wgmma && most <= LF_CUDA_TENSOR_ROWS ? LF_CUDA_ALONE : LF_CUDA_PAIRS;
+    return p->target.unit == LF_CUDA_WGMMA && most <= LF_CUDA_TENSOR_ROWS ? LF_CUDA_ALONE : LF_CUDA_PAIRS;
 }
 
 static size_t words_of(const lf_cuda_part *part)
@@ -47,7 +47,7 @@ static lf_status load(const lf_cuda_program *p, lf_cuda_kernel *k, lf_diag *diag
     for (int i = 0; i < LF_CUDA_ROLES; i++)
         if (k->source.part[i].plan && words_of(&k->source.part[i]) > LF_CUDA_MOST_WORDS)
             return lf_fail(diag, LF_ERR_UNSUPPORTED, "device cuda: the model has more tensors than a kernel takes arguments (%zu)", words_of(&k->source.part[i]));
-    snprintf(arch, sizeof arch, "sm_%d%d%s", d->major, d->minor, p->target.wgmma ? "a" : "");
+    snprintf(arch, sizeof arch, "sm_%d%d%s", d->major, d->minor, p->target.unit == LF_CUDA_WGMMA ? "a" : "");
     lf_status status = lf_cuda_compile(k->source.text, arch, &cubin, &size, NULL, diag);
     free(k->source.text);
     k->source.text = NULL;

@@ -352,11 +352,11 @@ lf_status lf_program_emit(lf_program *program, const char *arch, char **out)
 {
     if (!program)
         return LF_ERR_ARG;
-    if (!out || !arch || (strcmp(arch, "sm_90a") != 0 && strcmp(arch, "sm_80") != 0))
-        return lf_fail(&program->diag, LF_ERR_ARG, "arch: '%.64s' is none of sm_90a, sm_80", arch ? arch : "");
+    lf_cuda_target target = {.mode = program->mode};
+    if (!out || !arch || !lf_cuda_arch_unit(arch, &target.unit))
+        return lf_fail(&program->diag, LF_ERR_ARG, "arch: '%.64s' is none of sm_70, sm_75, sm_80, sm_86, sm_89, sm_90, sm_90a", arch ? arch : "");
     lf_cuda_source source;
-    lf_status status = lf_cuda_emit(program->fused.plan, program->guarded ? program->exact.plan : NULL,
-                                    (lf_cuda_target){.wgmma = strcmp(arch, "sm_90a") == 0, .mode = program->mode}, &source, &program->diag);
+    lf_status status = lf_cuda_emit(program->fused.plan, program->guarded ? program->exact.plan : NULL, target, &source, &program->diag);
     *out = source.text;
     source.text = NULL;
     lf_cuda_source_free(&source);
