@@ -34,6 +34,7 @@ struct lf_cuda_program {
     void *module;
     void **function;         /* one per launch */
     void **alone;            /* one per launch: TENSOR's kernel without clusters */
+    void *(*few)[2];         /* one per launch: TENSOR's kernels for few rows, of text/few_rows.cu */
     int *resident;           /* one per launch: TENSOR's clusters that fit at once */
     lf_cuda_program *full;   /* the same plan on the ordinary units, for rows and weights of too wide a range; NULL: not needed */
     bool borrows;            /* this is such a program: prepared and narrow are the other's */

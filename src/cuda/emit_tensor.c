@@ -89,12 +89,12 @@ static void emit_split(lf_emitter *e, int64_t lines)
                 LF_CUDA_THREADS, (int)e->group, threads, (int)e->target.mode, (long long)p->k.coef, (long long)lines);
 }
 
-static void emit_kernel(lf_emitter *e, const char *suffix, const char *shape, int cluster)
+static void emit_kernel(lf_emitter *e, const char *suffix, const char *how, const char *shape, int cluster)
 {
     lf_str_addf(&e->s, "extern \"C\" __global__ void __cluster_dims__(%d, 1, 1) __launch_bounds__(%d, 1)\n"
                        "g%d_product%s(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap w, const __grid_constant__ Args a)\n{\n"
-                       "    tensor_product<g%d, %s>(a, &x, &w);\n}\n\n",
-                cluster, LF_CUDA_TENSOR_THREADS, (int)e->group, suffix, (int)e->group, shape);
+                       "    %s<g%d, %s>(a, &x, &w);\n}\n\n",
+                cluster, LF_CUDA_TENSOR_THREADS, (int)e->group, suffix, how, (int)e->group, shape);
 }
 
 void lf_emit_tensor_kernels(lf_emitter *e)
@@ -103,8 +103,10 @@ void lf_emit_tensor_kernels(lf_emitter *e)
     const int64_t lines = lf_tensor_lines(e->target, &e->g->product, &chunk);
     char name[32];
     emit_split(e, lines);
-    emit_kernel(e, "", "Pairs", 2);
-    emit_kernel(e, "_alone", "Alone", 1);
+    emit_kernel(e, "", "tensor_product", "Pairs", 2);
+    emit_kernel(e, "_alone", "tensor_product", "Alone", 1);
+    emit_kernel(e, "_few16", "few_rows_product", "Few<16, false>", 2);
+    emit_kernel(e, "_few64", "few_rows_product", "Few<64, true>", 2);
     snprintf(name, sizeof name, "g%d_product", (int)e->group);
     lf_cuda_launch *launch = lf_emit_launch(e, name, LF_CUDA_TENSOR, e->g->rows, e->g->product.n);
     if (launch) {
@@ -145,6 +147,8 @@ void lf_emit_tensor_texts(lf_emitter *e)
     lf_str_add(&e->s, lf_text_finish);
     lf_str_add(&e->s, "\n");
     lf_str_add(&e->s, lf_text_wgmma);
+    lf_str_add(&e->s, "\n");
+    lf_str_add(&e->s, lf_text_few_rows);
     lf_str_add(&e->s, "\n");
     for (size_t i = 0; i < sizeof own_folds / sizeof *own_folds; i++)
         if (feeds(e, own_folds[i].monoid)) {

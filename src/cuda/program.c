@@ -57,8 +57,9 @@ lf_status lf_cuda_program_new(lf_cuda_device *device, const lf_plan *plan, lf_cu
     if (status == LF_OK) {
         p->function = calloc(lf_at_least_one(p->source.launches), sizeof *p->function);
         p->alone = calloc(lf_at_least_one(p->source.launches), sizeof *p->alone);
+        p->few = calloc(lf_at_least_one(p->source.launches), sizeof *p->few);
         p->resident = calloc(lf_at_least_one(p->source.launches), sizeof *p->resident);
-        if (!p->function || !p->alone || !p->resident)
+        if (!p->function || !p->alone || !p->few || !p->resident)
             status = lf_fail_nomem(diag, "the program");
     }
     if (status == LF_OK)
@@ -111,6 +112,7 @@ void lf_cuda_program_free(lf_cuda_program *p)
     lf_cuda_source_free(&p->source);
     free(p->function);
     free(p->alone);
+    free(p->few);
     free(p->resident);
     free(p->lines);
     free(p->scale);

@@ -22,6 +22,30 @@ static unsigned shared_bytes(lf_cuda_mode mode, bool alone)
     return 1024 + stages * (LF_CUDA_TENSOR_ROWS + columns) * LF_CUDA_LINE + (mode == LF_CUDA_FP32 && !alone ? SLOTS : 0) + 2 * stages * 8;
 }
 
+/* ---- few rows: text/few_rows.cu ---- */
+
+static const struct few { const char *suffix; int rows, box_rows; } few[2] = {{"_few16", 16, 16}, {"_few64", 64, 32}};
+enum { FEW_COLUMNS = 64, FEW_PARTIAL = 128, FEW_ROOM = 200 * 1024, FEW_PITCH = FEW_PARTIAL + 4 };
+
+static unsigned few_bytes(const struct few *f)
+{
+    const unsigned stage = (unsigned)(FEW_COLUMNS + f->rows) * LF_CUDA_LINE, stages = FEW_ROOM / stage, held = (unsigned)(f->rows > 16 ? f->rows / 2 : 16);
+    return 1024 + stages * stage + held * FEW_PITCH * 4 + (2 * stages + 2) * 8;
+}
+
+static int few_ready(lf_cuda_program *p, int32_t index)
+{
+    const lf_cuda_driver *driver = p->device->driver;
+    char name[48];
+    int error = 0;
+    for (int i = 0; i < 2 && !error; i++) {
+        snprintf(name, sizeof name, "%s%s", p->source.launch[index].name, few[i].suffix);
+        error = driver->function_get(&p->few[index][i], p->module, name);
+        error = error ? error : driver->function_set(p->few[index][i], MAX_DYNAMIC_SHARED, (int)few_bytes(&few[i]));
+    }
+    return error;
+}
+
 lf_status lf_cuda_tensor_ready(lf_cuda_program *p, int32_t index, lf_diag *diag)
 {
     const lf_cuda_driver *driver = p->device->driver;
@@ -34,6 +58,7 @@ lf_status lf_cuda_tensor_ready(lf_cuda_program *p, int32_t index, lf_diag *diag)
     int error = driver->function_get(&p->alone[index], p->module, name);
     error = error ? error : driver->function_set(p->function[index], MAX_DYNAMIC_SHARED, (int)shared);
     error = error ? error : driver->function_set(p->alone[index], MAX_DYNAMIC_SHARED, (int)shared_bytes(l->mode, true));
+    error = error ? error : few_ready(p, index);
     error = error ? error : driver->clusters(&p->resident[index], p->function[index], &config);
     if (!error && p->resident[index] < 1)
         return lf_fail(diag, LF_ERR_DEVICE, "device cuda: %s has no room for a cluster of two blocks", p->device->name);
@@ -105,11 +130,26 @@ static int encode(const lf_cuda_program *p, void *map, lf_cuda_mode mode, lf_cud
     return p->device->driver->tensor_map(map, type, 2, (void *)(uintptr_t)at, extents, stride, box, steps, 0, SWIZZLE_128, PROMOTE_256, 0);
 }
 
+static int launch_few(const lf_cuda_program *p, int32_t index, int64_t rows, lf_cuda_ptr x_lines, void *args, void *stream)
+{
+    const lf_cuda_launch *l = &p->source.launch[index];
+    const int which = rows > few[0].rows;
+    const int64_t tiles = (l->width.coef + FEW_PARTIAL - 1) / FEW_PARTIAL, rounds = (tiles + p->resident[index] - 1) / p->resident[index];
+    _Alignas(64) unsigned char x[128], w[128];
+    void *params[] = {x, w, args};
+    int error = encode(p, x, l->mode, x_lines, rows, l->lines, few[which].box_rows);
+    error = error ? error : encode(p, w, l->mode, p->lines[l->group], l->width.coef, l->lines, FEW_COLUMNS);
+    return error ? error : p->device->driver->launch(p->few[index][which], (unsigned)(2 * ((tiles + rounds - 1) / rounds)), 1, 1, LF_CUDA_TENSOR_THREADS, 1, 1,
+                                                     few_bytes(&few[which]), stream, params, NULL);
+}
+
 lf_status lf_cuda_tensor_launch(const lf_cuda_program *p, int32_t index, int64_t rows, lf_cuda_ptr x_lines, void *args, void *stream, lf_diag *diag)
 {
     const lf_cuda_launch *l = &p->source.launch[index];
     const int64_t row_blocks = (rows + LF_CUDA_TENSOR_ROWS - 1) / LF_CUDA_TENSOR_ROWS;
     const bool alone = row_blocks == 1;
+    if (rows <= few[1].rows)
+        return lf_cuda_status(p->device, launch_few(p, index, rows, x_lines, args, stream), "launching a product", diag);
     const int cluster = alone ? 1 : 2, columns = alone ? LF_CUDA_ALONE_COLUMNS : LF_CUDA_TENSOR_COLUMNS;
     const int64_t column_tiles = (l->width.coef + columns - 1) / columns;
     const int64_t fit = alone ? p->device->units : p->resident[index], tiles = (row_blocks + cluster - 1) / cluster * column_tiles;

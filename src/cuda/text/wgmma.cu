@@ -114,6 +114,27 @@ template <int MODE> __device__ __forceinline__ void multiply(float (&d)[64], uns
         WGMMA_128("k16.f32.f16.f16", ", 0, 0");
 }
 
+// The other way round, for few rows of x: d (64 columns of y x N rows) = w x^T + (keep ? d : 0). The sums are the same to the last bit.
+#define WGMMA_SWAPPED(N, REGISTERS, X, W, KEEP, TYPE, TAIL, ...)                                                                   \
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %" #KEEP ", 0; wgmma.mma_async.sync.aligned.m64n" #N TYPE " {" REGISTERS "}, %" #W ", %" #X    \
+                 ", p, 1, 1" TAIL "; }" : __VA_ARGS__ : "l"(tile_descriptor(x)), "l"(tile_descriptor(w)), "r"(keep))
+#define MULTIPLY_SWAPPED(N, SUMS, REGISTERS, X, W, KEEP, ...)                                                                      \
+    template <int MODE> __device__ __forceinline__ void multiply(float (&d)[SUMS], unsigned x, unsigned w, int keep)               \
+    {                                                                                                                              \
+        if constexpr (MODE == MODE_TF32)                                                                                           \
+            WGMMA_SWAPPED(N, REGISTERS, X, W, KEEP, "k8.f32.tf32.tf32", "", __VA_ARGS__);                                          \
+        else if constexpr (MODE == MODE_BF16)                                                                                      \
+            WGMMA_SWAPPED(N, REGISTERS, X, W, KEEP, "k16.f32.bf16.bf16", ", 0, 0", __VA_ARGS__);                                   \
+        else                                                                                                                       \
+            WGMMA_SWAPPED(N, REGISTERS, X, W, KEEP, "k16.f32.f16.f16", ", 0, 0", __VA_ARGS__);                                     \
+    }
+#define R16 R8(0, 1, 2, 3, 4, 5, 6, 7) "," R8(8, 9, 10, 11, 12, 13, 14, 15)
+#define R32 R16 "," R8(16, 17, 18, 19, 20, 21, 22, 23) "," R8(24, 25, 26, 27, 28, 29, 30, 31)
+MULTIPLY_SWAPPED(8, 4, "%0,%1,%2,%3", 4, 5, 6, D4(0))
+MULTIPLY_SWAPPED(16, 8, R8(0, 1, 2, 3, 4, 5, 6, 7), 8, 9, 10, D4(0), D4(4))
+MULTIPLY_SWAPPED(32, 16, R16, 16, 17, 18, D16(0))
+MULTIPLY_SWAPPED(64, 32, R32, 32, 33, 34, D16(0), D16(16))
+
 // All products of a stage, in 32-byte steps of a line.
 template <int MODE, int SUMS> __device__ __forceinline__ void multiply_stage(float (&acc)[SUMS], unsigned a, unsigned b, int keep)
 {
