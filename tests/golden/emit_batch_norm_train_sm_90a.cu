@@ -58,6 +58,18 @@ g0_product_alone(const __grid_constant__ TensorMap x, const __grid_constant__ Te
     tensor_product<g0, Alone>(a, &x, &w);
 }
 
+extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(384, 1)
+g0_product_few16(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap w, const __grid_constant__ Args a)
+{
+    few_rows_product<g0, Few<16, false>>(a, &x, &w);
+}
+
+extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(384, 1)
+g0_product_few64(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap w, const __grid_constant__ Args a)
+{
+    few_rows_product<g0, Few<64, true>>(a, &x, &w);
+}
+
 // moments of each column, for b
 extern "C" __global__ void __launch_bounds__(256) g0_column_blocks0(const Args a)
 {

@@ -58,6 +58,18 @@ g0_product_alone(const __grid_constant__ TensorMap x, const __grid_constant__ Te
     tensor_product<g0, Alone>(a, &x, &w);
 }
 
+extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(384, 1)
+g0_product_few16(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap w, const __grid_constant__ Args a)
+{
+    few_rows_product<g0, Few<16, false>>(a, &x, &w);
+}
+
+extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(384, 1)
+g0_product_few64(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap w, const __grid_constant__ Args a)
+{
+    few_rows_product<g0, Few<64, true>>(a, &x, &w);
+}
+
 // ---- group 1: linear+log_softmax ----
 
 // c [B, 10] = rows of 256 elements by classes.weight [10, 256] transposed
@@ -116,6 +128,18 @@ extern "C" __global__ void __cluster_dims__(1, 1, 1) __launch_bounds__(384, 1)
 g1_product_alone(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap w, const __grid_constant__ Args a)
 {
     tensor_product<g1, Alone>(a, &x, &w);
+}
+
+extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(384, 1)
+g1_product_few16(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap w, const __grid_constant__ Args a)
+{
+    few_rows_product<g1, Few<16, false>>(a, &x, &w);
+}
+
+extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(384, 1)
+g1_product_few64(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap w, const __grid_constant__ Args a)
+{
+    few_rows_product<g1, Few<64, true>>(a, &x, &w);
 }
 
 // A row through phases 1 to 1.
