@@ -4,9 +4,9 @@
 // multiply, four finish. A cluster of two blocks makes the 128 columns of a partial: both leave their sums with the block that finishes their rows.
 // The order of all additions is that of text/wgmma.cu, so a row's bits are the same.
 
-template <int ROWS_, bool SHARED_> struct Few {
+template <int MOST> struct Few {
     enum {
-        ROWS = ROWS_, COLUMNS = 64, SUMS = ROWS / 2, SHARED = SHARED_, // SHARED: each block fetches half of x's rows for both
+        ROWS = MOST, COLUMNS = 64, SUMS = ROWS / 2, SHARED = ROWS > 16, // SHARED: each block fetches half of x's rows for both
         W_BYTES = COLUMNS * LINE, X_BYTES = ROWS * LINE, STAGE = W_BYTES + X_BYTES, STAGES = 200 * 1024 / STAGE,
         OWNERS = ROWS > 16 ? 2 : 1, HELD = ROWS / OWNERS, // blocks of a cluster that finish rows, and how many each
         PITCH = PARTIAL + 4, HELD_BYTES = (HELD < 16 ? 16 : HELD) * PITCH * 4
@@ -17,7 +17,6 @@ struct few_room { // addresses of a block's shared memory
 };
 template <class S> __device__ __forceinline__ few_room few_room_at()
 {
-    extern __shared__ u8 raw[];
     few_room r;
     r.stages = (shared_address(raw) + 1023) & ~1023u;
     r.sums = r.stages + S::STAGES * S::STAGE;
@@ -169,7 +168,7 @@ template <class S> __device__ __forceinline__ void few_take(float (&v)[HALF], un
     }
 }
 
-template <class G, class S> __device__ __forceinline__ void few_finish(const Args &a, const few_room &r, int rank, i64 rows)
+template <class G, class S> __device__ __forceinline__ void few_finish(const typename G::A &a, const few_room &r, int rank, i64 rows)
 {
     const int tid = threadIdx.x - 256, lane = tid % 32, group = tid / 32 * 16, first_row = rank * S::HELD;
     const i64 row = first_row + group + lane / 4; // of those that a warp folds
@@ -218,23 +217,28 @@ template <class G, class S> __device__ __forceinline__ void few_finish(const Arg
     }
 }
 
-template <class G, class S> __device__ __forceinline__ void few_rows_end(const Args &a, const TensorMap *x_map, const TensorMap *w_map)
+template <class G, class S> __device__ __forceinline__ void few_rows_end(const typename G::A &a, const TensorMap *x_map, const TensorMap *w_map)
 {
     const few_room r = few_room_at<S>();
     const int rank = blockIdx.x % 2, part = __shfl_sync(~0u, threadIdx.x / 128, 0);
     const i64 rows = G::rows(a);
     if (part == 0) {
-        if (threadIdx.x == 0)
+        if (threadIdx.x == 0) {
+            written_to_copied(); // x's lines, by an earlier stage
             few_produce<G, S>(x_map, w_map, r, rank);
+        }
     } else if (part == 1) {
         few_multiply<G, S>(r, rank);
     } else if (rank < S::OWNERS) {
         few_finish<G, S>(a, r, rank, rows);
     }
-    cluster_sync(); // no block leaves while another may still signal it
+    cluster_sync(); // no block goes on while another may still signal it
+    if (threadIdx.x == 0)
+        for (int s = 0; s < 2 * S::STAGES + 2; ++s)
+            barrier_end(r.full + 8 * s);
 }
 
-template <class G, class S> __device__ __forceinline__ void few_rows_product(const Args &a, const TensorMap *x_map, const TensorMap *w_map)
+template <class G, class S> __device__ __forceinline__ void few_rows_product(const typename G::A &a, const TensorMap *x_map, const TensorMap *w_map)
 {
     few_rows_begin<G, S>(w_map);
     few_rows_end<G, S>(a, x_map, w_map);
