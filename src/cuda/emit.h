@@ -40,7 +40,9 @@ typedef struct lf_cuda_shape_info {
     const char *product, *tile; /* the text's function and the shape's name there */
     int rows, columns;          /* of a block's tile, of a cluster's */
     int cluster;                /* blocks of a cluster */
-    int x_box, w_box;           /* rows of the boxes in which x and the weight are fetched */
+    bool few;                   /* rows are one tile: such a product takes no more */
+    bool x_shared;              /* each block fetches half of x's rows for both */
+    int w_box;                  /* rows of the boxes in which the weight is fetched */
     int stage, stages;          /* bytes of a stage, and how many there are */
     int room;                   /* bytes of sums in shared memory */
 } lf_cuda_shape_info;
@@ -66,6 +68,7 @@ typedef struct lf_cuda_area {
 /* How many blocks a stage has work for: */
 typedef enum lf_cuda_work {
     LF_CUDA_ROWS,          /* one for each rows_a_block rows */
+    LF_CUDA_SPLIT,         /* likewise; brings x into lines */
     LF_CUDA_TILES,         /* one a tile of rows x width */
     LF_CUDA_COLUMN_BLOCKS, /* one for each LF_CUDA_COLUMN_ROWS rows and LF_CUDA_THREADS columns */
     LF_CUDA_COLUMN_END,    /* one for each LF_CUDA_THREADS columns */

@@ -9,20 +9,20 @@ enum {
     FEW_PITCH = (LF_CUDA_TILE + 4) * 4          /* a row of sums */
 };
 #define FEW(most, shared_x, held)                                                                                                                    \
-    {.product = "few_rows_product", .tile = "Few<" #most ">", .rows = most, .columns = 128, .cluster = 2, .x_box = most / (shared_x ? 2 : 1), .w_box = 64,   \
+    {.product = "few_rows_product", .tile = "Few<" #most ">", .rows = most, .columns = 128, .cluster = 2, .few = true, .x_shared = shared_x, .w_box = 64,   \
      .stage = (64 + most) * LINE, .stages = FEW_ROOM / ((64 + most) * LINE), .room = held * FEW_PITCH}
 
 const lf_cuda_shape_info lf_cuda_shape_table[LF_CUDA_SHAPES] = {
     [LF_CUDA_FEW16] = FEW(16, false, 16),
     [LF_CUDA_FEW64] = FEW(64, true, 32),
-    [LF_CUDA_ALONE] = {.product = "tensor_product", .tile = "Alone", .rows = 128, .columns = 128, .cluster = 1, .x_box = 128, .w_box = 128, .stage = 256 * LINE, .stages = 6},
-    [LF_CUDA_PAIRS] = {.product = "tensor_product", .tile = "Pairs", .rows = 128, .columns = 256, .cluster = 2, .x_box = 128, .w_box = 128, .stage = 384 * LINE, .stages = 4,
+    [LF_CUDA_ALONE] = {.product = "tensor_product", .tile = "Alone", .rows = 128, .columns = 128, .cluster = 1, .w_box = 128, .stage = 256 * LINE, .stages = 6},
+    [LF_CUDA_PAIRS] = {.product = "tensor_product", .tile = "Pairs", .rows = 128, .columns = 256, .cluster = 2, .w_box = 128, .stage = 384 * LINE, .stages = 4,
                        .room = SLOTS},
 };
 
 unsigned lf_cuda_shape_shared(lf_cuda_shape shape)
 {
     const lf_cuda_shape_info *s = &lf_cuda_shape_table[shape];
-    enum { ALIGNED = 1024, BARRIER = 8, FEW_BARRIERS = 2 };
-    return (unsigned)(ALIGNED + s->stages * s->stage + s->room + (2 * s->stages + FEW_BARRIERS) * BARRIER);
+    enum { ALIGNED = 1024, BARRIER = 8, OTHERS = 4 }; /* barriers of few rows' own, and a word */
+    return (unsigned)(ALIGNED + s->stages * s->stage + s->room + (2 * s->stages + OTHERS) * BARRIER);
 }

@@ -90,7 +90,9 @@ lf_status lf_cuda_tensor_maps(const lf_cuda_program *p, const lf_cuda_kernel *k,
     const lf_cuda_ptr x = lf_cuda_area_at(main, pass, stage->x_area), w = p->lines[stage->group];
     if (lf_cuda_tensor_blocks(k, stage, pass->dims) > INT32_MAX)
         return lf_fail(diag, LF_ERR_DATA, "the extents are too large: a product of more than 2^31 tiles");
-    int error = encode(p, to, x, lf_extent_at(stage->rows, pass->dims), stage->lines, shape->x_box);
+    const int64_t rows = lf_extent_at(stage->rows, pass->dims);
+    const int x_box = !shape->few ? shape->rows : shape->x_shared ? (int)(rows + 15) / 16 * 8 : (int)rows; /* no more than there are: rows of 0 take as long as others */
+    int error = encode(p, to, x, rows, stage->lines, x_box);
     error = error ? error : encode(p, to + LF_CUDA_MAP, w, stage->width.coef, stage->lines, shape->w_box);
     return lf_cuda_status(p->device, error, "describing a product's operands", diag);
 }
