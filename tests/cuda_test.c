@@ -9,6 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/str.h"
 #include "cuda/compile.h"
 #include "cuda/cuda.h"
 #include "cuda/driver.h"
@@ -152,11 +153,11 @@ static long spills(const char *log)
 /* Sums and promoted sums fill the registers of a product's warps: what does not fit is moved out between tiles, not in the loop. */
 enum { MOST_SPILLED = 400 };
 
-static void compile_for(const char *model, const char *words, const char *for_arch)
+static void compile_text(const char *text, const char *for_arch)
 {
     lf_diag diag;
     size_t size = 0;
-    char *text = emitted(model, words, for_arch), *cubin = NULL, *log = NULL;
+    char *cubin = NULL, *log = NULL;
     lf_status status = lf_cuda_compile(text, for_arch, &cubin, &size, &log, &diag);
     if (status != LF_OK)
         print_error("%s: %s\n", for_arch, diag.text);
@@ -168,6 +169,34 @@ static void compile_for(const char *model, const char *words, const char *for_ar
     assert_true(spills(log) <= MOST_SPILLED);
     free(cubin);
     free(log);
+}
+
+static void compile_for(const char *model, const char *words, const char *for_arch)
+{
+    char *text = emitted(model, words, for_arch);
+    compile_text(text, for_arch);
+    lf_string_free(text);
+}
+
+/* Shapes of tiles other than the one that is printed. */
+static void compile_shapes(const char *model)
+{
+    const lf_cuda_shape_info *printed = &lf_cuda_shape_table[LF_CUDA_PAIRS];
+    char *text = emitted(model, NULL, "sm_90a"), call[64], cluster[] = "__cluster_dims__(2";
+    snprintf(call, sizeof call, "%s<g0, %s>", printed->product, printed->tile);
+    char *at = strstr(text, call), *dims = strstr(text, cluster);
+    assert_non_null(at);
+    assert_non_null(dims);
+    for (int i = 0; i < LF_CUDA_SHAPES; i++) {
+        const lf_cuda_shape_info *shape = &lf_cuda_shape_table[i];
+        lf_str other = {0};
+        dims[strlen(cluster) - 1] = (char)('0' + shape->cluster);
+        lf_str_addn(&other, text, (size_t)(at - text));
+        lf_str_addf(&other, "%s<g0, %s>%s", shape->product, shape->tile, at + strlen(call));
+        assert_false(other.failed);
+        compile_text(other.text, "sm_90a");
+        lf_str_free(&other);
+    }
     lf_string_free(text);
 }
 
@@ -184,6 +213,8 @@ static void every_family_compiles(void **state)
         assert_non_null(text);
         for (int a = 0; a < 2; a++)
             compile_for(text, NULL, arch[a]);
+        if (i < 2)
+            compile_shapes(text);
         free(text);
     }
     /* extents that fill no tile, line or pair */

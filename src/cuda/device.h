@@ -89,8 +89,6 @@ lf_cuda_ptr lf_cuda_area_at(const lf_cuda_part *part, const lf_cuda_pass *pass, 
 
 /* ---- tensor.c ---- */
 
-/* Dynamic shared memory of a kernel with products on tensor cores. */
-unsigned lf_cuda_tensor_shared(lf_cuda_target target);
 /* Blocks such a stage keeps busy at once, of so many that fit. */
 int64_t lf_cuda_tensor_blocks(const lf_cuda_kernel *kernel, const lf_cuda_stage *stage, const int64_t *dims);
 /* Brings the weights of all its products on tensor cores into lines; prepared tensors are there. wide: one has too wide a range. */

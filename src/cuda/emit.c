@@ -103,7 +103,7 @@ static void emit_kernel(lf_str *to, const lf_cuda_source *source)
         lf_str_addf(to, "struct Maps {\n    TensorMap map[%d];\n};\n\n", 2 * source->products);
     lf_str_add(to, "extern \"C\" __global__ void ");
     if (source->products > 0)
-        lf_str_addf(to, "__cluster_dims__(%d, 1, 1) __launch_bounds__(%d, 1)\n", main->target.shape == LF_CUDA_PAIRS ? 2 : 1, source->threads);
+        lf_str_addf(to, "__cluster_dims__(%d, 1, 1) __launch_bounds__(%d, 1)\n", lf_cuda_shape_table[main->target.shape].cluster, source->threads);
     else
         lf_str_addf(to, "__launch_bounds__(%d)\n", source->threads);
     lf_str_addf(to, "program(%sconst __grid_constant__ Control c", source->products > 0 ? "const __grid_constant__ Maps maps, " : "");
@@ -155,7 +155,7 @@ lf_status lf_cuda_emit(const lf_plan *plan, const lf_plan *as_written, lf_cuda_t
     bool good = emit_parts(&parts, out);
     for (int32_t i = 0; i < out->part[LF_CUDA_MAIN].stages; i++)
         out->products += out->part[LF_CUDA_MAIN].stage[i].work == LF_CUDA_TENSOR;
-    out->waits = out->part[LF_CUDA_MAIN].stages > 1 || out->part[LF_CUDA_FULL_RANGE].plan || as_written;
+    out->waits = out->part[LF_CUDA_MAIN].stages > 1 || (out->products > 0 && lf_cuda_shape_table[target.shape].few) || out->part[LF_CUDA_FULL_RANGE].plan || as_written;
     emit_texts(&text, out);
     if (parts.text)
         lf_str_addn(&text, parts.text, parts.length);

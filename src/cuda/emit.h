@@ -19,9 +19,6 @@ enum {
     LF_CUDA_PLAIN_SHARED = 2 * 16 * (LF_CUDA_TILE + 4) * 4, /* bytes of shared memory of a plain product's stage, at most */
     LF_CUDA_REDO_WORDS = 6,    /* of struct Redo in text/base.cu */
     LF_CUDA_CONTROL_WORDS = 7, /* of struct Control */
-    LF_CUDA_TENSOR_ROWS = 128, /* of a tile of the product on tensor cores; text/wgmma.cu */
-    LF_CUDA_TENSOR_COLUMNS = 256, /* in clusters of two */
-    LF_CUDA_ALONE_COLUMNS = 128,  /* without */
     LF_CUDA_TENSOR_THREADS = 384,
     LF_CUDA_LINE = 128         /* bytes of a line of an operand */
 };
@@ -33,8 +30,25 @@ typedef enum lf_cuda_mode { LF_CUDA_FP32, LF_CUDA_TF32, LF_CUDA_BF16, LF_CUDA_FP
 typedef enum lf_cuda_shape {
     LF_CUDA_PAIRS, /* 128 x 256, clusters of two */
     LF_CUDA_ALONE, /* 128 x 128 */
+    LF_CUDA_FEW16, /* at most 16 rows x 64, clusters of two */
+    LF_CUDA_FEW64, /* at most 64 rows x 64, likewise */
     LF_CUDA_SHAPES
 } lf_cuda_shape;
+
+/* Of text/wgmma.cu and text/few_rows.cu. */
+typedef struct lf_cuda_shape_info {
+    const char *product, *tile; /* the text's function and the shape's name there */
+    int rows, columns;          /* of a block's tile, of a cluster's */
+    int cluster;                /* blocks of a cluster */
+    bool few;                   /* rows are one tile: such a product takes no more */
+    bool x_shared;              /* each block fetches half of x's rows for both */
+    int w_box;                  /* rows of the boxes in which the weight is fetched */
+    int stage, stages;          /* bytes of a stage, and how many there are */
+    int room;                   /* bytes of sums in shared memory */
+} lf_cuda_shape_info;
+
+extern const lf_cuda_shape_info lf_cuda_shape_table[LF_CUDA_SHAPES];
+unsigned lf_cuda_shape_shared(lf_cuda_shape shape); /* bytes of dynamic shared memory */
 
 /* What multiplies: the ordinary units, tensor cores as Ampere has them (sm_80 and newer), as Hopper has them (sm_90a). Names: LINFUSE_CUDA, see cuda.h. */
 typedef enum lf_cuda_unit { LF_CUDA_PLAIN, LF_CUDA_MMA, LF_CUDA_WGMMA } lf_cuda_unit;

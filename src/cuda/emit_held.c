@@ -2,8 +2,8 @@
 /* A phase that goes on with the product's sums in registers: what a softmax or a norm does once the statistics are known. Nothing is kept in memory for it. */
 #include "cuda/emit_parts.h"
 
-/* Clusters of two that an H200 has room for, and how many of them waves of whole row blocks must keep busy. */
-enum { CLUSTERS = 66, BUSY = 56, SHORTEST = 8 };
+/* Multiprocessors of an H200, and how many of them waves of whole row blocks must keep busy. */
+enum { UNITS = 132, BUSY = 112, SHORTEST = 8 };
 
 static bool same_access(const lf_access *a, const lf_access *b)
 {
@@ -84,11 +84,12 @@ static bool others_do_without(const lf_emitter *e, const lf_held *held)
     return held->run < 0 || e->g->stat[held->run].from.index == held->kept;
 }
 
-/* Blocks that wait for a whole row hold as many tiles as a row has: there must be room for whole rows, and little left over. */
+/* Blocks that wait for a whole row hold as many tiles as a row has: there must be room for whole rows, and little left over; few rows are one wave in any case. */
 static bool has_room(const lf_emitter *e, const lf_held *held)
 {
-    const int64_t columns = (e->g->product.n.coef + LF_CUDA_TENSOR_COLUMNS - 1) / LF_CUDA_TENSOR_COLUMNS;
-    return !held->waits || (e->target.unit == LF_CUDA_WGMMA && columns <= CLUSTERS && CLUSTERS / columns * columns >= BUSY);
+    const lf_cuda_shape_info *shape = &lf_cuda_shape_table[e->target.shape];
+    const int64_t tiles = (e->g->product.n.coef + shape->columns - 1) / shape->columns, blocks = tiles * shape->cluster;
+    return !held->waits || (e->target.unit == LF_CUDA_WGMMA && blocks <= UNITS && (shape->few || UNITS / blocks * blocks >= BUSY));
 }
 
 lf_held lf_find_held(const lf_emitter *e)

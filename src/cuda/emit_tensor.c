@@ -48,6 +48,24 @@ static void emit_parts(lf_emitter *e)
     lf_str_addf(&e->s, "    enum { PART = %d };\n", part > run ? part : run);
 }
 
+/* Rows by a warp, or by a group of threads where they are long. */
+static int split_threads(const lf_product *p)
+{
+    return p->k.coef > 1024 ? 128 : 32;
+}
+
+/* A row of x into lines, by threads tid of SPLIT. */
+static void emit_split_row(lf_emitter *e)
+{
+    lf_str_addf(&e->s, "    enum { SPLIT = %d };\n    static __device__ __forceinline__ void split(const Args &a, const i64 row, const i64 rows, const int tid)\n    {\n"
+                       "        if (split_row<SPLIT, MODE, %lld, LINES, false>(&",
+                split_threads(&e->g->product), (long long)e->g->product.k.coef);
+    lf_emit_row_element(e, &e->g->product.x, "0");
+    lf_str_addf(&e->s, ", 1, (u8 *)a.area[%d] + row * (LINES * %d), a.area[%d] + row, tid) && tid == 0)\n"
+                       "            flag(a.redo, a.redo.wide, a.redo.wide_any, row, rows);\n    }\n",
+                (int)e->x_lines, LF_CUDA_LINE, (int)e->x_scale);
+}
+
 void lf_emit_tensor_extents(lf_emitter *e)
 {
     const lf_product *p = &e->g->product;
@@ -58,46 +76,35 @@ void lf_emit_tensor_extents(lf_emitter *e)
     emit_parts(e);
     lf_str_addf(&e->s, "    static __device__ __forceinline__ const float *x_unscale(const Args &a) { return a.area[%d]; }\n", (int)e->x_scale);
     lf_str_addf(&e->s, "    static __device__ __forceinline__ const float *w_unscale(const Args &a) { return a.scale[%d]; }\n", (int)e->group);
+    emit_split_row(e);
 }
 
-/* Rows by a warp, or by a group of threads where they are long. */
-static int split_threads(const lf_product *p)
+static void emit_split(lf_emitter *e)
 {
-    return p->k.coef > 1024 ? 128 : 32;
-}
-
-static void emit_split(lf_emitter *e, int64_t lines)
-{
-    const lf_product *p = &e->g->product;
-    const int threads = split_threads(p);
     char name[32];
     snprintf(name, sizeof name, "g%d_split", (int)e->group);
-    lf_str_addf(&e->s, "// x, %s elements a row, into %lld lines of 128 bytes\n__device__ __forceinline__ void %s(const Args &a, const Control &c)\n{\n"
-                       "    enum { T = %d, ROWS = THREADS / T };\n    if (blockIdx.x == 0 && threadIdx.x == 0)\n        c.barrier[2] = 0;\n    const i64 rows = ",
-                lf_extent_text(e->graph, p->k), (long long)lines, name, threads);
-    lf_emit_extent(e, e->g->rows);
-    lf_str_addf(&e->s, ";\n    for (i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T; row < rows; row += (i64)gridDim.x * ROWS)\n"
-                       "        if (split_row<T, %d, %lld, %lld, false>(&",
-                (int)e->target.mode, (long long)p->k.coef, (long long)lines);
-    lf_emit_row_element(e, &p->x, "0");
-    lf_str_addf(&e->s, ", 1, (u8 *)a.area[%d] + row * %lld, a.area[%d] + row, threadIdx.x %% T) && threadIdx.x %% T == 0)\n"
-                       "            flag(a.redo, a.redo.wide, a.redo.wide_any, row, rows);\n    written_to_copied();\n}\n\n",
-                (int)e->x_lines, (long long)lines * LF_CUDA_LINE, (int)e->x_scale);
-    lf_cuda_stage *stage = lf_emit_stage(e, name, LF_CUDA_SPLIT, e->g->rows, p->k);
+    lf_str_addf(&e->s, "// x into lines of 128 bytes\n__device__ __forceinline__ void %s(const Args &a, const Control &c)\n{\n"
+                       "    enum { T = g%d::SPLIT, ROWS = THREADS / T };\n    if (blockIdx.x == 0 && threadIdx.x == 0)\n        c.barrier[2] = 0;\n"
+                       "    const i64 rows = g%d::rows(a);\n"
+                       "    for (i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T; row < rows; row += (i64)gridDim.x * ROWS)\n"
+                       "        g%d::split(a, row, rows, threadIdx.x %% T);\n    written_to_copied();\n}\n\n",
+                name, (int)e->group, (int)e->group, (int)e->group);
+    lf_cuda_stage *stage = lf_emit_stage(e, name, LF_CUDA_SPLIT, e->g->rows, e->g->product.k);
     if (stage)
-        stage->rows_a_block = e->threads / threads;
+        stage->rows_a_block = e->threads / split_threads(&e->g->product);
 }
 
 void lf_emit_tensor_stages(lf_emitter *e)
 {
-    static const char *const shapes[LF_CUDA_SHAPES] = {"Pairs", "Alone"};
+    const lf_cuda_shape_info *shape = &lf_cuda_shape_table[e->target.shape];
     int chunk;
     const int64_t lines = lf_tensor_lines(e->target, &e->g->product, &chunk);
     char name[32];
-    emit_split(e, lines);
+    if (!shape->few) /* those do it themselves */
+        emit_split(e);
     snprintf(name, sizeof name, "g%d_product", (int)e->group);
-    lf_str_addf(&e->s, "__device__ __forceinline__ void %s(const Args &a, const Control &c, const TensorMap *x, const TensorMap *w)\n{\n    tensor_product<g%d, %s>(a, c, x, w);\n}\n\n", name,
-                (int)e->group, shapes[e->target.shape]);
+    lf_str_addf(&e->s, "__device__ __forceinline__ void %s(const Args &a, const Control &c, const TensorMap *x, const TensorMap *w)\n{\n    %s<g%d, %s>(a, c, x, w);\n}\n\n", name,
+                shape->product, (int)e->group, shape->tile);
     lf_cuda_stage *stage = lf_emit_stage(e, name, LF_CUDA_TENSOR, e->g->rows, e->g->product.n);
     if (stage) {
         stage->x_area = e->x_lines;
@@ -144,7 +151,7 @@ void lf_emit_tensor_texts(lf_str *to, const lf_cuda_part *part)
         any = any || part->stage[i].work == LF_CUDA_TENSOR;
     if (!any)
         return;
-    const char *const texts[] = {lf_text_split, lf_text_finish, lf_text_wgmma};
+    const char *const texts[] = {lf_text_split, lf_text_finish, lf_text_wgmma, lf_text_few_rows};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         lf_str_add(to, texts[i]);
         lf_str_add(to, "\n");

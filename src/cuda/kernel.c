@@ -8,7 +8,7 @@
 
 enum { MAX_DYNAMIC_SHARED = 8, CLUSTER_DIMENSION = 4 }; /* CUfunction_attribute, CUlaunchAttributeID */
 
-/* Where all rows of all products are one row block, smaller tiles have more blocks read the weight at once. */
+/* Where all rows of all products are one row block, smaller tiles have more blocks read the weight at once; where they are few, it is all that counts. */
 static lf_cuda_shape shape_for(const lf_cuda_program *p, const int64_t *dims)
 {
     int64_t most = 0;
@@ -16,7 +16,11 @@ static lf_cuda_shape shape_for(const lf_cuda_program *p, const int64_t *dims)
         const int64_t rows = p->plan->group[g].product.node == LF_NONE ? 0 : lf_extent_at(p->plan->group[g].rows, dims);
         most = rows > most ? rows : most;
     }
-    return p->target.unit == LF_CUDA_WGMMA && most <= LF_CUDA_TENSOR_ROWS ? LF_CUDA_ALONE : LF_CUDA_PAIRS;
+    static const lf_cuda_shape from_few[] = {LF_CUDA_FEW16, LF_CUDA_FEW64, LF_CUDA_ALONE};
+    for (size_t i = 0; i < sizeof from_few / sizeof *from_few && p->target.unit == LF_CUDA_WGMMA; i++)
+        if (most <= lf_cuda_shape_table[from_few[i]].rows)
+            return from_few[i];
+    return LF_CUDA_PAIRS;
 }
 
 static size_t words_of(const lf_cuda_part *part)
@@ -56,8 +60,8 @@ static lf_status load(const lf_cuda_program *p, lf_cuda_kernel *k, lf_diag *diag
     free(cubin);
     if (status == LF_OK)
         status = lf_cuda_status(d, d->driver->function_get(&k->function, k->module, "program"), "finding the kernel", diag);
-    k->cluster = k->source.products > 0 && k->source.part[LF_CUDA_MAIN].target.shape == LF_CUDA_PAIRS ? 2 : 1;
-    k->shared = k->source.products > 0 ? lf_cuda_tensor_shared(k->source.part[LF_CUDA_MAIN].target) : LF_CUDA_PLAIN_SHARED;
+    k->cluster = k->source.products > 0 ? lf_cuda_shape_table[k->source.part[LF_CUDA_MAIN].target.shape].cluster : 1;
+    k->shared = k->source.products > 0 ? lf_cuda_shape_shared(k->source.part[LF_CUDA_MAIN].target.shape) : LF_CUDA_PLAIN_SHARED;
     if (status == LF_OK)
         status = lf_cuda_status(d, count_resident(d, k), "asking what a kernel takes", diag);
     if (status == LF_OK && k->resident < 1)

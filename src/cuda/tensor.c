@@ -11,26 +11,13 @@ enum { /* of cuda.h */
     SWIZZLE_128 = 3,
     PROMOTE_256 = 3
 };
-enum { SLOTS = 32 * 256 * 4, SCALE_ROOM = 8 }; /* as in text/wgmma.cu; floats past the last scale that a pair may read */
-
-static int columns_of(lf_cuda_shape shape)
-{
-    return shape == LF_CUDA_PAIRS ? LF_CUDA_TENSOR_COLUMNS : LF_CUDA_ALONE_COLUMNS;
-}
-
-/* Pairs: four stages, and sums in shared memory. Alone: six stages. */
-unsigned lf_cuda_tensor_shared(lf_cuda_target target)
-{
-    const bool pairs = target.shape == LF_CUDA_PAIRS;
-    const unsigned stages = pairs ? 4 : 6;
-    return 1024 + stages * (unsigned)(LF_CUDA_TENSOR_ROWS + columns_of(target.shape)) * LF_CUDA_LINE + (target.mode == LF_CUDA_FP32 && pairs ? SLOTS : 0) + 2 * stages * 8;
-}
+enum { SCALE_ROOM = 8 }; /* floats past the last scale that a pair may read */
 
 int64_t lf_cuda_tensor_blocks(const lf_cuda_kernel *k, const lf_cuda_stage *stage, const int64_t *dims)
 {
-    const int columns = columns_of(k->source.part[LF_CUDA_MAIN].target.shape);
-    const int64_t row_blocks = (lf_extent_at(stage->rows, dims) + LF_CUDA_TENSOR_ROWS - 1) / LF_CUDA_TENSOR_ROWS, column_tiles = (stage->width.coef + columns - 1) / columns;
-    return (row_blocks + k->cluster - 1) / k->cluster * k->cluster * column_tiles;
+    const lf_cuda_shape_info *shape = &lf_cuda_shape_table[k->source.part[LF_CUDA_MAIN].target.shape];
+    const int64_t row_blocks = (lf_extent_at(stage->rows, dims) + shape->rows - 1) / shape->rows, column_tiles = (stage->width.coef + shape->columns - 1) / shape->columns;
+    return (row_blocks + shape->cluster - 1) / shape->cluster * shape->cluster * column_tiles;
 }
 
 /* ---- weights ---- */
@@ -99,10 +86,13 @@ static int encode(const lf_cuda_program *p, unsigned char *map, lf_cuda_ptr at, 
 lf_status lf_cuda_tensor_maps(const lf_cuda_program *p, const lf_cuda_kernel *k, const lf_cuda_stage *stage, const lf_cuda_pass *pass, unsigned char *to, lf_diag *diag)
 {
     const lf_cuda_part *main = &k->source.part[LF_CUDA_MAIN];
+    const lf_cuda_shape_info *shape = &lf_cuda_shape_table[main->target.shape];
     const lf_cuda_ptr x = lf_cuda_area_at(main, pass, stage->x_area), w = p->lines[stage->group];
     if (lf_cuda_tensor_blocks(k, stage, pass->dims) > INT32_MAX)
         return lf_fail(diag, LF_ERR_DATA, "the extents are too large: a product of more than 2^31 tiles");
-    int error = encode(p, to, x, lf_extent_at(stage->rows, pass->dims), stage->lines, LF_CUDA_TENSOR_ROWS);
-    error = error ? error : encode(p, to + LF_CUDA_MAP, w, stage->width.coef, stage->lines, columns_of(main->target.shape) / k->cluster);
+    const int64_t rows = lf_extent_at(stage->rows, pass->dims);
+    const int x_box = !shape->few ? shape->rows : shape->x_shared ? (int)(rows + 15) / 16 * 8 : (int)rows; /* no more than there are: rows of 0 take as long as others */
+    int error = encode(p, to, x, rows, stage->lines, x_box);
+    error = error ? error : encode(p, to + LF_CUDA_MAP, w, stage->width.coef, stage->lines, shape->w_box);
     return lf_cuda_status(p->device, error, "describing a product's operands", diag);
 }

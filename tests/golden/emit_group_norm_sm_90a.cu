@@ -18,6 +18,12 @@ struct g0 {
     enum { PART = 32 };
     static __device__ __forceinline__ const float *x_unscale(const Args &a) { return a.area[1]; }
     static __device__ __forceinline__ const float *w_unscale(const Args &a) { return a.scale[0]; }
+    enum { SPLIT = 32 };
+    static __device__ __forceinline__ void split(const Args &a, const i64 row, const i64 rows, const int tid)
+    {
+        if (split_row<SPLIT, MODE, 1024, LINES, false>(&*(a.in[0] + row * 1024 + 0), 1, (u8 *)a.area[0] + row * (LINES * 128), a.area[1] + row, tid) && tid == 0)
+            flag(a.redo, a.redo.wide, a.redo.wide_any, row, rows);
+    }
     // phase 0: B x 1024
     template <int W>
     static __device__ __forceinline__ void element(const Args &a, const i64 row, const i64 rows, const i64 col, float (&p)[W], Rest &rest)
@@ -56,16 +62,15 @@ struct g0 {
     }
 };
 
-// x, 1024 elements a row, into 32 lines of 128 bytes
+// x into lines of 128 bytes
 __device__ __forceinline__ void g0_split(const Args &a, const Control &c)
 {
-    enum { T = 32, ROWS = THREADS / T };
+    enum { T = g0::SPLIT, ROWS = THREADS / T };
     if (blockIdx.x == 0 && threadIdx.x == 0)
         c.barrier[2] = 0;
-    const i64 rows = a.dim[0];
+    const i64 rows = g0::rows(a);
     for (i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T; row < rows; row += (i64)gridDim.x * ROWS)
-        if (split_row<T, 0, 1024, 32, false>(&*(a.in[0] + row * 1024 + 0), 1, (u8 *)a.area[0] + row * 4096, a.area[1] + row, threadIdx.x % T) && threadIdx.x % T == 0)
-            flag(a.redo, a.redo.wide, a.redo.wide_any, row, rows);
+        g0::split(a, row, rows, threadIdx.x % T);
     written_to_copied();
 }
 

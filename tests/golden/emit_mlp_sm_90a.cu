@@ -18,6 +18,12 @@ struct g0 {
     enum { PART = 32 };
     static __device__ __forceinline__ const float *x_unscale(const Args &a) { return a.area[2]; }
     static __device__ __forceinline__ const float *w_unscale(const Args &a) { return a.scale[0]; }
+    enum { SPLIT = 32 };
+    static __device__ __forceinline__ void split(const Args &a, const i64 row, const i64 rows, const int tid)
+    {
+        if (split_row<SPLIT, MODE, 784, LINES, false>(&*(a.in[0] + row * 784 + 0), 1, (u8 *)a.area[1] + row * (LINES * 128), a.area[2] + row, tid) && tid == 0)
+            flag(a.redo, a.redo.wide, a.redo.wide_any, row, rows);
+    }
     // phase 0: B x 256
     template <int W>
     static __device__ __forceinline__ void element(const Args &a, const i64 row, const i64 rows, const i64 col, float (&p)[W], Rest &rest)
@@ -34,16 +40,15 @@ struct g0 {
     enum { HELD = 0, WAITS = 0, RUN = 0 }; // goes on with what is in registers; for whole rows' statistics; columns of a segment
 };
 
-// x, 784 elements a row, into 28 lines of 128 bytes
+// x into lines of 128 bytes
 __device__ __forceinline__ void g0_split(const Args &a, const Control &c)
 {
-    enum { T = 32, ROWS = THREADS / T };
+    enum { T = g0::SPLIT, ROWS = THREADS / T };
     if (blockIdx.x == 0 && threadIdx.x == 0)
         c.barrier[2] = 0;
-    const i64 rows = a.dim[0];
+    const i64 rows = g0::rows(a);
     for (i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T; row < rows; row += (i64)gridDim.x * ROWS)
-        if (split_row<T, 0, 784, 28, false>(&*(a.in[0] + row * 784 + 0), 1, (u8 *)a.area[1] + row * 3584, a.area[2] + row, threadIdx.x % T) && threadIdx.x % T == 0)
-            flag(a.redo, a.redo.wide, a.redo.wide_any, row, rows);
+        g0::split(a, row, rows, threadIdx.x % T);
     written_to_copied();
 }
 
@@ -71,6 +76,12 @@ struct g1 {
     enum { PART = 64 };
     static __device__ __forceinline__ const float *x_unscale(const Args &a) { return a.area[4]; }
     static __device__ __forceinline__ const float *w_unscale(const Args &a) { return a.scale[1]; }
+    enum { SPLIT = 32 };
+    static __device__ __forceinline__ void split(const Args &a, const i64 row, const i64 rows, const int tid)
+    {
+        if (split_row<SPLIT, MODE, 256, LINES, false>(&*(a.area[0] + row * 256 + 0), 1, (u8 *)a.area[3] + row * (LINES * 128), a.area[4] + row, tid) && tid == 0)
+            flag(a.redo, a.redo.wide, a.redo.wide_any, row, rows);
+    }
     // phase 0: B x 10
     template <int W>
     static __device__ __forceinline__ void element(const Args &a, const i64 row, const i64 rows, const i64 col, float (&p)[W], Rest &rest)
@@ -88,16 +99,15 @@ struct g1 {
     enum { HELD = 0, WAITS = 0, RUN = 0 }; // goes on with what is in registers; for whole rows' statistics; columns of a segment
 };
 
-// x, 256 elements a row, into 8 lines of 128 bytes
+// x into lines of 128 bytes
 __device__ __forceinline__ void g1_split(const Args &a, const Control &c)
 {
-    enum { T = 32, ROWS = THREADS / T };
+    enum { T = g1::SPLIT, ROWS = THREADS / T };
     if (blockIdx.x == 0 && threadIdx.x == 0)
         c.barrier[2] = 0;
-    const i64 rows = a.dim[0];
+    const i64 rows = g1::rows(a);
     for (i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T; row < rows; row += (i64)gridDim.x * ROWS)
-        if (split_row<T, 0, 256, 8, false>(&*(a.area[0] + row * 256 + 0), 1, (u8 *)a.area[3] + row * 1024, a.area[4] + row, threadIdx.x % T) && threadIdx.x % T == 0)
-            flag(a.redo, a.redo.wide, a.redo.wide_any, row, rows);
+        g1::split(a, row, rows, threadIdx.x % T);
     written_to_copied();
 }
 

@@ -52,6 +52,20 @@ template <class G> __device__ __forceinline__ void finish_pair(const typename G:
     }
 }
 
+// The statistics of a thread's two rows over a partial's columns: the first from what the steps left in v, the others as they were fed.
+template <class G, int AT, int SUMS>
+__device__ __forceinline__ void finish_stats(const typename G::A &a, const float (&v)[SUMS], i64 row, i64 rows, int col, int partial, typename G::Rest (&rest)[2])
+{
+    typename G::First first[2];
+    quad_fold<typename G::First>::template of<AT>(v, [&](int j, int w) { return G::N % PARTIAL == 0 || col + 8 * j + w < G::N; }, first);
+#pragma unroll
+    for (int which = 0; which < 2; ++which) {
+        rest[which].join_lanes(4);
+        if (threadIdx.x % 4 == 0 && row + 8 * which < rows)
+            G::end(a, row + 8 * which, partial, (G::N + PARTIAL - 1) / PARTIAL, first[which], rest[which]);
+    }
+}
+
 // The columns of one partial. A thread holds two rows, eight apart; neighbouring pairs of columns, eight apart. With TURNS the sums are the first of v
 // and end up as its last.
 template <class G, int AT, bool TURNS, int SUMS>
@@ -81,16 +95,8 @@ __device__ __forceinline__ void finish_half(const typename G::A &a, float (&v)[S
         if (TURNS)
             turn<PART>(v);
     }
-    if constexpr (G::STATS > 0) {
-        typename G::First first[2];
-        quad_fold<typename G::First>::template of<TURNS ? SUMS - HALF : AT>(v, here, first);
-#pragma unroll
-        for (int which = 0; which < 2; ++which) {
-            rest[which].join_lanes(4);
-            if (threadIdx.x % 4 == 0 && row + 8 * which < rows)
-                G::end(a, row + 8 * which, partial, (G::N + PARTIAL - 1) / PARTIAL, first[which], rest[which]);
-        }
-    }
+    if constexpr (G::STATS > 0)
+        finish_stats<G, TURNS ? SUMS - HALF : AT>(a, v, row, rows, col, partial, rest);
 }
 
 // ---- a phase that goes on with what the product's phase left in registers ----

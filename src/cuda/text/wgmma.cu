@@ -118,6 +118,27 @@ template <int MODE> __device__ __forceinline__ void multiply(float (&d)[64], uns
         WGMMA_128("k16.f32.f16.f16", ", 0, 0");
 }
 
+// The other way round, for few rows of x: d (64 columns of y x N rows) = w x^T + (keep ? d : 0). The sums are the same to the last bit.
+#define WGMMA_SWAPPED(N, REGISTERS, X, W, KEEP, TYPE, TAIL, ...)                                                                   \
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %" #KEEP ", 0; wgmma.mma_async.sync.aligned.m64n" #N TYPE " {" REGISTERS "}, %" #W ", %" #X    \
+                 ", p, 1, 1" TAIL "; }" : __VA_ARGS__ : "l"(tile_descriptor(x)), "l"(tile_descriptor(w)), "r"(keep))
+#define MULTIPLY_SWAPPED(N, SUMS, REGISTERS, X, W, KEEP, ...)                                                                      \
+    template <int MODE> __device__ __forceinline__ void multiply(float (&d)[SUMS], unsigned x, unsigned w, int keep)               \
+    {                                                                                                                              \
+        if constexpr (MODE == MODE_TF32)                                                                                           \
+            WGMMA_SWAPPED(N, REGISTERS, X, W, KEEP, "k8.f32.tf32.tf32", "", __VA_ARGS__);                                          \
+        else if constexpr (MODE == MODE_BF16)                                                                                      \
+            WGMMA_SWAPPED(N, REGISTERS, X, W, KEEP, "k16.f32.bf16.bf16", ", 0, 0", __VA_ARGS__);                                   \
+        else                                                                                                                       \
+            WGMMA_SWAPPED(N, REGISTERS, X, W, KEEP, "k16.f32.f16.f16", ", 0, 0", __VA_ARGS__);                                     \
+    }
+#define R16 R8(0, 1, 2, 3, 4, 5, 6, 7) "," R8(8, 9, 10, 11, 12, 13, 14, 15)
+#define R32 R16 "," R8(16, 17, 18, 19, 20, 21, 22, 23) "," R8(24, 25, 26, 27, 28, 29, 30, 31)
+MULTIPLY_SWAPPED(8, 4, "%0,%1,%2,%3", 4, 5, 6, D4(0))
+MULTIPLY_SWAPPED(16, 8, R8(0, 1, 2, 3, 4, 5, 6, 7), 8, 9, 10, D4(0), D4(4))
+MULTIPLY_SWAPPED(32, 16, R16, 16, 17, 18, D16(0))
+MULTIPLY_SWAPPED(64, 32, R32, 32, 33, 34, D16(0), D16(16))
+
 // All products of a stage, in 32-byte steps of a line.
 template <int MODE, int SUMS> __device__ __forceinline__ void multiply_stage(float (&acc)[SUMS], unsigned a, unsigned b, int keep)
 {
@@ -193,8 +214,8 @@ __device__ __forceinline__ void produce(const TensorMap *x_map, const TensorMap 
 
 // ---- what becomes of the sums ----
 
-// The four warps of a group have stored their partials, and go on when all tiles of the wave have; `tiles`: so many since the stage began, of two groups in each block.
-template <int CM> __device__ __forceinline__ void wait_for_tiles(const Control &c, int tiles, int tid, bool waits)
+// The four warps of a group have stored their partials, and go on when all of a wave have; `all`: so many groups since the stage began.
+__device__ __forceinline__ void wait_for_tiles(const Control &c, int all, int tid, bool waits)
 {
     const int bar = 1 + tid / 128;
     __threadfence();
@@ -202,7 +223,7 @@ template <int CM> __device__ __forceinline__ void wait_for_tiles(const Control &
     if (tid % 128 == 0) {
         atomicAdd(c.barrier + 2, 1u);
         if (waits)
-            wait_for(c.barrier + 2, 2 * CM * tiles);
+            wait_for(c.barrier + 2, all);
         __threadfence();
     }
     asm volatile("bar.sync %0, 128;" ::"r"(bar) : "memory");
@@ -254,7 +275,7 @@ __device__ __forceinline__ void finish_tile(const typename G::A &a, const Contro
         if (G::HELD && G::N % S::N != 0 && nt * S::N + PARTIAL >= G::N)
             turn<HALF>(v);
     if constexpr (G::WAITS)
-        wait_for_tiles<S::CM>(c, wave, tid, true);
+        wait_for_tiles(c, 2 * S::CM * wave, tid, true); // two groups in each block
     if constexpr (G::HELD)
         later_tile<G, S>(a, v, nt, row, rows, col);
 }
@@ -306,7 +327,7 @@ __device__ __forceinline__ void consume(const typename G::A &a, const Control &c
                     s = 0, phase ^= 1;
             }
             if constexpr (G::WAITS)
-                wait_for_tiles<CM>(c, 0, tid, false);
+                wait_for_tiles(c, 0, tid, false);
             continue;
         }
         if (!apart && group == 1) {

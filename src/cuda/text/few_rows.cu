@@ -1,0 +1,331 @@
+// SPDX-License-Identifier: Apache-2.0
+// Products of few rows on Hopper's tensor cores, at the speed of memory: the weight goes past once, 64 of its rows in each block, and is what the tensor cores
+// take from the left, so that x need not be filled up to 64 rows. A block has three parts: one thread keeps as many stages on their way as fit, four warps
+// bring x into lines and multiply, four finish. A cluster of two blocks makes the 128 columns of a partial: both leave their sums with the block that finishes
+// their rows. The order of all additions is that of text/wgmma.cu, so a row's bits are the same.
+
+template <int MOST> struct Few {
+    enum {
+        ROWS = MOST, COLUMNS = 64, SUMS = ROWS / 2, SHARED = ROWS > 16, // SHARED: each block fetches half of x's rows for both
+        W_BYTES = COLUMNS * LINE, STAGE = W_BYTES + ROWS * LINE, STAGES = 200 * 1024 / STAGE,
+        OWNERS = ROWS > 16 ? 2 : 1, HELD = ROWS / OWNERS, // blocks of a cluster that finish rows, and how many each
+        PITCH = PARTIAL + 4, HELD_BYTES = HELD * PITCH * 4, BARRIERS = 2 * STAGES + 3
+    };
+};
+struct few_room { // addresses of a block's shared memory
+    unsigned stages, sums, full, empty, ready, taken, split, target;
+};
+template <class S> __device__ __forceinline__ few_room few_room_at()
+{
+    few_room r;
+    r.stages = (shared_address(raw) + 1023) & ~1023u;
+    r.sums = r.stages + S::STAGES * S::STAGE;
+    r.full = r.sums + S::HELD_BYTES;
+    r.empty = r.full + 8 * S::STAGES;
+    r.ready = r.empty + 8 * S::STAGES; // all sums of a tile are there
+    r.taken = r.ready + 8;             // and have been read
+    r.split = r.taken + 8;             // this block's rows of x are in lines
+    r.target = r.split + 8;            // when all blocks' are
+    return r;
+}
+
+// ---- between the blocks of a cluster ----
+
+__device__ __forceinline__ unsigned address_in(unsigned address, int rank)
+{
+    unsigned there;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
+    return there;
+}
+__device__ __forceinline__ void write_there(unsigned there, float v) { asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(there), "f"(v) : "memory"); }
+// With what was written and read before: once a tile.
+__device__ __forceinline__ void barrier_pass(unsigned bar, int rank)
+{
+    asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(address_in(bar, rank)) : "memory");
+}
+__device__ __forceinline__ void barrier_wait_cluster(unsigned bar, int parity)
+{
+    barrier_wait(bar, parity);
+    asm volatile("fence.acq_rel.cluster;" ::: "memory");
+}
+
+// ---- copies ----
+
+template <class G> struct Lines { // elements of the map in a line; column tiles of a cluster
+    enum { STEP = G::MODE == MODE_TF32 ? 32 : 64, TILES = (G::N + PARTIAL - 1) / PARTIAL };
+};
+
+// The weight is read once: it gives way to whatever else is in L2.
+__device__ __forceinline__ void copy_box_once(unsigned to, const TensorMap *map, int x, int y, unsigned bar)
+{
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%2, %3}], [%4], %5;"
+                 ::"r"(to), "l"(map), "r"(x), "r"(y), "r"(bar), "l"(0x12F0000000000000ull) : "memory"); // evict_first, as createpolicy makes it
+}
+__device__ __forceinline__ void barrier_expect_more(unsigned bar, int bytes)
+{
+    asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(bytes) : "memory");
+}
+
+// The weight's part of the first stages does not wait for x.
+template <class G, class S> __device__ __forceinline__ void few_produce(const Control &c, const TensorMap *x_map, const TensorMap *w_map, const few_room &r, int rank, int rows)
+{
+    const int mine = S::SHARED ? (rows + 15) / 16 * 8 : rows, x_bytes = (S::SHARED ? 2 : 1) * mine * LINE; // whole groups of eight rows, as they are swizzled
+    int s = 0, phase = 0, begun = 0;
+    if (blockIdx.x / 2 < Lines<G>::TILES)
+        for (; begun < S::STAGES && begun < G::LINES; ++begun) {
+            barrier_expect_more(r.full + 8 * begun, S::W_BYTES);
+            copy_box_once(r.stages + begun * S::STAGE, w_map, begun * Lines<G>::STEP, blockIdx.x * S::COLUMNS, r.full + 8 * begun);
+        }
+    barrier_wait(r.split, 0);
+    unsigned target;
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(target) : "r"(r.target) : "memory");
+    wait_for(c.barrier, target);
+    __threadfence();
+    written_to_copied();
+    for (int t = blockIdx.x / 2; t < Lines<G>::TILES; t += gridDim.x / 2, begun = 0)
+        for (int line = 0; line < G::LINES; ++line) {
+            const unsigned to = r.stages + s * S::STAGE, full = r.full + 8 * s;
+            const int x = line * Lines<G>::STEP;
+            barrier_wait(r.empty + 8 * s, phase ^ 1);
+            barrier_expect(full, x_bytes + (line < begun ? 0 : S::W_BYTES));
+            if (line >= begun)
+                copy_box_once(to, w_map, x, t * PARTIAL + rank * S::COLUMNS, full);
+            if (S::SHARED)
+                copy_box_to(to + S::W_BYTES + rank * mine * LINE, x_map, x, rank * mine, full, 3);
+            else
+                copy_box(to + S::W_BYTES, x_map, x, 0, full);
+            if (++s == S::STAGES)
+                s = 0, phase ^= 1;
+        }
+}
+
+// ---- the multiplying warps ----
+
+// Rows of x into lines, G::SPLIT threads each. The barrier of all blocks that follows is passed by the thread that copies, and by nobody else.
+template <class G> __device__ __forceinline__ void few_split(const typename G::A &a, const Control &c, const few_room &r, int rows)
+{
+    enum { T = G::SPLIT, EACH_BLOCK = 128 / T };
+    const int tid = threadIdx.x - 128;
+    if (blockIdx.x == 0 && tid == 0)
+        c.barrier[2] = 0;
+    for (int row = blockIdx.x * EACH_BLOCK + tid / T; row < rows; row += gridDim.x * EACH_BLOCK)
+        G::split(a, row, rows, tid % T);
+    written_to_copied();
+    asm volatile("bar.sync 2, 128;" ::: "memory");
+    if (tid == 0) {
+        __threadfence();
+        const unsigned target = (atomicAdd(c.barrier, 1u) / gridDim.x + 1) * gridDim.x;
+        asm volatile("st.shared.u32 [%0], %1;" ::"r"(r.target), "r"(target) : "memory");
+        barrier_arrive(r.split, blockIdx.x % 2);
+    }
+}
+
+// What undoes the scales of a thread's rows.
+template <class G, class S> __device__ __forceinline__ void few_unscale(const typename G::A &a, float (&unscale)[S::SUMS / 2], int row, int rows)
+{
+#pragma unroll
+    for (int i = 0; i < S::SUMS / 2; ++i) {
+        const int at = row + i / 2 * 8 + i % 2;
+        unscale[i] = G::SCALED && at < rows ? __ldcg(G::x_unscale(a) + at) : 1.0f;
+    }
+}
+
+template <class G, class S> __device__ __forceinline__ void few_multiply(const typename G::A &a, const few_room &r, int rank, int rows)
+{
+    constexpr bool promotes = G::MODE == MODE_FP32;
+    constexpr int chunk = promotes ? G::CHUNK : G::LINES, SUMS = S::SUMS;
+    const int tid = threadIdx.x - 128, column = rank * S::COLUMNS + tid / 32 * 16 + tid % 32 / 4, row = 2 * (tid % 4);
+    const unsigned at_w = tile_low(r.stages), at_x = tile_low(r.stages + S::W_BYTES);
+    int s = 0, phase = 0, last = 0, turn = 0;
+    const auto release = [&](int stage) {
+        if (tid < (S::SHARED ? 2 : 1)) // thread i tells block i
+            barrier_arrive(r.empty + 8 * stage, S::SHARED ? tid : rank);
+    };
+    for (int t = blockIdx.x / 2; t < Lines<G>::TILES; t += gridDim.x / 2, turn ^= 1) {
+        float acc[SUMS], sum[SUMS], unscale[SUMS / 2];
+        for (int i = 0; i < SUMS; ++i)
+            sum[i] = 0;
+        barrier_wait(r.full + 8 * s, phase); // x is there, and so are its scales
+        few_unscale<G, S>(a, unscale, row, rows);
+        for (int line = 0; line < G::LINES; line += chunk) {
+            pin(acc);
+#pragma unroll(promotes ? chunk : 1)
+            for (int i = 0; i < chunk; ++i) {
+                barrier_wait(r.full + 8 * s, phase);
+                wgmma_fence();
+                const unsigned o = s * (S::STAGE >> 4);
+                multiply_stage<G::MODE>(acc, at_x + o, at_w + o, i != 0); // a chunk's first product clears the sums
+                wgmma_commit();
+                if (i > 0) {
+                    wgmma_wait<1>();
+                    release(last);
+                }
+                last = s;
+                if (++s == S::STAGES)
+                    s = 0, phase ^= 1;
+            }
+            wgmma_wait<0>();
+            pin(acc);
+            release(last);
+#pragma unroll
+            for (int i = 0; i < SUMS; ++i)
+                sum[i] = promotes ? sum[i] + acc[i] : acc[i];
+        }
+        barrier_wait_cluster(r.taken, turn ^ 1);
+#pragma unroll
+        for (int i = 0; i < SUMS; ++i) {
+            const int at = row + i / 4 * 8 + i % 2; // its row in the tile
+            if (at < rows)
+                write_there(address_in(r.sums, at / S::HELD) + ((at % S::HELD) * S::PITCH + column + i / 2 % 2 * 8) * 4, sum[i] * unscale[i / 4 * 2 + i % 2]);
+        }
+        for (int owner = 0; owner < S::OWNERS; ++owner)
+            barrier_pass(r.ready, owner);
+    }
+}
+
+// ---- the finishing warps ----
+
+__device__ __forceinline__ float2 shared_pair(unsigned a)
+{
+    float2 v;
+    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(a) : "memory");
+    return v;
+}
+__device__ __forceinline__ void finishers_sync() { asm volatile("bar.sync 1, 128;" ::: "memory"); }
+
+// The sums of two rows of a partial, eight apart, as text/finish.cu has them.
+template <class S> __device__ __forceinline__ void few_take(float (&v)[HALF], unsigned sums, int row, int lane)
+{
+#pragma unroll
+    for (int i = 0; i < HALF; i += 2) {
+        const float2 p = shared_pair(sums + ((row + i / 2 % 2 * 8) * S::PITCH + i / 4 * 8 + 2 * (lane % 4)) * 4);
+        v[i] = p.x, v[i + 1] = p.y;
+    }
+}
+
+// A tile as text/wgmma.cu finishes it, a warp for 16 rows: what feeds several statistics, or statistics of runs.
+template <class G, class S, class Taken>
+__device__ __forceinline__ void few_finish_by_quads(const typename G::A &a, const Control &c, const few_room &r, int t, int first_row, int rows, Taken taken)
+{
+    constexpr bool TURNS = G::PART < HALF;
+    const int tid = threadIdx.x - 256, lane = tid % 32, at = tid / 32 * 16 + lane / 4, row = first_row + at, col = t * PARTIAL + 2 * (lane % 4);
+    const bool any = tid / 32 * 16 < S::HELD && first_row + tid / 32 * 16 < rows;
+    const float unscale[2] = {1.0f, 1.0f}; // done
+    float v[HALF];
+    if (any)
+        few_take<S>(v, r.sums, at, lane);
+    taken();
+    if (any)
+        finish_half<G, 0, TURNS>(a, v, row, rows, col, t, unscale);
+    if constexpr (G::WAITS)
+        wait_for_tiles(c, S::OWNERS * Lines<G>::TILES, tid, true);
+    if constexpr (G::HELD)
+        if (any) {
+            typename G::Known known[2];
+            if constexpr (G::WAITS) {
+                G::total(a, row < rows ? row : 0, known[0]);
+                G::total(a, row + 8 < rows ? row + 8 : 0, known[1]);
+            }
+            later_half<G, 0, TURNS>(a, v, row, rows, col, known);
+        }
+}
+
+// A tile by all threads, a pair of columns each: what the steps leave stays in shared memory, at most one statistic is folded from there.
+template <class G, class S, class Taken>
+__device__ __forceinline__ void few_finish_by_pairs(const typename G::A &a, const Control &c, const few_room &r, int t, int first_row, int rows, const float (&s)[2], Taken taken)
+{
+    const int tid = threadIdx.x - 256, lane = tid % 32, group = tid / 32 * 16, col = t * PARTIAL + tid % 64 * 2, here = min((int)S::HELD, rows - first_row);
+    typename G::Rest rest[2];
+#pragma unroll 4
+    for (int i = tid / 64; i < here; i += 2) {
+        const unsigned at = r.sums + (i * S::PITCH + tid % 64 * 2) * 4;
+        float2 p = shared_pair(at);
+        if (col < G::N)
+            finish_pair<G>(a, p.x, p.y, first_row + i, rows, col, 1.0f, s, rest[0]);
+        if (G::STATS > 0 || G::HELD)
+            asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(at), "f"(p.x), "f"(p.y) : "memory");
+    }
+    if constexpr (G::STATS > 0) {
+        finishers_sync();
+        if (group < here) {
+            float v[HALF];
+            few_take<S>(v, r.sums, group + lane / 4, lane);
+            finish_stats<G, 0>(a, v, first_row + group + lane / 4, rows, t * PARTIAL + 2 * (lane % 4), t, rest);
+        }
+    }
+    if constexpr (G::HELD) {
+        typename G::Known known;
+        const unsigned row_known = r.sums + PARTIAL * 4; // behind a row's sums
+        if constexpr (G::WAITS) {
+            wait_for_tiles(c, S::OWNERS * Lines<G>::TILES, tid, true);
+            if (group / 2 < here) { // a quad for a row
+                G::total(a, first_row + min(tid / 4, here - 1), known);
+#pragma unroll
+                for (int i = 0; i < (int)(sizeof known / 4); ++i)
+                    asm volatile("st.shared.f32 [%0], %1;" ::"r"(row_known + tid / 4 * (S::PITCH * 4) + 4 * i), "f"(((const float *)&known)[i]) : "memory");
+            }
+            finishers_sync();
+        }
+#pragma unroll 4
+        for (int i = tid / 64; i < here; i += 2) {
+#pragma unroll
+            for (int j = 0; j < (int)(sizeof known / 4); ++j)
+                asm volatile("ld.shared.f32 %0, [%1];" : "=f"(((float *)&known)[j]) : "r"(row_known + i * (S::PITCH * 4) + 4 * j) : "memory");
+            const float2 p = shared_pair(r.sums + (i * S::PITCH + tid % 64 * 2) * 4);
+            if (col < G::N)
+                later_pair<G>(a, p.x, p.y, first_row + i, rows, col, known);
+        }
+    }
+    taken();
+}
+
+template <class G> __device__ constexpr bool few_by_pairs()
+{
+    if constexpr (G::HELD)
+        return G::STATS < 2 && G::RUN == 0 && sizeof(typename G::Known) <= 16;
+    else
+        return G::STATS < 2;
+}
+
+template <class G, class S> __device__ __forceinline__ void few_finish(const typename G::A &a, const Control &c, const few_room &r, int rank, int rows)
+{
+    int turn = 0;
+    const auto taken = [&] { barrier_pass(r.taken, 0), barrier_pass(r.taken, 1); };
+    for (int t = blockIdx.x / 2; t < Lines<G>::TILES; t += gridDim.x / 2, turn ^= 1) {
+        float s[2] = {1.0f, 1.0f};
+        const int col = t * PARTIAL + threadIdx.x % 64 * 2;
+        if (few_by_pairs<G>() && G::SCALED && col < G::N)
+            load<true, G::N % 2 == 0>(s, G::w_unscale(a) + col);
+        barrier_wait_cluster(r.ready, turn);
+        if constexpr (few_by_pairs<G>())
+            few_finish_by_pairs<G, S>(a, c, r, t, rank * S::HELD, rows, s, taken);
+        else
+            few_finish_by_quads<G, S>(a, c, r, t, rank * S::HELD, rows, taken);
+    }
+}
+
+template <class G, class S> __device__ __forceinline__ void few_rows_product(const typename G::A &a, const Control &c, const TensorMap *x_map, const TensorMap *w_map)
+{
+    const few_room r = few_room_at<S>();
+    const int rank = blockIdx.x % 2, part = __shfl_sync(~0u, threadIdx.x / 128, 0), rows = (int)G::rows(a);
+    if (threadIdx.x == 0) {
+        for (int s = 0; s < S::STAGES; ++s)
+            barrier_init(r.full + 8 * s, 1), barrier_init(r.empty + 8 * s, S::SHARED ? 2 : 1);
+        barrier_init(r.ready, 2 * 128), barrier_init(r.taken, S::OWNERS * 128), barrier_init(r.split, 1);
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    cluster_sync();
+    if (part == 0) {
+        if (threadIdx.x == 0)
+            few_produce<G, S>(c, x_map, w_map, r, rank, rows);
+    } else if (part == 1) {
+        few_split<G>(a, c, r, rows);
+        few_multiply<G, S>(a, r, rank, rows);
+    } else if (rank < S::OWNERS) {
+        few_finish<G, S>(a, c, r, rank, rows);
+    }
+    cluster_sync(); // no block goes on while another may still signal it
+    if (threadIdx.x == 0)
+        for (int s = 0; s < S::BARRIERS; ++s)
+            barrier_end(r.full + 8 * s);
+}
