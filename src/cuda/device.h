@@ -14,6 +14,7 @@ struct lf_cuda_device {
     bool primary;         /* we hold a reference of the GPU's own context */
     int major, minor;     /* compute capability */
     int units;            /* multiprocessors */
+    int shared_bytes;     /* of shared memory a block can have */
     size_t cache_bytes;   /* L2 */
     char name[128];
 };
@@ -77,6 +78,10 @@ lf_status lf_cuda_tensor_ready(lf_cuda_program *program, int32_t launch, lf_diag
 lf_status lf_cuda_tensor_weights(lf_cuda_program *program, lf_diag *diag);
 /* Launches one. x_lines: x as its split left it, [rows][lines]. args: struct Args. */
 lf_status lf_cuda_tensor_launch(const lf_cuda_program *program, int32_t launch, int64_t rows, lf_cuda_ptr x_lines, void *args, void *stream, lf_diag *diag);
+
+/* The same two for tensor cores as Ampere has them; mma.c. */
+lf_status lf_cuda_mma_ready(lf_cuda_program *program, int32_t launch, lf_diag *diag);
+lf_status lf_cuda_mma_launch(const lf_cuda_program *program, int32_t launch, int64_t rows, void *args, void *stream, lf_diag *diag);
 
 /* Inside enter and leave. Launches and does not wait. */
 lf_status lf_cuda_launch_all(const lf_cuda_program *program, const lf_cuda_pass *pass, lf_diag *diag);

@@ -73,7 +73,7 @@ static void find_ranges(lf_emitter *e)
 
 bool lf_may_run_again(const lf_emitter *e)
 {
-    return e->target.unit != LF_CUDA_WGMMA;
+    return e->target.unit == LF_CUDA_PLAIN;
 }
 
 int32_t lf_range_of(const lf_emitter *e, int32_t phase)

@@ -44,8 +44,8 @@ typedef enum lf_cuda_work {
     LF_CUDA_TILES,         /* one a tile of rows x width */
     LF_CUDA_COLUMN_BLOCKS, /* one for each LF_CUDA_COLUMN_ROWS rows and LF_CUDA_THREADS columns */
     LF_CUDA_COLUMN_END,    /* one for each LF_CUDA_THREADS columns */
-    LF_CUDA_TENSOR         /* as many as there are multiprocessors, or fewer; two kernels, NAME for clusters of two and NAME_alone for one row block; takes the
-                            * tensor maps of x's lines and the weight's before Args */
+    LF_CUDA_TENSOR         /* as many as there are multiprocessors, or fewer; WGMMA: two kernels, NAME for clusters of two and NAME_alone for one row
+                            * block, which take the tensor maps of x's lines and the weight's before Args; MMA: one, which takes the weight's lines before Args */
 } lf_cuda_work;
 
 typedef struct lf_cuda_launch {

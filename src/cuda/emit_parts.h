@@ -33,7 +33,7 @@ typedef struct lf_emitter {
 } lf_emitter;
 
 /* Fixed texts, from src/cuda/text. */
-extern const char lf_text_base[], lf_text_math[], lf_text_plain[], lf_text_stats[], lf_text_windows[], lf_text_short_moments[], lf_text_split[], lf_text_finish[], lf_text_wgmma[], lf_text_fold_maxsumexp[];
+extern const char lf_text_base[], lf_text_math[], lf_text_plain[], lf_text_stats[], lf_text_windows[], lf_text_short_moments[], lf_text_split[], lf_text_finish[], lf_text_mma[], lf_text_wgmma[], lf_text_fold_maxsumexp[];
 
 /* ---- emit_access.c ---- */
 
@@ -78,6 +78,8 @@ int64_t lf_tensor_lines(lf_cuda_target target, const lf_product *p, int *chunk);
 /* What the struct of a product says for tensor cores, and its kernels. */
 void lf_emit_tensor_extents(lf_emitter *e);
 void lf_emit_tensor_kernels(lf_emitter *e);
+/* The product's kernel for tensor cores as Ampere has them; emit_mma.c. */
+void lf_emit_mma_kernel(lf_emitter *e);
 /* The fixed texts a plan's tensor products need. */
 void lf_emit_tensor_texts(lf_emitter *e);
 

@@ -5,11 +5,15 @@
 
 #include "cuda/emit_parts.h"
 
-enum { CHUNK = 4 }; /* lines between promotions: 128 of K in f32, PROMOTE in text/wgmma.cu */
+/* Lines between promotions: 128 of K in f32 on Hopper; Ampere's tensor cores keep a bit less. */
+static int most_in_chunk(lf_cuda_unit unit)
+{
+    return unit == LF_CUDA_WGMMA ? 4 : 2;
+}
 
 bool lf_is_tensor_product(lf_cuda_target target, const lf_product *p)
 {
-    return target.unit == LF_CUDA_WGMMA && p->node != LF_NONE && !p->narrow && p->weight_fixed && lf_extent_known(p->n) && lf_extent_known(p->k);
+    return target.unit != LF_CUDA_PLAIN && p->node != LF_NONE && !p->narrow && p->weight_fixed && lf_extent_known(p->n) && lf_extent_known(p->k);
 }
 
 static int elements_of_line(lf_cuda_target target)
@@ -19,9 +23,9 @@ static int elements_of_line(lf_cuda_target target)
 
 int64_t lf_tensor_lines(lf_cuda_target target, const lf_product *p, int *chunk)
 {
-    const int each = elements_of_line(target);
+    const int each = elements_of_line(target), most = most_in_chunk(target.unit);
     const int64_t lines = (p->k.coef + each - 1) / each;
-    *chunk = target.mode != LF_CUDA_FP32 ? 1 : lines < CHUNK ? (int)lines : CHUNK;
+    *chunk = target.mode != LF_CUDA_FP32 ? 1 : lines < most ? (int)lines : most;
     return (lines + *chunk - 1) / *chunk * *chunk;
 }
 
@@ -103,8 +107,12 @@ void lf_emit_tensor_kernels(lf_emitter *e)
     const int64_t lines = lf_tensor_lines(e->target, &e->g->product, &chunk);
     char name[32];
     emit_split(e, lines);
-    emit_kernel(e, "", "Pairs", 2);
-    emit_kernel(e, "_alone", "Alone", 1);
+    if (e->target.unit == LF_CUDA_MMA) {
+        lf_emit_mma_kernel(e);
+    } else {
+        emit_kernel(e, "", "Pairs", 2);
+        emit_kernel(e, "_alone", "Alone", 1);
+    }
     snprintf(name, sizeof name, "g%d_product", (int)e->group);
     lf_cuda_launch *launch = lf_emit_launch(e, name, LF_CUDA_TENSOR, e->g->rows, e->g->product.n);
     if (launch) {
@@ -144,7 +152,7 @@ void lf_emit_tensor_texts(lf_emitter *e)
     lf_str_add(&e->s, "\n");
     lf_str_add(&e->s, lf_text_finish);
     lf_str_add(&e->s, "\n");
-    lf_str_add(&e->s, lf_text_wgmma);
+    lf_str_add(&e->s, e->target.unit == LF_CUDA_MMA ? lf_text_mma : lf_text_wgmma);
     lf_str_add(&e->s, "\n");
     for (size_t i = 0; i < sizeof own_folds / sizeof *own_folds; i++)
         if (feeds(e, own_folds[i].monoid)) {

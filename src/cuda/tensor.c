@@ -24,6 +24,8 @@ static unsigned shared_bytes(lf_cuda_mode mode, bool alone)
 
 lf_status lf_cuda_tensor_ready(lf_cuda_program *p, int32_t index, lf_diag *diag)
 {
+    if (p->target.unit == LF_CUDA_MMA)
+        return lf_cuda_mma_ready(p, index, diag);
     const lf_cuda_driver *driver = p->device->driver;
     const lf_cuda_launch *l = &p->source.launch[index];
     const unsigned shared = shared_bytes(l->mode, false);
@@ -107,6 +109,8 @@ static int encode(const lf_cuda_program *p, void *map, lf_cuda_mode mode, lf_cud
 
 lf_status lf_cuda_tensor_launch(const lf_cuda_program *p, int32_t index, int64_t rows, lf_cuda_ptr x_lines, void *args, void *stream, lf_diag *diag)
 {
+    if (p->target.unit == LF_CUDA_MMA)
+        return lf_cuda_mma_launch(p, index, rows, args, stream, diag);
     const lf_cuda_launch *l = &p->source.launch[index];
     const int64_t row_blocks = (rows + LF_CUDA_TENSOR_ROWS - 1) / LF_CUDA_TENSOR_ROWS;
     const bool alone = row_blocks == 1;

@@ -12,8 +12,10 @@ struct g0 {
     static __device__ __forceinline__ i64 rows(const Args &a) { return a.dim[0]; }
     static __device__ __forceinline__ i64 columns(const Args &a) { return 8192; }
     static __device__ __forceinline__ i64 depth(const Args &a) { return 8192; }
-    static __device__ __forceinline__ float x(const Args &a, i64 row, i64 k) { return *(a.in[0] + row * 8192 + k); }
-    static __device__ __forceinline__ float weight(const Args &a, i64 n, i64 k) { return __ldg(a.prepared[0] + n * 8192 + k); } // linear.weight [8192, 8192]
+    enum { MODE = 0, SCALED = 1, N = 8192, LINES = 256, CHUNK = 2 };
+    enum { PART = 64 };
+    static __device__ __forceinline__ const float *x_unscale(const Args &a) { return a.area[1]; }
+    static __device__ __forceinline__ const float *w_unscale(const Args &a) { return a.scale[0]; }
     // phase 0: B x 8192
     template <int W>
     static __device__ __forceinline__ void element(const Args &a, const i64 row, const i64 rows, const i64 col, float (&p)[W], Rest &rest)
@@ -25,16 +27,28 @@ struct g0 {
     }
     static __device__ __forceinline__ void end(const Args &a, const i64 row, const int tile, const int tiles, const First &first, const Rest &rest)
     {
-        first.set(a.area[0] + (row * tiles + tile) * 2);
+        first.set(a.area[2] + (row * tiles + tile) * 2);
     }
 };
 
-extern "C" __global__ void __launch_bounds__(256) g0_product(const Args a)
+// x, 8192 elements a row, into 256 lines of 128 bytes
+extern "C" __global__ void __launch_bounds__(256) g0_split(const Args a)
 {
-    if (nothing_wanted(a.redo))
-        return;
-    plain_product<g0>(a);
-    end_redo(a.redo);
+    enum { T = 256, ROWS = 1 };
+    const i64 rows = a.dim[0];
+    for (i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T; row < rows; row += (i64)gridDim.x * ROWS)
+        if (split_row<T, 0, 8192, 256, false>(&*(a.in[0] + row * 8192 + 0), 1, (u8 *)a.area[0] + row * 32768, a.area[1] + row, threadIdx.x % T) && threadIdx.x % T == 0)
+            flag(a.redo, a.redo.wide, a.redo.wide_any, row, rows);
+}
+
+extern "C" __global__ void __launch_bounds__(256) g0_split_weight(const float *from, i64 row_step, i64 step, i64 rows, u8 *to, float *unscale, unsigned *wide)
+{
+    split_weight<256, 0, 8192, 256>(from, row_step, step, rows, to, unscale, wide);
+}
+
+extern "C" __global__ void __launch_bounds__(256, 1) g0_product(const u8 *w, const __grid_constant__ Args a)
+{
+    mma_product<g0>(a, (const u8 *)a.area[0], w);
 }
 
 // A row through phases 1 to 1.
@@ -43,7 +57,7 @@ __device__ __forceinline__ void g0_rows1_row(const Args &a, const i64 row, const
     enum { T = 32 };
     // maxsumexp for b
     float stat0[2];
-    join_partials<T, maxsumexp_stat>(a.area[0] + row * ((8192 + 127) / 128 * 2), (int)((8192 + 127) / 128), tid).finish((double)8192, stat0);
+    join_partials<T, maxsumexp_stat>(a.area[2] + row * ((8192 + 127) / 128 * 2), (int)((8192 + 127) / 128), tid).finish((double)8192, stat0);
     // phase 1: B x 1
 #pragma unroll 2
     for (i64 col = tid * 1; col < 1; col += T * 1) {
@@ -54,7 +68,7 @@ __device__ __forceinline__ void g0_rows1_row(const Args &a, const i64 row, const
         float v3[W]; EACH v3[w] = op_leaky_relu(v2[w], 9.99999975e-05f); // d
         float v4[W]; EACH v4[w] = op_gelu(v3[w], 0.0f); // e
         float v5[W]; EACH v5[w] = op_gelu(v4[w], 0.0f); // f
-        EACH { const float one[1] = {v5[w]}; store_out(a.redo, a.out[0], 0 + row, a.out_each[0], one); } // f [B, 1]
+        EACH { const float one[1] = {v5[w]}; store(a.out[0] + row, one); } // f [B, 1]
     }
     row_sync<T>();
 }
@@ -62,12 +76,8 @@ __device__ __forceinline__ void g0_rows1_row(const Args &a, const i64 row, const
 extern "C" __global__ void __launch_bounds__(256) g0_rows1(const Args a)
 {
     enum { T = 32, ROWS = 8 };
-    if (nothing_wanted(a.redo))
-        return;
     const i64 rows = a.dim[0];
     for (i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T; row < rows; row += (i64)gridDim.x * ROWS)
-        if (!left_out(a.redo, row, rows))
-            g0_rows1_row(a, row, rows, threadIdx.x % T);
-    end_redo(a.redo);
+        g0_rows1_row(a, row, rows, threadIdx.x % T);
 }
 

@@ -25,7 +25,7 @@ __device__ __forceinline__ void g0_rows0_row(const Args &a, const i64 row, const
         const float u0 = read<false>(a.area[0] + row); float v0[W]; EACH v0[w] = u0; // e
         float v1[W]; load<true, false>(v1, a.in[0] + row * 8192 + col); // x [B, 8192]
         float v2[W]; EACH v2[w] = op_add(v0[w], v1[w], 1.0f); // f
-        store_out(a.redo, a.out[0], 0 + row * 8192 + col, a.out_each[0], v2); // f [B, 8192]
+        store(a.out[0] + row * 8192 + col, v2); // f [B, 8192]
     }
     row_sync<T>();
 }
@@ -33,12 +33,8 @@ __device__ __forceinline__ void g0_rows0_row(const Args &a, const i64 row, const
 extern "C" __global__ void __launch_bounds__(256) g0_rows0(const Args a)
 {
     enum { T = 256, ROWS = 1 };
-    if (nothing_wanted(a.redo))
-        return;
     const i64 rows = a.dim[0];
     for (i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T; row < rows; row += (i64)gridDim.x * ROWS)
-        if (!left_out(a.redo, row, rows))
-            g0_rows0_row(a, row, rows, threadIdx.x % T);
-    end_redo(a.redo);
+        g0_rows0_row(a, row, rows, threadIdx.x % T);
 }
 

@@ -12,8 +12,10 @@ struct g0 {
     static __device__ __forceinline__ i64 rows(const Args &a) { return a.dim[0]; }
     static __device__ __forceinline__ i64 columns(const Args &a) { return 256; }
     static __device__ __forceinline__ i64 depth(const Args &a) { return 784; }
-    static __device__ __forceinline__ float x(const Args &a, i64 row, i64 k) { return *(a.in[0] + row * 784 + k); }
-    static __device__ __forceinline__ float weight(const Args &a, i64 n, i64 k) { return __ldg(a.prepared[0] + n * 784 + k); } // hidden.weight [256, 784]
+    enum { MODE = 0, SCALED = 1, N = 256, LINES = 26, CHUNK = 2 };
+    enum { PART = 32 };
+    static __device__ __forceinline__ const float *x_unscale(const Args &a) { return a.area[2]; }
+    static __device__ __forceinline__ const float *w_unscale(const Args &a) { return a.scale[0]; }
     // phase 0: B x 256
     template <int W>
     static __device__ __forceinline__ void element(const Args &a, const i64 row, const i64 rows, const i64 col, float (&p)[W], Rest &rest)
@@ -29,12 +31,24 @@ struct g0 {
     }
 };
 
-extern "C" __global__ void __launch_bounds__(256) g0_product(const Args a)
+// x, 784 elements a row, into 26 lines of 128 bytes
+extern "C" __global__ void __launch_bounds__(256) g0_split(const Args a)
 {
-    if (nothing_wanted(a.redo))
-        return;
-    plain_product<g0>(a);
-    end_redo(a.redo);
+    enum { T = 32, ROWS = 8 };
+    const i64 rows = a.dim[0];
+    for (i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T; row < rows; row += (i64)gridDim.x * ROWS)
+        if (split_row<T, 0, 784, 26, false>(&*(a.in[0] + row * 784 + 0), 1, (u8 *)a.area[1] + row * 3328, a.area[2] + row, threadIdx.x % T) && threadIdx.x % T == 0)
+            flag(a.redo, a.redo.wide, a.redo.wide_any, row, rows);
+}
+
+extern "C" __global__ void __launch_bounds__(256) g0_split_weight(const float *from, i64 row_step, i64 step, i64 rows, u8 *to, float *unscale, unsigned *wide)
+{
+    split_weight<32, 0, 784, 26>(from, row_step, step, rows, to, unscale, wide);
+}
+
+extern "C" __global__ void __launch_bounds__(256, 1) g0_product(const u8 *w, const __grid_constant__ Args a)
+{
+    mma_product<g0>(a, (const u8 *)a.area[1], w);
 }
 
 // ---- group 1: linear+log_softmax ----
@@ -50,8 +64,10 @@ struct g1 {
     static __device__ __forceinline__ i64 rows(const Args &a) { return a.dim[0]; }
     static __device__ __forceinline__ i64 columns(const Args &a) { return 10; }
     static __device__ __forceinline__ i64 depth(const Args &a) { return 256; }
-    static __device__ __forceinline__ float x(const Args &a, i64 row, i64 k) { return *(a.area[0] + row * 256 + k); }
-    static __device__ __forceinline__ float weight(const Args &a, i64 n, i64 k) { return __ldg(a.prepared[2] + n * 256 + k); } // classes.weight [10, 256]
+    enum { MODE = 0, SCALED = 1, N = 10, LINES = 8, CHUNK = 2 };
+    enum { PART = 64 };
+    static __device__ __forceinline__ const float *x_unscale(const Args &a) { return a.area[4]; }
+    static __device__ __forceinline__ const float *w_unscale(const Args &a) { return a.scale[1]; }
     // phase 0: B x 10
     template <int W>
     static __device__ __forceinline__ void element(const Args &a, const i64 row, const i64 rows, const i64 col, float (&p)[W], Rest &rest)
@@ -59,21 +75,33 @@ struct g1 {
         float v0[W]; EACH v0[w] = p[w]; // product
         float v1[W]; load<true, true>(v1, a.prepared[3] + col); // classes.bias [10]
         float v2[W]; EACH v2[w] = op_add(v0[w], v1[w], 1.0f); // c
-        store(a.area[1] + row * 10 + col, v2); // c
+        store(a.area[5] + row * 10 + col, v2); // c
         EACH p[w] = v2[w]; // for the maxsumexp of the row
     }
     static __device__ __forceinline__ void end(const Args &a, const i64 row, const int tile, const int tiles, const First &first, const Rest &rest)
     {
-        first.set(a.area[2] + (row * tiles + tile) * 2);
+        first.set(a.area[6] + (row * tiles + tile) * 2);
     }
 };
 
-extern "C" __global__ void __launch_bounds__(256) g1_product(const Args a)
+// x, 256 elements a row, into 8 lines of 128 bytes
+extern "C" __global__ void __launch_bounds__(256) g1_split(const Args a)
 {
-    if (nothing_wanted(a.redo))
-        return;
-    plain_product<g1>(a);
-    end_redo(a.redo);
+    enum { T = 32, ROWS = 8 };
+    const i64 rows = a.dim[0];
+    for (i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T; row < rows; row += (i64)gridDim.x * ROWS)
+        if (split_row<T, 0, 256, 8, false>(&*(a.area[0] + row * 256 + 0), 1, (u8 *)a.area[3] + row * 1024, a.area[4] + row, threadIdx.x % T) && threadIdx.x % T == 0)
+            flag(a.redo, a.redo.wide, a.redo.wide_any, row, rows);
+}
+
+extern "C" __global__ void __launch_bounds__(256) g1_split_weight(const float *from, i64 row_step, i64 step, i64 rows, u8 *to, float *unscale, unsigned *wide)
+{
+    split_weight<32, 0, 256, 8>(from, row_step, step, rows, to, unscale, wide);
+}
+
+extern "C" __global__ void __launch_bounds__(256, 1) g1_product(const u8 *w, const __grid_constant__ Args a)
+{
+    mma_product<g1>(a, (const u8 *)a.area[3], w);
 }
 
 // A row through phases 1 to 1.
@@ -82,16 +110,16 @@ __device__ __forceinline__ void g1_rows1_row(const Args &a, const i64 row, const
     enum { T = 32 };
     // maxsumexp for d
     float stat0[2];
-    join_partials<T, maxsumexp_stat>(a.area[2] + row * ((10 + 127) / 128 * 2), (int)((10 + 127) / 128), tid).finish((double)10, stat0);
+    join_partials<T, maxsumexp_stat>(a.area[6] + row * ((10 + 127) / 128 * 2), (int)((10 + 127) / 128), tid).finish((double)10, stat0);
     // phase 1: B x 10
 #pragma unroll 2
     for (i64 col = tid * 1; col < 10; col += T * 1) {
         enum { W = 1 };
-        float v0[W]; load<false, false>(v0, a.area[1] + row * 10 + col); // c
+        float v0[W]; load<false, false>(v0, a.area[5] + row * 10 + col); // c
         float v1[W]; EACH v1[w] = stat0[0]; // maxsumexp of d
         float v2[W]; EACH v2[w] = stat0[1]; // maxsumexp of d
         float v3[W]; EACH v3[w] = op_log_softmax(v0[w], v1[w], v2[w]); // d
-        store_out(a.redo, a.out[0], 0 + row * 10 + col, a.out_each[0], v3); // d [B, 10]
+        store(a.out[0] + row * 10 + col, v3); // d [B, 10]
     }
     row_sync<T>();
 }
@@ -99,12 +127,8 @@ __device__ __forceinline__ void g1_rows1_row(const Args &a, const i64 row, const
 extern "C" __global__ void __launch_bounds__(256) g1_rows1(const Args a)
 {
     enum { T = 32, ROWS = 8 };
-    if (nothing_wanted(a.redo))
-        return;
     const i64 rows = a.dim[0];
     for (i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T; row < rows; row += (i64)gridDim.x * ROWS)
-        if (!left_out(a.redo, row, rows))
-            g1_rows1_row(a, row, rows, threadIdx.x % T);
-    end_redo(a.redo);
+        g1_rows1_row(a, row, rows, threadIdx.x % T);
 }
 

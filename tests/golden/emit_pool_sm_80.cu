@@ -12,8 +12,10 @@ struct g0 {
     static __device__ __forceinline__ i64 rows(const Args &a) { return a.dim[0]; }
     static __device__ __forceinline__ i64 columns(const Args &a) { return 1024; }
     static __device__ __forceinline__ i64 depth(const Args &a) { return 1024; }
-    static __device__ __forceinline__ float x(const Args &a, i64 row, i64 k) { return *(a.in[0] + row * 1024 + k); }
-    static __device__ __forceinline__ float weight(const Args &a, i64 n, i64 k) { return __ldg(a.prepared[0] + n * 1024 + k); } // linear.weight [1024, 1024]
+    enum { MODE = 0, SCALED = 1, N = 1024, LINES = 32, CHUNK = 2 };
+    enum { PART = 64 };
+    static __device__ __forceinline__ const float *x_unscale(const Args &a) { return a.area[1]; }
+    static __device__ __forceinline__ const float *w_unscale(const Args &a) { return a.scale[0]; }
     // phase 0: B x 1024
     template <int W>
     static __device__ __forceinline__ void element(const Args &a, const i64 row, const i64 rows, const i64 col, float (&p)[W], Rest &rest)
@@ -21,19 +23,31 @@ struct g0 {
         float v0[W]; EACH v0[w] = p[w]; // product
         float v1[W]; load<true, true>(v1, a.prepared[1] + col); // linear.bias [1024]
         float v2[W]; EACH v2[w] = op_add(v0[w], v1[w], 1.0f); // a
-        store(a.area[0] + row * 1024 + col, v2); // a
+        store(a.area[2] + row * 1024 + col, v2); // a
     }
     static __device__ __forceinline__ void end(const Args &a, const i64 row, const int tile, const int tiles, const First &first, const Rest &rest)
     {
     }
 };
 
-extern "C" __global__ void __launch_bounds__(256) g0_product(const Args a)
+// x, 1024 elements a row, into 32 lines of 128 bytes
+extern "C" __global__ void __launch_bounds__(256) g0_split(const Args a)
 {
-    if (nothing_wanted(a.redo))
-        return;
-    plain_product<g0>(a);
-    end_redo(a.redo);
+    enum { T = 32, ROWS = 8 };
+    const i64 rows = a.dim[0];
+    for (i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T; row < rows; row += (i64)gridDim.x * ROWS)
+        if (split_row<T, 0, 1024, 32, false>(&*(a.in[0] + row * 1024 + 0), 1, (u8 *)a.area[0] + row * 4096, a.area[1] + row, threadIdx.x % T) && threadIdx.x % T == 0)
+            flag(a.redo, a.redo.wide, a.redo.wide_any, row, rows);
+}
+
+extern "C" __global__ void __launch_bounds__(256) g0_split_weight(const float *from, i64 row_step, i64 step, i64 rows, u8 *to, float *unscale, unsigned *wide)
+{
+    split_weight<32, 0, 1024, 32>(from, row_step, step, rows, to, unscale, wide);
+}
+
+extern "C" __global__ void __launch_bounds__(256, 1) g0_product(const u8 *w, const __grid_constant__ Args a)
+{
+    mma_product<g0>(a, (const u8 *)a.area[0], w);
 }
 
 // A row through phases 1 to 2.
@@ -41,14 +55,14 @@ __device__ __forceinline__ void g0_rows1_row(const Args &a, const i64 row, const
 {
     enum { T = 32 };
     // max for b
-    windows<T, max_stat>([&](i64 c) { return *(a.area[0] + row * 1024 + c); }, 1, 512, 1024, Window{2, 2, 0, 1, false}, tid, a.area[1] + row * 512, 0);
+    windows<T, max_stat>([&](i64 c) { return *(a.area[2] + row * 1024 + c); }, 1, 512, 1024, Window{2, 2, 0, 1, false}, tid, a.area[3] + row * 512, 0);
     row_sync<T>();
     // phase 1: B x 512
     fold<sum_stat> fold1;
 #pragma unroll 2
     for (i64 col = tid * 4; col < 512; col += T * 4) {
         enum { W = 4 };
-        float v0[W]; load<false, true>(v0, a.area[1] + row * 512 + col); // max of b
+        float v0[W]; load<false, true>(v0, a.area[3] + row * 512 + col); // max of b
         EACH fold1.put(v0[w]);
     }
     row_sync<T>();
@@ -62,7 +76,7 @@ __device__ __forceinline__ void g0_rows1_row(const Args &a, const i64 row, const
         float v0[W]; EACH v0[w] = stat1[0]; // sum of c
         float v1[W]; EACH v1[w] = 0.5f;
         float v2[W]; EACH v2[w] = op_mul(v0[w], v1[w]); // d
-        EACH { const float one[1] = {v2[w]}; store_out(a.redo, a.out[0], 0 + row, a.out_each[0], one); } // d [B]
+        EACH { const float one[1] = {v2[w]}; store(a.out[0] + row, one); } // d [B]
     }
     row_sync<T>();
 }
@@ -70,12 +84,8 @@ __device__ __forceinline__ void g0_rows1_row(const Args &a, const i64 row, const
 extern "C" __global__ void __launch_bounds__(256) g0_rows1(const Args a)
 {
     enum { T = 32, ROWS = 8 };
-    if (nothing_wanted(a.redo))
-        return;
     const i64 rows = a.dim[0];
     for (i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T; row < rows; row += (i64)gridDim.x * ROWS)
-        if (!left_out(a.redo, row, rows))
-            g0_rows1_row(a, row, rows, threadIdx.x % T);
-    end_redo(a.redo);
+        g0_rows1_row(a, row, rows, threadIdx.x % T);
 }
 

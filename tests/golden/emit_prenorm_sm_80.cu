@@ -29,7 +29,7 @@ __device__ __forceinline__ void g0_rows0_row(const Args &a, const i64 row, const
         float v5[W]; EACH v5[w] = op_mul(v3[w], v4[w]); // a
         float v6[W]; load<true, true>(v6, a.prepared[1] + col); // norm.bias [1024]
         float v7[W]; EACH v7[w] = op_add(v5[w], v6[w], 1.0f); // a
-        store(a.area[0] + row * 1024 + col, v7); // a
+        store(a.area[2] + row * 1024 + col, v7); // a
     }
     row_sync<T>();
 }
@@ -37,13 +37,9 @@ __device__ __forceinline__ void g0_rows0_row(const Args &a, const i64 row, const
 extern "C" __global__ void __launch_bounds__(256) g0_rows0(const Args a)
 {
     enum { T = 32, ROWS = 8 };
-    if (nothing_wanted(a.redo))
-        return;
     const i64 rows = (a.dim[0] * a.dim[1]);
     for (i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T; row < rows; row += (i64)gridDim.x * ROWS)
-        if (!left_out(a.redo, row, rows))
-            g0_rows0_row(a, row, rows, threadIdx.x % T);
-    end_redo(a.redo);
+        g0_rows0_row(a, row, rows, threadIdx.x % T);
 }
 
 // b [B, S, 1024] = rows of 1024 elements by linear.weight [1024, 1024] transposed
@@ -57,8 +53,10 @@ struct g0 {
     static __device__ __forceinline__ i64 rows(const Args &a) { return (a.dim[0] * a.dim[1]); }
     static __device__ __forceinline__ i64 columns(const Args &a) { return 1024; }
     static __device__ __forceinline__ i64 depth(const Args &a) { return 1024; }
-    static __device__ __forceinline__ float x(const Args &a, i64 row, i64 k) { return *(a.area[0] + row * 1024 + k); }
-    static __device__ __forceinline__ float weight(const Args &a, i64 n, i64 k) { return __ldg(a.prepared[2] + n * 1024 + k); } // linear.weight [1024, 1024]
+    enum { MODE = 0, SCALED = 1, N = 1024, LINES = 32, CHUNK = 2 };
+    enum { PART = 32 };
+    static __device__ __forceinline__ const float *x_unscale(const Args &a) { return a.area[1]; }
+    static __device__ __forceinline__ const float *w_unscale(const Args &a) { return a.scale[0]; }
     // phase 2: B*S x 1024
     template <int W>
     static __device__ __forceinline__ void element(const Args &a, const i64 row, const i64 rows, const i64 col, float (&p)[W], Rest &rest)
@@ -69,18 +67,30 @@ struct g0 {
         float v3[W]; EACH v3[w] = op_silu(v2[w]); // c
         float v4[W]; load<true, false>(v4, a.in[0] + row * 1024 + col); // x [B, S, 1024]
         float v5[W]; EACH v5[w] = op_add(v4[w], v3[w], 1.0f); // d
-        store_out(a.redo, a.out[0], 0 + row * 1024 + col, a.out_each[0], v5); // d [B, S, 1024]
+        store(a.out[0] + row * 1024 + col, v5); // d [B, S, 1024]
     }
     static __device__ __forceinline__ void end(const Args &a, const i64 row, const int tile, const int tiles, const First &first, const Rest &rest)
     {
     }
 };
 
-extern "C" __global__ void __launch_bounds__(256) g0_product(const Args a)
+// x, 1024 elements a row, into 32 lines of 128 bytes
+extern "C" __global__ void __launch_bounds__(256) g0_split(const Args a)
 {
-    if (nothing_wanted(a.redo))
-        return;
-    plain_product<g0>(a);
-    end_redo(a.redo);
+    enum { T = 32, ROWS = 8 };
+    const i64 rows = (a.dim[0] * a.dim[1]);
+    for (i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T; row < rows; row += (i64)gridDim.x * ROWS)
+        if (split_row<T, 0, 1024, 32, false>(&*(a.area[2] + row * 1024 + 0), 1, (u8 *)a.area[0] + row * 4096, a.area[1] + row, threadIdx.x % T) && threadIdx.x % T == 0)
+            flag(a.redo, a.redo.wide, a.redo.wide_any, row, rows);
+}
+
+extern "C" __global__ void __launch_bounds__(256) g0_split_weight(const float *from, i64 row_step, i64 step, i64 rows, u8 *to, float *unscale, unsigned *wide)
+{
+    split_weight<32, 0, 1024, 32>(from, row_step, step, rows, to, unscale, wide);
+}
+
+extern "C" __global__ void __launch_bounds__(256, 1) g0_product(const u8 *w, const __grid_constant__ Args a)
+{
+    mma_product<g0>(a, (const u8 *)a.area[0], w);
 }
 

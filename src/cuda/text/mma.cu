@@ -1,0 +1,339 @@
+// SPDX-License-Identifier: Apache-2.0
+// Products on tensor cores as Ampere and everything newer has them. 256 threads copy lines of both operands into shared memory, several stages ahead (cp.async),
+// and multiply: eight warps, each a part of the tile 64 columns wide. Blocks stay for several tiles. At the end of a tile neighbouring warps swap halves, so that a
+// warp has 16 rows of 128 columns, and the sums go where text/finish.cu takes them.
+//
+// MODE_FP32: a = hi + lo, so a * b is lo*hi + hi*lo + hi*hi. Tensor cores add with truncation: every CHUNK lines the sums so far are added to sums of their own, in
+// f32 as it is known.
+
+// Devices with 99 KB of shared memory a block instead of 163 or more: tiles and stages of the host's side are in mma.c.
+#if __CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 890 || __CUDA_ARCH__ >= 1200
+enum { ROOMY = 0 };
+#else
+enum { ROOMY = 1 };
+#endif
+
+enum { TILE_M = 128, LINE = 128, RASTER = 8, SIXTEEN = 16 * LINE }; // SIXTEEN: bytes of a line of 16 rows
+template <int MODE> struct Shape {
+    enum {
+        TERMS = MODE == MODE_FP32 ? 2 : 1,              // hi and lo
+        STEPS = 4 / TERMS,                              // of 32 bytes in a line, for each term
+        N = ROOMY && MODE != MODE_FP32 ? 256 : 128,     // columns of a tile
+        STAGES = !ROOMY ? 3 : MODE == MODE_FP32 ? 4 : 3,
+        ACROSS = N / 64,                                // warps side by side
+        DEEP = TILE_M * ACROSS / 8 / 16,                // of a warp: blocks of 16 rows
+        SUMS = DEEP * 32,
+        STAGE = (TILE_M + N) * LINE
+    };
+};
+
+// ---- instructions ----
+
+__device__ __forceinline__ unsigned shared_address(const void *p) { return (unsigned)__cvta_generic_to_shared(p); }
+// 16 bytes, or as many zeros.
+__device__ __forceinline__ void copy_async(unsigned to, const u8 *from, bool here)
+{
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(here ? 16 : 0) : "memory");
+}
+__device__ __forceinline__ void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int n> __device__ __forceinline__ void copy_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(n) : "memory"); }
+__device__ __forceinline__ void all_sync() { asm volatile("bar.sync 0;" ::: "memory"); } // warps may come from different places
+__device__ __forceinline__ void pair_sync() { asm volatile("bar.sync %0, 64;" ::"r"(1 + threadIdx.x / 64) : "memory"); }
+
+// 16 rows of 32 bytes, as the multiplication takes them: lane l has 4 bytes of row l / 4.
+__device__ __forceinline__ void matrices(unsigned (&d)[4], unsigned at)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];" : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3]) : "r"(at) : "memory");
+}
+
+#define MMA(TYPE, KEPT)                                                                                                                                  \
+    asm volatile("mma.sync.aligned." TYPE " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %11, %12, %13};"                                         \
+                 : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])                                                                                        \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), KEPT)
+#define ADDED "f"(d[0]), "f"(d[1]), "f"(d[2]), "f"(d[3])
+#define FRESH "f"(0.0f), "f"(0.0f), "f"(0.0f), "f"(0.0f)
+// d (16 x 8) = a b^T + (fresh ? 0 : d), over 32 bytes of a line
+template <int MODE> __device__ __forceinline__ void multiply(float *d, const unsigned *a, const unsigned *b, bool fresh)
+{
+    if (MODE == MODE_TF32)
+        MMA("m16n8k8.row.col.f32.tf32.tf32.f32", ADDED);
+    else if (MODE == MODE_BF16)
+        MMA("m16n8k16.row.col.f32.bf16.bf16.f32", ADDED);
+    else if (fresh)
+        MMA("m16n8k16.row.col.f32.f16.f16.f32", FRESH);
+    else
+        MMA("m16n8k16.row.col.f32.f16.f16.f32", ADDED);
+}
+
+// ---- lines on their way into shared memory ----
+
+// Tile t -> row block and column tile. Row blocks go fastest, RASTER of them, then columns: x's rows stay in L2 while the weight streams past them once.
+template <class G> __device__ __forceinline__ void tile_at(int t, int row_blocks, int &mt, int &nt)
+{
+    constexpr int N = Shape<G::MODE>::N, columns = (G::N + N - 1) / N;
+    const int group = t / (RASTER * columns), first = group * RASTER, here = min((int)RASTER, row_blocks - first);
+    const int r = t - group * RASTER * columns;
+    mt = first + r % here;
+    nt = r / here;
+}
+
+// Line after line of tile after tile. Eight threads copy the line of a row; the 16 bytes c of row r go where c ^ r % 8 would be, so that eight rows of a column
+// lie in different banks.
+template <class G> struct Feed {
+    enum { N = Shape<G::MODE>::N, ROWS = 32 }; // ROWS: copied at once
+    const u8 *x, *w, *from_x, *from_w;
+    i64 rows;
+    unsigned to, here; // this thread's place in a stage; bit i: row i * ROWS is there
+    int row_blocks, tiles, tile, line;
+    __device__ __forceinline__ Feed(const u8 *x, const u8 *w, i64 rows, int row_blocks, int tiles)
+        : x(x), w(w), rows(rows), to(threadIdx.x / 8 * LINE + (threadIdx.x ^ threadIdx.x / 8) % 8 * 16), row_blocks(row_blocks), tiles(tiles), tile(blockIdx.x), line(0)
+    {
+        aim();
+    }
+    __device__ __forceinline__ void aim()
+    {
+        if (tile >= tiles)
+            return;
+        int mt, nt;
+        tile_at<G>(tile, row_blocks, mt, nt);
+        const i64 row = (i64)mt * TILE_M + threadIdx.x / 8, column = (i64)nt * N + threadIdx.x / 8;
+        from_x = x + row * (G::LINES * LINE) + threadIdx.x % 8 * 16;
+        from_w = w + column * (G::LINES * LINE) + threadIdx.x % 8 * 16;
+        here = 0;
+#pragma unroll
+        for (int i = 0; i < TILE_M / ROWS; ++i)
+            here |= (unsigned)(row + i * ROWS < rows) << i;
+#pragma unroll
+        for (int i = 0; i < N / ROWS; ++i)
+            here |= (unsigned)(G::N % N == 0 || column + i * ROWS < G::N) << (TILE_M / ROWS + i);
+    }
+    __device__ __forceinline__ void next(unsigned stage)
+    {
+        if (tile < tiles) {
+#pragma unroll
+            for (int i = 0; i < TILE_M / ROWS; ++i)
+                copy_async(stage + to + i * (ROWS * LINE), from_x + (i64)i * ROWS * (G::LINES * LINE), here >> i & 1);
+#pragma unroll
+            for (int i = 0; i < N / ROWS; ++i)
+                copy_async(stage + to + (TILE_M + i * ROWS) * LINE, from_w + (i64)i * ROWS * (G::LINES * LINE), G::N % N == 0 || here >> (TILE_M / ROWS + i) & 1);
+            from_x += LINE, from_w += LINE;
+            if (++line == G::LINES) {
+                line = 0, tile += gridDim.x;
+                aim();
+            }
+        }
+        copy_commit();
+    }
+};
+
+// ---- multiplying ----
+
+// What a warp has of a line in registers: of x one step, of the weight one piece, which is 16 columns of a step; and the next ones. at_a, at_b: where this lane's
+// row begins in the stage.
+template <int MODE> struct Fragments {
+    typedef Shape<MODE> S;
+    enum { PIECES = 4 }; // of a warp's 64 columns
+    unsigned a[2][S::TERMS][S::DEEP][4], b[2][S::TERMS][4], at_a, at_b;
+    __device__ __forceinline__ Fragments()
+    {
+        const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+        const int row_a = warp / S::ACROSS * (S::DEEP * 16) + lane % 16, row_b = warp % S::ACROSS * 64 + lane / 16 * 8 + lane % 8;
+        at_a = row_a * LINE + (lane / 16 ^ row_a % 8) * 16;
+        at_b = (TILE_M + row_b) * LINE + (lane / 8 % 2 ^ row_b % 8) * 16;
+    }
+    // Piece p of a line: step p / PIECES, columns p % PIECES.
+    __device__ __forceinline__ void load(unsigned stage, int p)
+    {
+        const int step = p / PIECES;
+#pragma unroll
+        for (int t = 0; t < S::TERMS; ++t)
+            matrices(b[p % 2][t], (stage + at_b ^ (step + 2 * t) * 32) + p % PIECES * SIXTEEN);
+        if (p % PIECES == 0)
+#pragma unroll
+            for (int t = 0; t < S::TERMS; ++t)
+#pragma unroll
+                for (int i = 0; i < S::DEEP; ++i)
+                    matrices(a[step % 2][t][i], (stage + at_a ^ (step + 2 * t) * 32) + i * SIXTEEN);
+    }
+    __device__ __forceinline__ void product(float (&acc)[S::SUMS], int p, int ta, int tb, bool fresh)
+    {
+#pragma unroll
+        for (int i = 0; i < S::DEEP; ++i)
+#pragma unroll
+            for (int j = 0; j < 2; ++j)
+                multiply<MODE>(acc + i * 32 + p % PIECES * 8 + j * 4, a[p / PIECES % 2][ta][i], b[p % 2][tb] + j * 2, fresh);
+    }
+    __device__ __forceinline__ void products(float (&acc)[S::SUMS], int p, bool fresh)
+    {
+        if constexpr (MODE == MODE_FP32) { // the small ones first, while the sum is small
+            product(acc, p, 1, 0, fresh);
+            product(acc, p, 0, 1, false);
+        }
+        product(acc, p, 0, 0, false);
+    }
+};
+
+// The columns of piece p.
+template <int SUMS> __device__ __forceinline__ void promote(const float (&acc)[SUMS], float (&sum)[SUMS], int p)
+{
+#pragma unroll
+    for (int i = 0; i < SUMS / 4; ++i)
+        sum[i / 8 * 32 + p * 8 + i % 8] += acc[i / 8 * 32 + p * 8 + i % 8];
+}
+
+// Stages in turn: the one that is read, and its successor once that has come and all are done with this one.
+template <class G> struct Stages {
+    typedef Shape<G::MODE> S;
+    unsigned first, now;
+    Feed<G> feed;
+    __device__ __forceinline__ unsigned end() const { return first + S::STAGES * S::STAGE; }
+    __device__ __forceinline__ Stages(const u8 *x, const u8 *w, i64 rows, int row_blocks, int tiles, unsigned first)
+        : first(first), now(first + (S::STAGES - 1) * S::STAGE), feed(x, w, rows, row_blocks, tiles)
+    {
+        for (int s = 0; s < S::STAGES - 1; ++s)
+            feed.next(first + s * S::STAGE);
+    }
+    // again: the stage that was read is filled again.
+    __device__ __forceinline__ void turn(bool again)
+    {
+        copy_wait<S::STAGES - 2>();
+        all_sync();
+        if (again)
+            feed.next(now);
+        now = now + S::STAGE == end() ? first : now + S::STAGE;
+    }
+    __device__ __forceinline__ unsigned before() const { return (now == first ? end() : now) - S::STAGE; }
+};
+
+// All lines of a tile. Leaves the stage of the last one to be filled again.
+template <class G> __device__ __forceinline__ void multiply_tile(float (&acc)[Shape<G::MODE>::SUMS], Fragments<G::MODE> &f, Stages<G> &stages)
+{
+    typedef Shape<G::MODE> S;
+    constexpr bool promotes = G::MODE == MODE_FP32;
+    constexpr int chunk = promotes ? G::CHUNK : 1, pieces = S::STEPS * Fragments<G::MODE>::PIECES, last = Fragments<G::MODE>::PIECES - 1;
+    float sum[S::SUMS];
+#pragma unroll
+    for (int i = 0; i < S::SUMS; ++i)
+        (promotes ? sum[i] : acc[i]) = 0.0f;
+#pragma unroll 1
+    for (int line = 0; line < G::LINES; line += chunk) {
+#pragma unroll
+        for (int c = 0; c < chunk; ++c) {
+#pragma unroll
+            for (int p = 0; p < pieces; ++p) {
+                if (p == pieces - 1) // what is left of this line is in registers
+                    stages.turn(line + c < G::LINES - 1);
+                f.load(stages.now, (p + 1) % pieces);
+                f.products(acc, p, promotes && c == 0 && p < Fragments<G::MODE>::PIECES);
+                if (promotes && c == chunk - 1 && p > pieces - 1 - last)
+                    promote(acc, sum, p % Fragments<G::MODE>::PIECES - 1); // while the next product is under way
+            }
+        }
+        if (promotes)
+            promote(acc, sum, last);
+    }
+    if (promotes)
+#pragma unroll
+        for (int i = 0; i < S::SUMS; ++i)
+            acc[i] = sum[i];
+}
+
+// ---- what becomes of the sums ----
+
+// Two neighbouring warps have the same rows, 64 columns each: the left one takes the upper half of the rows, the right one the lower half, through the stage that is
+// free. Leaves [rows / 16][16 pairs of columns ...], 64 sums for 16 rows, as one finish_half takes them.
+template <int SUMS> __device__ __forceinline__ void swap_halves(float (&v)[SUMS], unsigned stage)
+{
+    const bool right = threadIdx.x & 32;
+    const unsigned pair = stage + threadIdx.x / 64 * (64 * 32 * 4), mine = pair + threadIdx.x % 64 * 16, other = pair + (threadIdx.x ^ 32) % 64 * 16;
+#pragma unroll
+    for (int half = 0; half < SUMS / 64; ++half) {
+        if (half > 0)
+            pair_sync(); // what was there has been read
+#pragma unroll
+        for (int i = 0; i < 32; i += 4) {
+            const int u = half * 32 + i, l = SUMS / 2 + u;
+            asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(mine + i * 256), "f"(right ? v[u] : v[l]), "f"(right ? v[u + 1] : v[l + 1]),
+                         "f"(right ? v[u + 2] : v[l + 2]), "f"(right ? v[u + 3] : v[l + 3]) : "memory");
+        }
+        pair_sync();
+#pragma unroll
+        for (int i = 0; i < 32; i += 4) {
+            const int u = half * 32 + i, l = SUMS / 2 + u;
+            float got[4];
+            asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(got[0]), "=f"(got[1]), "=f"(got[2]), "=f"(got[3]) : "r"(other + i * 256) : "memory");
+#pragma unroll
+            for (int k = 0; k < 4; ++k) {
+                v[u + k] = right ? got[k] : v[u + k];
+                v[l + k] = right ? v[l + k] : got[k];
+            }
+        }
+    }
+    // Block b of 16 rows is now v[32 b ..] in the left 64 columns and v[SUMS / 2 + 32 b ..] in the right ones.
+    float w[SUMS];
+#pragma unroll
+    for (int i = 0; i < SUMS; ++i)
+        w[i] = v[i / 32 % 2 * (SUMS / 2) + i / 64 * 32 + i % 32];
+#pragma unroll
+    for (int i = 0; i < SUMS; ++i)
+        v[i] = w[i];
+}
+
+template <class G> __device__ __forceinline__ void finish_tile(const Args &a, float (&v)[Shape<G::MODE>::SUMS], i64 row, i64 rows, int nt)
+{
+    typedef Shape<G::MODE> S;
+    const int lane = threadIdx.x % 32, partial = nt * (S::N / PARTIAL) + threadIdx.x / 32 % S::ACROSS / 2, col = partial * PARTIAL + 2 * (lane % 4);
+    if (G::N % S::N != 0 && partial * PARTIAL >= G::N)
+        return;
+    row += lane / 4;
+    const auto unscale = [&](i64 r) { return G::SCALED && r < rows ? __ldcg(G::x_unscale(a) + r) : 1.0f; };
+    if constexpr (G::PART < HALF) {
+#pragma unroll 1
+        for (int half = 0; half < S::SUMS / HALF; ++half, row += 16) {
+            const float u[2] = {unscale(row), unscale(row + 8)};
+            finish_half<G, 0, true>(a, v, row, rows, col, partial, u);
+        }
+    } else {
+        const float u[2] = {unscale(row), unscale(row + 8)};
+        finish_half<G, 0, false>(a, v, row, rows, col, partial, u);
+        if constexpr (S::SUMS > HALF) {
+            const float l[2] = {unscale(row + 16), unscale(row + 24)};
+            finish_half<G, S::SUMS - HALF, false>(a, v, row + 16, rows, col, partial, l);
+        }
+    }
+}
+
+// x: [rows][LINES], w: [N][LINES], lines as text/split.cu makes them. All threads come out of it together, and shared memory is free.
+template <class G> __device__ __forceinline__ void mma_product(const Args &a, const u8 *x, const u8 *w)
+{
+    typedef Shape<G::MODE> S;
+    extern __shared__ u8 raw[];
+    const i64 rows = G::rows(a);
+    const int row_blocks = (int)((rows + TILE_M - 1) / TILE_M), tiles = row_blocks * ((G::N + S::N - 1) / S::N), warp = threadIdx.x / 32;
+    Stages<G> stages(x, w, rows, row_blocks, tiles, (shared_address(raw) + LINE - 1) & ~(LINE - 1u));
+    Fragments<G::MODE> f;
+    stages.turn(true);
+    f.load(stages.now, 0);
+#pragma unroll 1
+    for (int t = blockIdx.x; t < tiles; t += gridDim.x) {
+        int mt, nt;
+        tile_at<G>(t, row_blocks, mt, nt);
+        const i64 row = (i64)mt * TILE_M + warp / S::ACROSS * (S::DEEP * 16);
+        const bool any = row < rows; // where there are no such rows, the lines only pass by
+        float v[S::SUMS];
+        if (any) {
+            multiply_tile<G>(v, f, stages);
+            swap_halves(v, stages.before());
+        } else {
+            for (int line = 0; line < G::LINES; ++line)
+                stages.turn(line < G::LINES - 1);
+            f.load(stages.now, 0);
+        }
+        all_sync();
+        stages.feed.next(stages.before());
+        if (any)
+            finish_tile<G>(a, v, row + warp % 2 * (S::DEEP * 8), rows, nt);
+    }
+    copy_wait<0>();
+    all_sync();
+}
