@@ -6,7 +6,7 @@
 // MODE_FP32: a = hi + lo, so a * b is lo*hi + hi*lo + hi*hi. Tensor cores add with truncation: every CHUNK lines the sums so far are added to sums of their own, in
 // f32 as it is known.
 
-// Devices with 99 KB of shared memory a block instead of 163 or more: tiles and stages of the host's side are in mma.c.
+// Devices with 99 KB of shared memory a block instead of 163 or more: mma.c knows their tiles and stages too.
 #if __CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 890 || __CUDA_ARCH__ >= 1200
 enum { ROOMY = 0 };
 #else
@@ -78,20 +78,22 @@ template <class G> __device__ __forceinline__ void tile_at(int t, int row_blocks
 }
 
 // Line after line of tile after tile. Eight threads copy the line of a row; the 16 bytes c of row r go where c ^ r % 8 would be, so that eight rows of a column
-// lie in different banks.
+// lie in different banks. After the last tile nothing is copied, and the groups that are waited for are empty.
 template <class G> struct Feed {
-    enum { N = Shape<G::MODE>::N, ROWS = 32 }; // ROWS: copied at once
+    enum { N = Shape<G::MODE>::N, ROWS = 32, OF_X = TILE_M / ROWS, COPIES = OF_X + N / ROWS }; // ROWS: copied at once
     const u8 *x, *w, *from_x, *from_w;
     i64 rows;
-    unsigned to, here; // this thread's place in a stage; bit i: row i * ROWS is there
+    unsigned to, here; // this thread's place in a stage; bit i: copy i has something to take
     int row_blocks, tiles, tile, line;
     __device__ __forceinline__ Feed(const u8 *x, const u8 *w, i64 rows, int row_blocks, int tiles)
-        : x(x), w(w), rows(rows), to(threadIdx.x / 8 * LINE + (threadIdx.x ^ threadIdx.x / 8) % 8 * 16), row_blocks(row_blocks), tiles(tiles), tile(blockIdx.x), line(0)
+        : x(x), w(w), from_x(x), from_w(w), rows(rows), to(threadIdx.x / 8 * LINE + (threadIdx.x ^ threadIdx.x / 8) % 8 * 16), row_blocks(row_blocks), tiles(tiles),
+          tile(blockIdx.x), line(0)
     {
         aim();
     }
     __device__ __forceinline__ void aim()
     {
+        here = 0;
         if (tile >= tiles)
             return;
         int mt, nt;
@@ -99,30 +101,30 @@ template <class G> struct Feed {
         const i64 row = (i64)mt * TILE_M + threadIdx.x / 8, column = (i64)nt * N + threadIdx.x / 8;
         from_x = x + row * (G::LINES * LINE) + threadIdx.x % 8 * 16;
         from_w = w + column * (G::LINES * LINE) + threadIdx.x % 8 * 16;
-        here = 0;
 #pragma unroll
-        for (int i = 0; i < TILE_M / ROWS; ++i)
-            here |= (unsigned)(row + i * ROWS < rows) << i;
-#pragma unroll
-        for (int i = 0; i < N / ROWS; ++i)
-            here |= (unsigned)(G::N % N == 0 || column + i * ROWS < G::N) << (TILE_M / ROWS + i);
+        for (int i = 0; i < COPIES; ++i)
+            here |= (unsigned)(i < OF_X ? row + i * ROWS < rows : G::N % N == 0 || column + (i - OF_X) * ROWS < G::N) << i;
     }
-    __device__ __forceinline__ void next(unsigned stage)
+    __device__ __forceinline__ void copy(int i, unsigned stage) const
     {
-        if (tile < tiles) {
-#pragma unroll
-            for (int i = 0; i < TILE_M / ROWS; ++i)
-                copy_async(stage + to + i * (ROWS * LINE), from_x + (i64)i * ROWS * (G::LINES * LINE), here >> i & 1);
-#pragma unroll
-            for (int i = 0; i < N / ROWS; ++i)
-                copy_async(stage + to + (TILE_M + i * ROWS) * LINE, from_w + (i64)i * ROWS * (G::LINES * LINE), G::N % N == 0 || here >> (TILE_M / ROWS + i) & 1);
-            from_x += LINE, from_w += LINE;
-            if (++line == G::LINES) {
-                line = 0, tile += gridDim.x;
-                aim();
-            }
-        }
+        const u8 *from = i < OF_X ? from_x + (i64)i * ROWS * (G::LINES * LINE) : from_w + (i64)(i - OF_X) * ROWS * (G::LINES * LINE);
+        copy_async(stage + to + i * (ROWS * LINE), from, here >> (i >= OF_X && G::N % N == 0 ? OF_X : i) & 1);
+    }
+    __device__ __forceinline__ void end_line()
+    {
         copy_commit();
+        from_x += LINE, from_w += LINE;
+        if (++line == G::LINES) {
+            line = 0, tile += gridDim.x;
+            aim();
+        }
+    }
+    __device__ __forceinline__ void copy_line(unsigned stage)
+    {
+#pragma unroll
+        for (int i = 0; i < COPIES; ++i)
+            copy(i, stage);
+        end_line();
     }
 };
 
@@ -181,36 +183,35 @@ template <int SUMS> __device__ __forceinline__ void promote(const float (&acc)[S
         sum[i / 8 * 32 + p * 8 + i % 8] += acc[i / 8 * 32 + p * 8 + i % 8];
 }
 
-// Stages in turn: the one that is read, and its successor once that has come and all are done with this one.
+// Stages in turn: the one that is read, and the one before it, which all are done with and which takes the next line that is copied.
 template <class G> struct Stages {
     typedef Shape<G::MODE> S;
-    unsigned first, now;
+    unsigned first, now, before;
     Feed<G> feed;
-    __device__ __forceinline__ unsigned end() const { return first + S::STAGES * S::STAGE; }
     __device__ __forceinline__ Stages(const u8 *x, const u8 *w, i64 rows, int row_blocks, int tiles, unsigned first)
         : first(first), now(first + (S::STAGES - 1) * S::STAGE), feed(x, w, rows, row_blocks, tiles)
     {
+#pragma unroll 1
         for (int s = 0; s < S::STAGES - 1; ++s)
-            feed.next(first + s * S::STAGE);
+            feed.copy_line(first + s * S::STAGE);
+        turn();
     }
-    // again: the stage that was read is filled again.
-    __device__ __forceinline__ void turn(bool again)
+    // All of the line is copied but for the latest; to the next line that is read.
+    __device__ __forceinline__ void turn()
     {
         copy_wait<S::STAGES - 2>();
         all_sync();
-        if (again)
-            feed.next(now);
-        now = now + S::STAGE == end() ? first : now + S::STAGE;
+        before = now;
+        now = now == first + (S::STAGES - 1) * S::STAGE ? first : now + S::STAGE;
     }
-    __device__ __forceinline__ unsigned before() const { return (now == first ? end() : now) - S::STAGE; }
 };
 
-// All lines of a tile. Leaves the stage of the last one to be filled again.
+// All lines of a tile.
 template <class G> __device__ __forceinline__ void multiply_tile(float (&acc)[Shape<G::MODE>::SUMS], Fragments<G::MODE> &f, Stages<G> &stages)
 {
     typedef Shape<G::MODE> S;
     constexpr bool promotes = G::MODE == MODE_FP32;
-    constexpr int chunk = promotes ? G::CHUNK : 1, pieces = S::STEPS * Fragments<G::MODE>::PIECES, last = Fragments<G::MODE>::PIECES - 1;
+    constexpr int chunk = promotes ? G::CHUNK : 1, across = Fragments<G::MODE>::PIECES, pieces = S::STEPS * across, copies = Feed<G>::COPIES;
     float sum[S::SUMS];
 #pragma unroll
     for (int i = 0; i < S::SUMS; ++i)
@@ -221,16 +222,22 @@ template <class G> __device__ __forceinline__ void multiply_tile(float (&acc)[Sh
         for (int c = 0; c < chunk; ++c) {
 #pragma unroll
             for (int p = 0; p < pieces; ++p) {
-                if (p == pieces - 1) // what is left of this line is in registers
-                    stages.turn(line + c < G::LINES - 1);
+                if (p == pieces - 1) { // what is left of this line is in registers
+                    stages.feed.end_line();
+                    stages.turn();
+                }
                 f.load(stages.now, (p + 1) % pieces);
-                f.products(acc, p, promotes && c == 0 && p < Fragments<G::MODE>::PIECES);
-                if (promotes && c == chunk - 1 && p > pieces - 1 - last)
-                    promote(acc, sum, p % Fragments<G::MODE>::PIECES - 1); // while the next product is under way
+                f.products(acc, p, promotes && c == 0 && p < across);
+                if (p < pieces - 1)
+#pragma unroll
+                    for (int i = p * copies / (pieces - 1); i < (p + 1) * copies / (pieces - 1); ++i)
+                        stages.feed.copy(i, stages.before);
+                if (promotes && c == chunk - 1 && p > pieces - across)
+                    promote(acc, sum, p % across - 1); // while the next product is under way
             }
         }
         if (promotes)
-            promote(acc, sum, last);
+            promote(acc, sum, across - 1);
     }
     if (promotes)
 #pragma unroll
@@ -312,7 +319,6 @@ template <class G> __device__ __forceinline__ void mma_product(const Args &a, co
     const int row_blocks = (int)((rows + TILE_M - 1) / TILE_M), tiles = row_blocks * ((G::N + S::N - 1) / S::N), warp = threadIdx.x / 32;
     Stages<G> stages(x, w, rows, row_blocks, tiles, (shared_address(raw) + LINE - 1) & ~(LINE - 1u));
     Fragments<G::MODE> f;
-    stages.turn(true);
     f.load(stages.now, 0);
 #pragma unroll 1
     for (int t = blockIdx.x; t < tiles; t += gridDim.x) {
@@ -323,14 +329,15 @@ template <class G> __device__ __forceinline__ void mma_product(const Args &a, co
         float v[S::SUMS];
         if (any) {
             multiply_tile<G>(v, f, stages);
-            swap_halves(v, stages.before());
+            swap_halves(v, stages.before);
         } else {
-            for (int line = 0; line < G::LINES; ++line)
-                stages.turn(line < G::LINES - 1);
+            for (int line = 0; line < G::LINES; ++line) {
+                stages.feed.copy_line(stages.before);
+                stages.turn();
+            }
             f.load(stages.now, 0);
         }
-        all_sync();
-        stages.feed.next(stages.before());
+        all_sync(); // the stage that was swapped through can be filled
         if (any)
             finish_tile<G>(a, v, row + warp % 2 * (S::DEEP * 8), rows, nt);
     }
