@@ -213,7 +213,7 @@ static void every_precision_compiles(void **state)
             lf_cuda_target target = {.mode = (lf_cuda_mode)mode};
             lf_cuda_source source;
             assert_true(lf_cuda_arch_unit(arch[a], &target.unit));
-            assert_int_equal(lf_cuda_emit(r.program->fused.plan, target, &source, NULL), LF_OK);
+            assert_int_equal(lf_cuda_emit(r.program->fused.plan, NULL, target, &source, NULL), LF_OK);
             compile_text(source.text, arch[a]);
             lf_cuda_source_free(&source);
         }

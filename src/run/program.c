@@ -164,6 +164,19 @@ lf_status lf_program_set_param(lf_program *program, const char *name, const floa
     return status;
 }
 
+lf_status lf_program_set_param_cuda(lf_program *program, const char *name, const float *data, size_t count, void *stream)
+{
+    int32_t index = -1;
+    float *to;
+    lf_status status = given_param(program, name, data, count, &index);
+    if (status != LF_OK)
+        return status;
+    if (program->target != LF_TARGET_CUDA)
+        return lf_fail(&program->diag, LF_ERR_ARG, "parameter %s: memory of the GPU is for programs compiled for cuda", name);
+    status = lf_param_memory(program, index, &to);
+    return status == LF_OK ? lf_cuda_device_read(program->context->gpu, to, data, count * sizeof *to, stream, &program->diag) : status;
+}
+
 lf_status lf_program_borrow_param(lf_program *program, const char *name, const float *data, size_t count)
 {
     int32_t index = -1;
@@ -335,11 +348,13 @@ lf_status lf_program_explain(lf_program *program, const int64_t *dims, bool json
     lf_status status = lf_graph_check_dims(&p->written, account.dims, &p->diag);
     if (status == LF_OK)
         status = lf_device_find(p->target == LF_TARGET_CUDA ? lf_cuda_device_like(p->context->gpu) : p->device, p->kern, p->context->pool, &device, &p->diag);
-    if (status == LF_OK && p->target == LF_TARGET_CUDA)
-        account.workspace_bytes = lf_cuda_workspace(p->fused.cuda, account.dims) - lf_plan_intermediate_bytes(p->fused.plan, account.dims);
-    else if (status == LF_OK && p->target == LF_TARGET_CPU)
+    if (status == LF_OK && p->target == LF_TARGET_CUDA) {
+        status = lf_cuda_workspace(p->fused.cuda, account.dims, &account.workspace_bytes, &p->diag);
+        account.workspace_bytes -= lf_plan_intermediate_bytes(p->fused.plan, account.dims);
+    }
+    if (status == LF_OK && p->target == LF_TARGET_CPU)
         status = cpu_workspace(p, account.dims, &account.workspace_bytes);
-    else if (status == LF_OK)
+    else if (status == LF_OK && p->target != LF_TARGET_CUDA)
         account.workspace_bytes = lf_cost_workspace(p->fused.plan, account.dims, &device);
     if (status != LF_OK)
         return status;
@@ -354,7 +369,7 @@ lf_status lf_program_emit(lf_program *program, const char *arch, char **out)
     if (!out || !arch || !lf_cuda_arch_unit(arch, &target.unit))
         return lf_fail(&program->diag, LF_ERR_ARG, "arch: '%.64s' is none of sm_70, sm_75, sm_80, sm_86, sm_89, sm_90, sm_90a", arch ? arch : "");
     lf_cuda_source source;
-    lf_status status = lf_cuda_emit(program->fused.plan, target, &source, &program->diag);
+    lf_status status = lf_cuda_emit(program->fused.plan, program->guarded ? program->exact.plan : NULL, target, &source, &program->diag);
     *out = source.text;
     source.text = NULL;
     lf_cuda_source_free(&source);

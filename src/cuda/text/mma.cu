@@ -2,6 +2,8 @@
 // Products on tensor cores as Ampere and everything newer has them. 256 threads copy lines of both operands into shared memory, several stages ahead (cp.async),
 // and multiply: eight warps, each a part of the tile 64 columns wide. Blocks stay for several tiles. At the end of a tile neighbouring warps swap halves, so that a
 // warp has 16 rows of 128 columns, and the sums go where text/finish.cu takes them.
+//   Pairs  tiles of 256 columns, or of 128 where there is no room for twice as many sums
+//   Alone  tiles of 128 columns: where all rows are one row block, more blocks read the weight at once
 //
 // MODE_FP32: a = hi + lo, so a * b is lo*hi + hi*lo + hi*hi. Tensor cores add with truncation: every CHUNK lines the sums so far are added to sums of their own, in
 // f32 as it is known.
@@ -14,17 +16,27 @@ enum { ROOMY = 1 };
 #endif
 
 enum { TILE_M = 128, LINE = 128, RASTER = 8, SIXTEEN = 16 * LINE }; // SIXTEEN: bytes of a line of 16 rows
-template <int MODE> struct Shape {
+struct Pairs { enum { COLUMNS = 256 }; };
+struct Alone { enum { COLUMNS = 128 }; };
+template <int PRECISION, int COLUMNS> struct Shape {
     enum {
-        TERMS = MODE == MODE_FP32 ? 2 : 1,              // hi and lo
-        STEPS = 4 / TERMS,                              // of 32 bytes in a line, for each term
-        N = ROOMY && MODE != MODE_FP32 ? 256 : 128,     // columns of a tile
-        STAGES = !ROOMY ? 3 : MODE == MODE_FP32 ? 4 : 3,
-        ACROSS = N / 64,                                // warps side by side
-        DEEP = TILE_M * ACROSS / 8 / 16,                // of a warp: blocks of 16 rows
+        MODE = PRECISION,
+        TERMS = MODE == MODE_FP32 ? 2 : 1,                     // hi and lo
+        STEPS = 4 / TERMS,                                     // of 32 bytes in a line, for each term
+        N = ROOMY && MODE != MODE_FP32 ? (int)COLUMNS : 128,   // of a tile
+        STAGES = !ROOMY || N > 128 ? 3 : 4,
+        ACROSS = N / 64,                                       // warps side by side
+        DEEP = TILE_M * ACROSS / 8 / 16,                       // of a warp: blocks of 16 rows
         SUMS = DEEP * 32,
+        Q = 1,                                                 // blocks of 16 columns that are multiplied at once
         STAGE = (TILE_M + N) * LINE
     };
+};
+
+// Where the lines of an operand are, in the place of a tensor map.
+struct alignas(64) TensorMap {
+    const u8 *lines;
+    u8 unused[120];
 };
 
 // ---- instructions ----
@@ -67,10 +79,13 @@ template <int MODE> __device__ __forceinline__ void multiply(float *d, const uns
 
 // ---- lines on their way into shared memory ----
 
+// What threads have written, copies of threads read: nothing to do.
+__device__ __forceinline__ void written_to_copied() {}
+
 // Tile t -> row block and column tile. Row blocks go fastest, RASTER of them, then columns: x's rows stay in L2 while the weight streams past them once.
-template <class G> __device__ __forceinline__ void tile_at(int t, int row_blocks, int &mt, int &nt)
+template <class G, class S> __device__ __forceinline__ void tile_at(int t, int row_blocks, int &mt, int &nt)
 {
-    constexpr int N = Shape<G::MODE>::N, columns = (G::N + N - 1) / N;
+    constexpr int N = S::N, columns = (G::N + N - 1) / N;
     const int group = t / (RASTER * columns), first = group * RASTER, here = min((int)RASTER, row_blocks - first);
     const int r = t - group * RASTER * columns;
     mt = first + r % here;
@@ -79,8 +94,8 @@ template <class G> __device__ __forceinline__ void tile_at(int t, int row_blocks
 
 // Line after line of tile after tile. Eight threads copy the line of a row; the 16 bytes c of row r go where c ^ r % 8 would be, so that eight rows of a column
 // lie in different banks. After the last tile nothing is copied, and the groups that are waited for are empty.
-template <class G> struct Feed {
-    enum { N = Shape<G::MODE>::N, ROWS = 32, OF_X = TILE_M / ROWS, COPIES = OF_X + N / ROWS }; // ROWS: copied at once
+template <class G, class S> struct Feed {
+    enum { N = S::N, ROWS = 32, OF_X = TILE_M / ROWS, COPIES = OF_X + N / ROWS }; // ROWS: copied at once
     const u8 *x, *w, *from_x, *from_w;
     i64 rows;
     unsigned to, here; // this thread's place in a stage; bit i: copy i has something to take
@@ -97,7 +112,7 @@ template <class G> struct Feed {
         if (tile >= tiles)
             return;
         int mt, nt;
-        tile_at<G>(tile, row_blocks, mt, nt);
+        tile_at<G, S>(tile, row_blocks, mt, nt);
         const i64 row = (i64)mt * TILE_M + threadIdx.x / 8, column = (i64)nt * N + threadIdx.x / 8;
         from_x = x + row * (G::LINES * LINE) + threadIdx.x % 8 * 16;
         from_w = w + column * (G::LINES * LINE) + threadIdx.x % 8 * 16;
@@ -130,12 +145,11 @@ template <class G> struct Feed {
 
 // ---- multiplying ----
 
-// What a warp has of a line in registers: of x one step, of the weight one piece, which is 16 columns of a step; and the next ones. at_a, at_b: where this lane's
+// What a warp has of a line in registers: of x one step, of the weight one piece, which is 16 Q columns of a step; and the next ones. at_a, at_b: where this lane's
 // row begins in the stage.
-template <int MODE> struct Fragments {
-    typedef Shape<MODE> S;
-    enum { PIECES = 4 }; // of a warp's 64 columns
-    unsigned a[2][S::TERMS][S::DEEP][4], b[2][S::TERMS][4], at_a, at_b;
+template <class S> struct Fragments {
+    enum { Q = S::Q, PIECES = 4 / Q }; // of a warp's 64 columns
+    unsigned a[2][S::TERMS][S::DEEP][4], b[2][S::TERMS][Q][4], at_a, at_b;
     __device__ __forceinline__ Fragments()
     {
         const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -149,7 +163,9 @@ template <int MODE> struct Fragments {
         const int step = p / PIECES;
 #pragma unroll
         for (int t = 0; t < S::TERMS; ++t)
-            matrices(b[p % 2][t], (stage + at_b ^ (step + 2 * t) * 32) + p % PIECES * SIXTEEN);
+#pragma unroll
+            for (int q = 0; q < Q; ++q)
+                matrices(b[p % 2][t][q], (stage + at_b ^ (step + 2 * t) * 32) + (p % PIECES * Q + q) * SIXTEEN);
         if (p % PIECES == 0)
 #pragma unroll
             for (int t = 0; t < S::TERMS; ++t)
@@ -162,12 +178,12 @@ template <int MODE> struct Fragments {
 #pragma unroll
         for (int i = 0; i < S::DEEP; ++i)
 #pragma unroll
-            for (int j = 0; j < 2; ++j)
-                multiply<MODE>(acc + i * 32 + p % PIECES * 8 + j * 4, a[p / PIECES % 2][ta][i], b[p % 2][tb] + j * 2, fresh);
+            for (int j = 0; j < 2 * Q; ++j)
+                multiply<S::MODE>(acc + i * 32 + (p % PIECES * 2 * Q + j) * 4, a[p / PIECES % 2][ta][i], b[p % 2][tb][j / 2] + j % 2 * 2, fresh);
     }
     __device__ __forceinline__ void products(float (&acc)[S::SUMS], int p, bool fresh)
     {
-        if constexpr (MODE == MODE_FP32) { // the small ones first, while the sum is small
+        if constexpr (S::MODE == MODE_FP32) { // the small ones first, while the sum is small
             product(acc, p, 1, 0, fresh);
             product(acc, p, 0, 1, false);
         }
@@ -175,19 +191,19 @@ template <int MODE> struct Fragments {
     }
 };
 
-// The columns of piece p.
-template <int SUMS> __device__ __forceinline__ void promote(const float (&acc)[SUMS], float (&sum)[SUMS], int p)
+// The columns of piece p of so many.
+template <int PIECES, int SUMS> __device__ __forceinline__ void promote(const float (&acc)[SUMS], float (&sum)[SUMS], int p)
 {
+    constexpr int each = 32 / PIECES;
 #pragma unroll
-    for (int i = 0; i < SUMS / 4; ++i)
-        sum[i / 8 * 32 + p * 8 + i % 8] += acc[i / 8 * 32 + p * 8 + i % 8];
+    for (int i = 0; i < SUMS / PIECES; ++i)
+        sum[i / each * 32 + p * each + i % each] += acc[i / each * 32 + p * each + i % each];
 }
 
 // Stages in turn: the one that is read, and the one before it, which all are done with and which takes the next line that is copied.
-template <class G> struct Stages {
-    typedef Shape<G::MODE> S;
+template <class G, class S> struct Stages {
     unsigned first, now, before;
-    Feed<G> feed;
+    Feed<G, S> feed;
     __device__ __forceinline__ Stages(const u8 *x, const u8 *w, i64 rows, int row_blocks, int tiles, unsigned first)
         : first(first), now(first + (S::STAGES - 1) * S::STAGE), feed(x, w, rows, row_blocks, tiles)
     {
@@ -207,11 +223,10 @@ template <class G> struct Stages {
 };
 
 // All lines of a tile.
-template <class G> __device__ __forceinline__ void multiply_tile(float (&acc)[Shape<G::MODE>::SUMS], Fragments<G::MODE> &f, Stages<G> &stages)
+template <class G, class S> __device__ __forceinline__ void multiply_tile(float (&acc)[S::SUMS], Fragments<S> &f, Stages<G, S> &stages)
 {
-    typedef Shape<G::MODE> S;
     constexpr bool promotes = G::MODE == MODE_FP32;
-    constexpr int chunk = promotes ? G::CHUNK : 1, across = Fragments<G::MODE>::PIECES, pieces = S::STEPS * across, copies = Feed<G>::COPIES;
+    constexpr int chunk = promotes ? G::CHUNK : 1, across = Fragments<S>::PIECES, pieces = S::STEPS * across, copies = Feed<G, S>::COPIES;
     float sum[S::SUMS];
 #pragma unroll
     for (int i = 0; i < S::SUMS; ++i)
@@ -233,11 +248,11 @@ template <class G> __device__ __forceinline__ void multiply_tile(float (&acc)[Sh
                     for (int i = p * copies / (pieces - 1); i < (p + 1) * copies / (pieces - 1); ++i)
                         stages.feed.copy(i, stages.before);
                 if (promotes && c == chunk - 1 && p > pieces - across)
-                    promote(acc, sum, p % across - 1); // while the next product is under way
+                    promote<across>(acc, sum, p % across - 1); // while the next product is under way
             }
         }
         if (promotes)
-            promote(acc, sum, across - 1);
+            promote<across>(acc, sum, across - 1);
     }
     if (promotes)
 #pragma unroll
@@ -286,9 +301,8 @@ template <int SUMS> __device__ __forceinline__ void swap_halves(float (&v)[SUMS]
         v[i] = w[i];
 }
 
-template <class G> __device__ __forceinline__ void finish_tile(const Args &a, float (&v)[Shape<G::MODE>::SUMS], i64 row, i64 rows, int nt)
+template <class G, class S> __device__ __forceinline__ void finish_tile(const typename G::A &a, float (&v)[S::SUMS], i64 row, i64 rows, int nt)
 {
-    typedef Shape<G::MODE> S;
     const int lane = threadIdx.x % 32, partial = nt * (S::N / PARTIAL) + threadIdx.x / 32 % S::ACROSS / 2, col = partial * PARTIAL + 2 * (lane % 4);
     if (G::N % S::N != 0 && partial * PARTIAL >= G::N)
         return;
@@ -311,24 +325,23 @@ template <class G> __device__ __forceinline__ void finish_tile(const Args &a, fl
 }
 
 // x: [rows][LINES], w: [N][LINES], lines as text/split.cu makes them. All threads come out of it together, and shared memory is free.
-template <class G> __device__ __forceinline__ void mma_product(const Args &a, const u8 *x, const u8 *w)
+template <class G, class P> __device__ __forceinline__ void tensor_product(const typename G::A &a, const TensorMap *x, const TensorMap *w)
 {
-    typedef Shape<G::MODE> S;
-    extern __shared__ u8 raw[];
+    typedef Shape<G::MODE, P::COLUMNS> S;
     const i64 rows = G::rows(a);
     const int row_blocks = (int)((rows + TILE_M - 1) / TILE_M), tiles = row_blocks * ((G::N + S::N - 1) / S::N), warp = threadIdx.x / 32;
-    Stages<G> stages(x, w, rows, row_blocks, tiles, (shared_address(raw) + LINE - 1) & ~(LINE - 1u));
-    Fragments<G::MODE> f;
+    Stages<G, S> stages(x->lines, w->lines, rows, row_blocks, tiles, (shared_address(raw) + LINE - 1) & ~(LINE - 1u));
+    Fragments<S> f;
     f.load(stages.now, 0);
 #pragma unroll 1
     for (int t = blockIdx.x; t < tiles; t += gridDim.x) {
         int mt, nt;
-        tile_at<G>(t, row_blocks, mt, nt);
+        tile_at<G, S>(t, row_blocks, mt, nt);
         const i64 row = (i64)mt * TILE_M + warp / S::ACROSS * (S::DEEP * 16);
         const bool any = row < rows; // where there are no such rows, the lines only pass by
         float v[S::SUMS];
         if (any) {
-            multiply_tile<G>(v, f, stages);
+            multiply_tile<G, S>(v, f, stages);
             swap_halves(v, stages.before);
         } else {
             for (int line = 0; line < G::LINES; ++line) {
@@ -339,7 +352,7 @@ template <class G> __device__ __forceinline__ void mma_product(const Args &a, co
         }
         all_sync(); // the stage that was swapped through can be filled
         if (any)
-            finish_tile<G>(a, v, row + warp % 2 * (S::DEEP * 8), rows, nt);
+            finish_tile<G, S>(a, v, row + warp % 2 * (S::DEEP * 8), rows, nt);
     }
     copy_wait<0>();
     all_sync();
