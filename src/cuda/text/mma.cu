@@ -8,11 +8,13 @@
 // MODE_FP32: a = hi + lo, so a * b is lo*hi + hi*lo + hi*hi. Tensor cores add with truncation: every CHUNK lines the sums so far are added to sums of their own, in
 // f32 as it is known.
 
-// Devices with 99 KB of shared memory a block instead of 163 or more: mma.c knows their tiles and stages too.
+// Shared memory that a block can have; mma.c asks the device.
 #if __CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 890 || __CUDA_ARCH__ >= 1200
-enum { ROOMY = 0 };
+enum { SHARED = 99 << 10 };
+#elif __CUDA_ARCH__ < 900
+enum { SHARED = 163 << 10 };
 #else
-enum { ROOMY = 1 };
+enum { SHARED = 227 << 10 };
 #endif
 
 enum { TILE_M = 128, LINE = 128, RASTER = 8, SIXTEEN = 16 * LINE }; // SIXTEEN: bytes of a line of 16 rows
@@ -23,13 +25,13 @@ template <int PRECISION, int COLUMNS> struct Shape {
         MODE = PRECISION,
         TERMS = MODE == MODE_FP32 ? 2 : 1,                     // hi and lo
         STEPS = 4 / TERMS,                                     // of 32 bytes in a line, for each term
-        N = ROOMY && MODE != MODE_FP32 ? (int)COLUMNS : 128,   // of a tile
-        STAGES = !ROOMY || N > 128 ? 3 : 4,
+        N = SHARED > 100 << 10 && MODE != MODE_FP32 ? (int)COLUMNS : 128, // of a tile
+        STAGE = (TILE_M + N) * LINE,
+        STAGES = (SHARED - LINE) / STAGE < 4 ? (SHARED - LINE) / STAGE : 4,
         ACROSS = N / 64,                                       // warps side by side
         DEEP = TILE_M * ACROSS / 8 / 16,                       // of a warp: blocks of 16 rows
         SUMS = DEEP * 32,
-        Q = 1,                                                 // blocks of 16 columns that are multiplied at once
-        STAGE = (TILE_M + N) * LINE
+        Q = 2                                                  // blocks of 16 columns that are multiplied at once
     };
 };
 
@@ -226,7 +228,9 @@ template <class G, class S> struct Stages {
 template <class G, class S> __device__ __forceinline__ void multiply_tile(float (&acc)[S::SUMS], Fragments<S> &f, Stages<G, S> &stages)
 {
     constexpr bool promotes = G::MODE == MODE_FP32;
-    constexpr int chunk = promotes ? G::CHUNK : 1, across = Fragments<S>::PIECES, pieces = S::STEPS * across, copies = Feed<G, S>::COPIES;
+    constexpr int chunk = promotes ? G::CHUNK : 1, across = Fragments<S>::PIECES, pieces = S::STEPS * across;
+    constexpr int groups = Feed<G, S>::COPIES / 4, apart = pieces - 1 > groups ? (pieces - 1) / groups : 1; // of copies; pieces between two of them
+    static_assert(1 + (groups - 1) * apart < pieces - 1, "all of a line is copied before its end");
     float sum[S::SUMS];
 #pragma unroll
     for (int i = 0; i < S::SUMS; ++i)
@@ -243,10 +247,10 @@ template <class G, class S> __device__ __forceinline__ void multiply_tile(float 
                 }
                 f.load(stages.now, (p + 1) % pieces);
                 f.products(acc, p, promotes && c == 0 && p < across);
-                if (p < pieces - 1)
+                if (p > 0 && (p - 1) % apart == 0 && (p - 1) / apart < groups) // not right behind the barrier, where all warps load
 #pragma unroll
-                    for (int i = p * copies / (pieces - 1); i < (p + 1) * copies / (pieces - 1); ++i)
-                        stages.feed.copy(i, stages.before);
+                    for (int i = 0; i < 4; ++i)
+                        stages.feed.copy((p - 1) / apart * 4 + i, stages.before);
                 if (promotes && c == chunk - 1 && p > pieces - across)
                     promote<across>(acc, sum, p % across - 1); // while the next product is under way
             }
