@@ -307,6 +307,7 @@ template <int SUMS> __device__ __forceinline__ void swap_halves(float (&v)[SUMS]
 
 template <class G, class S> __device__ __forceinline__ void finish_tile(const typename G::A &a, float (&v)[S::SUMS], i64 row, i64 rows, int nt)
 {
+    static_assert(!G::WAITS, "row blocks are under way in any number");
     const int lane = threadIdx.x % 32, partial = nt * (S::N / PARTIAL) + threadIdx.x / 32 % S::ACROSS / 2, col = partial * PARTIAL + 2 * (lane % 4);
     if (G::N % S::N != 0 && partial * PARTIAL >= G::N)
         return;
@@ -314,22 +315,34 @@ template <class G, class S> __device__ __forceinline__ void finish_tile(const ty
     const auto unscale = [&](i64 r) { return G::SCALED && r < rows ? __ldcg(G::x_unscale(a) + r) : 1.0f; };
     if constexpr (G::PART < HALF) {
 #pragma unroll 1
-        for (int half = 0; half < S::SUMS / HALF; ++half, row += 16) {
-            const float u[2] = {unscale(row), unscale(row + 8)};
-            finish_half<G, 0, true>(a, v, row, rows, col, partial, u);
+        for (int half = 0; half < S::SUMS / HALF; ++half) {
+            const float u[2] = {unscale(row + 16 * half), unscale(row + 16 * half + 8)};
+            finish_half<G, 0, true>(a, v, row + 16 * half, rows, col, partial, u);
         }
     } else {
         const float u[2] = {unscale(row), unscale(row + 8)};
         finish_half<G, 0, false>(a, v, row, rows, col, partial, u);
         if constexpr (S::SUMS > HALF) {
             const float l[2] = {unscale(row + 16), unscale(row + 24)};
-            finish_half<G, S::SUMS - HALF, false>(a, v, row + 16, rows, col, partial, l);
+            finish_half<G, HALF, false>(a, v, row + 16, rows, col, partial, l);
+        }
+    }
+    if constexpr (G::HELD) {
+        typename G::Known known[2];
+        if constexpr (G::PART < HALF) {
+#pragma unroll 1
+            for (int half = 0; half < S::SUMS / HALF; ++half)
+                later_half<G, 0, true>(a, v, row + 16 * half, rows, col, known);
+        } else {
+            later_half<G, 0, false>(a, v, row, rows, col, known);
+            if constexpr (S::SUMS > HALF)
+                later_half<G, HALF, false>(a, v, row + 16, rows, col, known);
         }
     }
 }
 
 // x: [rows][LINES], w: [N][LINES], lines as text/split.cu makes them. All threads come out of it together, and shared memory is free.
-template <class G, class P> __device__ __forceinline__ void tensor_product(const typename G::A &a, const TensorMap *x, const TensorMap *w)
+template <class G, class P> __device__ __forceinline__ void tensor_product(const typename G::A &a, const Control &, const TensorMap *x, const TensorMap *w)
 {
     typedef Shape<G::MODE, P::COLUMNS> S;
     const i64 rows = G::rows(a);
