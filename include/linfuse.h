@@ -196,7 +196,8 @@ LF_API void lf_program_memory(const lf_program *program, size_t *params, size_t 
  * name without one counts as 1024). As JSON (the fields of `linfuse explain --json`) or as text for people. Caller owns *out. */
 LF_API lf_status lf_program_explain(lf_program *program, const int64_t *dims, bool json, char **out);
 
-/* The program's kernels as CUDA C for an architecture (sm_90a, sm_80); needs no GPU. Caller owns *out, lf_string_free. */
+/* The program's kernels as CUDA C for an architecture (sm_70, sm_75: ordinary units; sm_80, sm_86, sm_89, sm_90, sm_90a: tensor cores); needs no GPU.
+ * Caller owns *out, lf_string_free. */
 LF_API lf_status lf_program_emit(lf_program *program, const char *arch, char **out);
 
 /* ---- calling ---- */

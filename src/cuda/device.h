@@ -16,6 +16,7 @@ struct lf_cuda_device {
     bool primary;         /* we hold a reference of the GPU's own context */
     int major, minor;     /* compute capability */
     int units;            /* multiprocessors */
+    int shared_bytes;     /* of shared memory a block can have */
     size_t cache_bytes;   /* L2 */
     char name[128];
 };
@@ -34,6 +35,7 @@ typedef struct lf_cuda_kernel {
     void *module, *function;
     unsigned shared;         /* bytes of dynamic shared memory */
     int cluster;             /* blocks of a cluster */
+    int columns;             /* of a tile of a product on tensor cores */
     int resident;            /* blocks that fit at once */
 } lf_cuda_kernel;
 
@@ -89,6 +91,8 @@ lf_cuda_ptr lf_cuda_area_at(const lf_cuda_part *part, const lf_cuda_pass *pass, 
 
 /* ---- tensor.c ---- */
 
+/* Shared memory and tile of a kernel with products on Ampere's tensor cores. */
+void lf_cuda_mma_shape(const lf_cuda_device *device, lf_cuda_target target, lf_cuda_kernel *kernel);
 /* Blocks such a stage keeps busy at once, of so many that fit. */
 int64_t lf_cuda_tensor_blocks(const lf_cuda_kernel *kernel, const lf_cuda_stage *stage, const int64_t *dims);
 /* Brings the weights of all its products on tensor cores into lines; prepared tensors are there. wide: one has too wide a range. */
