@@ -80,15 +80,15 @@ static bool small_pair(long number)
     int64_t rows[MOST];
     for (int i = 0; i < MOST; i++)
         rows[i] = i + 1;
-    const long pair = number / PRECISIONS * PAIRS / pairs;
-    const int precision = (int)(number % PRECISIONS), n = (int)(pair % MOST) + 1, k = (7 * n + 5 * (int)(pair / MOST)) % MOST + 1;
+    const long pair = number / precision_count() * PAIRS / pairs;
+    const int precision = (int)(number % precision_count()), n = (int)(pair % MOST) + 1, k = (7 * n + 5 * (int)(pair / MOST)) % MOST + 1;
     return one_program((shape){n, k, pair % 3 == 0}, precision, rows, MOST, 1);
 }
 
 static void every_small_product_of_numbers(void **state)
 {
     (void)state;
-    deal(pairs * PRECISIONS, small_pair);
+    deal(pairs * precision_count(), small_pair);
 }
 
 /* number: K - 1. */
@@ -130,14 +130,14 @@ enum { LARGE = sizeof large / sizeof *large };
 
 static bool large_one(long number)
 {
-    const int64_t *rows = large[number / PRECISIONS].rows;
-    return one_program(large[number / PRECISIONS].s, (int)(number % PRECISIONS), rows, 3, rows[0] / 37 + 1);
+    const int64_t *rows = large[number / precision_count()].rows;
+    return one_program(large[number / precision_count()].s, (int)(number % precision_count()), rows, 3, rows[0] / 37 + 1);
 }
 
 static void odd_large_products(void **state)
 {
     (void)state;
-    deal(LARGE * PRECISIONS, large_one);
+    deal(LARGE * precision_count(), large_one);
 }
 
 int main(int argc, char **argv)
