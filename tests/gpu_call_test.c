@@ -354,22 +354,39 @@ static void parameters_are_taken_from_the_device(void **state)
     rig r = begin(0, 0);
     tensors drawn = tensors_begin(r.model, &rows), given = tensors_begin(r.model, &rows);
     tensors_run(&drawn, r.call);
-    lf_program *second = program_of(r.context, r.model, "device=cuda");
     static const struct { const char *name; size_t count; } param[] = {{"w", 700 * 500}, {"b", 700}};
-    for (int i = 0; i < 2; i++) {
-        lf_cuda_ptr at = gpu_memory(&g, param[i].count * sizeof(float));
-        CUDA(g.driver->to_device(at, lf_program_param(r.program, param[i].name), param[i].count * sizeof(float), NULL));
-        assert_int_equal(lf_program_set_param_cuda(second, param[i].name, (const float *)(uintptr_t)at, param[i].count + 1, NULL), LF_ERR_DATA);
-        OK_PROGRAM(second, lf_program_set_param_cuda(second, param[i].name, (const float *)(uintptr_t)at, param[i].count, NULL));
-        g.driver->free(at); /* it was copied */
+    size_t held[3];
+    for (int way = 0; way < 3; way++) { /* copied, borrowed, borrowed where it cannot be */
+        lf_program *second = program_of(r.context, r.model, "device=cuda");
+        lf_cuda_ptr at[2];
+        for (int i = 0; i < 2; i++) {
+            at[i] = gpu_memory(&g, (param[i].count + 1) * sizeof(float));
+            const float *data = (const float *)(uintptr_t)at[i] + (way == 2);
+            CUDA(g.driver->to_device((lf_cuda_ptr)(uintptr_t)data, lf_program_param(r.program, param[i].name), param[i].count * sizeof(float), NULL));
+            assert_int_equal(lf_program_set_param_cuda(second, param[i].name, data, param[i].count + 1, NULL), LF_ERR_DATA);
+            OK_PROGRAM(second, (way ? lf_program_borrow_param_cuda : lf_program_set_param_cuda)(second, param[i].name, data, param[i].count, NULL));
+            if (!way)
+                CUDA(g.driver->set_bytes(at[i], 0xff, param[i].count * sizeof(float), NULL)); /* ours again */
+        }
+        lf_call *call = NULL;
+        OK_PROGRAM(second, lf_program_prepare(second));
+        OK_PROGRAM(second, lf_call_new(second, &call));
+        for (int again = 0; again < 2; again++) {
+            tensors_run(&given, call);
+            assert_same_bits(&drawn, &given, "parameters from the device");
+            given.in[0][7] = drawn.in[0][7] = INFINITY; /* a row that is done again, from the weights as they were given */
+            tensors_run(&drawn, r.call);
+        }
+        given.in[0][7] = drawn.in[0][7] = 0.5f;
+        tensors_run(&drawn, r.call);
+        lf_program_memory(second, NULL, &held[way], NULL);
+        lf_call_free(call);
+        lf_program_free(second);
+        for (int i = 0; i < 2; i++)
+            CUDA(g.driver->free(at[i])); /* still there: it was not ours to free */
     }
-    lf_call *call = NULL;
-    OK_PROGRAM(second, lf_program_prepare(second));
-    OK_PROGRAM(second, lf_call_new(second, &call));
-    tensors_run(&given, call);
-    assert_same_bits(&drawn, &given, "parameters from the device");
-    lf_call_free(call);
-    lf_program_free(second);
+    assert_true(held[1] + 700 * 500 * sizeof(float) <= held[0]);
+    assert_int_equal(held[2], held[0]);
     tensors_end(&drawn);
     tensors_end(&given);
     rig_end(&r);
