@@ -37,6 +37,7 @@ def arguments():
     parser.add_argument("--only", action="append", default=[], metavar="NAME")
     parser.add_argument("--modes", default=",".join(MODES))
     parser.add_argument("--peers", default=",".join(PEERS))
+    parser.add_argument("--bound", type=float, default=BOUND, metavar="S", help="seconds a measurement may take")
     parser.add_argument("--merge", nargs="+", type=Path, metavar="FILE")
     parser.add_argument("--library", type=Path, default=machine.ROOT / "build" / "release" / "liblinfuse.so")
     parser.add_argument("--commit", help="what the library was built from, where it came without its git")
@@ -59,8 +60,8 @@ def chosen(only):
 class Clock:
     """Times what is launched on the current stream."""
 
-    def __init__(self, torch):
-        self.torch, self.flush = torch, torch.empty(FLUSHED // 4, device="cuda")
+    def __init__(self, torch, bound):
+        self.torch, self.bound, self.flush = torch, bound, torch.empty(FLUSHED // 4, device="cuda")
 
     def runs(self, run, count):
         """Milliseconds of each of count runs."""
@@ -80,7 +81,7 @@ class Clock:
             run()
         self.torch.cuda.synchronize()
         one = max(statistics.median(self.runs(run, 3)), 1e-3) / 1e3 + 1e-4  # flushing takes its time too
-        burst, steady = (max(3, min(most, int(BOUND / one))) for most in (BURST, STEADY))
+        burst, steady = (max(3, min(most, int(self.bound / one))) for most in (BURST, STEADY))
         time.sleep(REST)
         short, long = self.runs(run, burst), self.runs(run, steady)
         return {"burst_ms": statistics.median(short), "steady_ms": statistics.median(long[steady // 2 :]), "runs": [burst, steady]}
@@ -249,7 +250,7 @@ def main():
         sys.path.remove(str(Path(__file__).resolve().parent))  # a package called cuda exists, and is not this file
         torch.cuda.init()
         native = linfuse_c.load(args.library) if args.modes else None
-        clock, head, records = Clock(torch), heading(torch, args), []
+        clock, head, records = Clock(torch, args.bound), heading(torch, args), []
         for row in chosen(args.only):
             records += measure_row(torch, clock, row, args, head, native)
     print("\n" + cuda_table.table(records))
