@@ -10,6 +10,7 @@
 How a time is taken: everything lies on the GPU, inputs uniform in [0, 1), weights as torch.nn.Linear draws them. Before each run 256 MB are written, which
 takes the L2 cache; CUDA events stand right before and behind the run. burst: the median of 30 runs (fewer where they are long: a measurement is bound to
 about 1.5 s) after 0.3 s of rest. steady: the median of the second half of a row of 300 (likewise). Errors are relative, against double precision, on 48 rows.
+Making a program compiles its kernel, unless the disk's cache has it, as it has when it is made again.
 
 Each measurement is printed as a line RECORD {...}, so that a run cut short has not been for nothing. Times are reported, never asserted.
 """
@@ -145,6 +146,15 @@ def measure_torch(torch, clock, row, tensors, way, check):
         return {**facts, **clock.measure(run)}
 
 
+def host_us(torch, run, count=20):
+    """Microseconds until a run is launched, ctypes included; count: few enough not to fill the queue of launches."""
+    torch.cuda.synchronize()
+    begun = time.perf_counter()
+    for _ in range(count):
+        run()
+    return (time.perf_counter() - begun) / count * 1e6
+
+
 def measure_linfuse(torch, clock, row, tensors, mode, native, check):
     import ctypes
 
@@ -185,11 +195,7 @@ def measure_linfuse(torch, clock, row, tensors, mode, native, check):
     facts = {"compile_ms": [first * 1e3, second * 1e3], "prepare_ms": prepared * 1e3, "error": check(y), "beside_bytes": size,
              "prepared_bytes": program.memory().prepared, "launches": json.loads(program.explain([row.rows], json=True))["fused"]["launches"]}
     times = clock.measure(run)
-    begun = time.perf_counter()
-    for _ in range(20):  # few enough not to fill the queue of launches
-        run()
-    facts["host_us"] = (time.perf_counter() - begun) / 20 * 1e6
-    torch.cuda.synchronize()
+    facts["host_us"] = statistics.median(host_us(torch, run) for _ in range(20))
     call.close()
     program.close()
     return {**facts, **times}

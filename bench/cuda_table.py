@@ -47,7 +47,7 @@ def table(records):
     """Markdown: times, then errors, memory and the rest."""
     times = ["| model | torch eager | torch compiled | torch tf32 | torch bf16 | linfuse fp32 (goal) | linfuse tf32 (goal) | linfuse bf16 (goal) | fp32: times the best of torch's |",
              "| --- | --- | --- | --- | --- | --- | --- | --- | --- |"]
-    facts = ["| model | error fp32 / torch's | error tf32, bf16 | torch's tf32, bf16 | beside x, W, y: fp32 / torch eager, MB | W prepared, MB | launches | host, us | compile cold, warm, ms |",
+    facts = ["| model | error fp32 / torch's | error tf32, bf16 | torch's tf32, bf16 | beside x, W, y: fp32 / torch eager, MB | W prepared, MB | launches | host, us (from Python) | program made, and again, ms |",
              "| --- | --- | --- | --- | --- | --- | --- | --- | --- |"]
     for row in ROWS:
         peers = {way: _of(records, row, f"torch {way}") for way in ("eager", "compiled", "tf32", "bf16")}
