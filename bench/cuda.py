@@ -5,7 +5,8 @@
   bench/cuda.py --only NAME              the row of that name, else those whose name contains it (may be repeated)
   bench/cuda.py --modes fp32,tf32        linfuse's precisions (fp32, tf32, bf16, fp16); "" for none
   bench/cuda.py --peers eager,compiled   torch's ways (eager, compiled, tf32, bf16; the last two compiled); "" for none
-  bench/cuda.py --merge FILE...          measures nothing: makes the table of what such runs have printed or saved, later ones first
+  bench/cuda.py --merge FILE...          measures nothing: makes the table of what such runs have printed or saved, the newest of each
+  bench/cuda.py --readme                 puts the short table into README.md as well
 
 How a time is taken: everything lies on the GPU, inputs uniform in [0, 1), weights as torch.nn.Linear draws them. Before each run 256 MB are written, which
 takes the L2 cache; CUDA events stand right before and behind the run. burst: the median of 30 runs (fewer where they are long: a measurement is bound to
@@ -40,6 +41,7 @@ def arguments():
     parser.add_argument("--peers", default=",".join(PEERS))
     parser.add_argument("--bound", type=float, default=BOUND, metavar="S", help="seconds a measurement may take")
     parser.add_argument("--merge", nargs="+", type=Path, metavar="FILE")
+    parser.add_argument("--readme", action="store_true", help="put the table into README.md too")
     parser.add_argument("--library", type=Path, default=machine.ROOT / "build" / "release" / "liblinfuse.so")
     parser.add_argument("--commit", help="what the library was built from, where it came without its git")
     parser.add_argument("--out", type=Path, default=Path(__file__).resolve().parent / "results")
@@ -263,7 +265,10 @@ def main():
     whole = args.merge or (not args.only and args.modes == ",".join(MODES) and args.peers == ",".join(PEERS))
     if whole or args.out != Path(__file__).resolve().parent / "results":
         how = __doc__[__doc__.index("How a time") : __doc__.index("Each measurement")]
-        print("saved: " + ", ".join(map(str, cuda_table.save(args.out, records, how))))
+        saved = cuda_table.save(args.out, records, how)
+        print("saved: " + ", ".join(map(str, saved)))
+        if args.readme:
+            cuda_table.into_readme(machine.ROOT / "README.md", records, saved[1])
     return 1 if any("failed" in r for r in records) else 0
 
 

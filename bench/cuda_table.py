@@ -69,6 +69,25 @@ def table(records):
     return "Times are burst / steady, in ms.\n\n" + "\n".join(times) + "\n\n" + "\n".join(facts) + "\n"
 
 
+def short(records):
+    """The README's table: burst times alone."""
+    lines = ["| ms, burst | torch fp32: eager / compiled | torch tf32, bf16: compiled | linfuse fp32 | tf32 | bf16 |", "| --- | --- | --- | --- | --- | --- |"]
+    for row in ROWS:
+        ms = {c: number(_of(records, row, c).get("burst_ms")) for c in ("torch eager", "torch compiled", "torch tf32", "torch bf16", "linfuse fp32", "linfuse tf32", "linfuse bf16")}
+        lines.append("| {} | {torch eager} / {torch compiled} | {torch tf32}, {torch bf16} | **{linfuse fp32}** | {linfuse tf32} | {linfuse bf16} |".format(row.title, **ms))
+    return "\n".join(lines)
+
+
+def into_readme(file, records, saved):
+    """Puts the short table between its marks."""
+    begin, end = "<!-- bench/cuda.py --readme -->\n", "<!-- end of it -->"
+    before, _, rest = file.read_text().partition(begin)
+    _, _, after = rest.partition(end)
+    newest = max(records, key=lambda r: r["date"])
+    where = f"{newest['device']}, torch {newest['torch']}, {newest['date'][:10]}; steady times, errors, memory and commits: `bench/results/{saved.name}`"
+    file.write_text(f"{before}{begin}\n{short(records)}\n\n{where}\n\n{end}{after}")
+
+
 def _runs(records):
     """One line for each run that records come from."""
     lines = {}
