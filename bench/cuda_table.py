@@ -2,6 +2,7 @@
 """What bench/cuda.py measured, as a table: records from one run or from several, whichever is newest for each row and contender."""
 
 import json
+import math
 import re
 
 from cuda_rows import ROWS
@@ -29,7 +30,9 @@ def read(files):
 
 def number(value):
     """Three digits."""
-    return DASH if value is None else f"{value:.3g}" if value < 100 else f"{value:.0f}"
+    if value is None or not math.isfinite(value):
+        return DASH if value is None else str(value)
+    return f"{value:.{max(0, 2 - math.floor(math.log10(value)))}f}" if value > 0 else "0"
 
 
 def _of(records, row, contender):
