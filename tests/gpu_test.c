@@ -1,17 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What needs a GPU (make test-gpu): products of odd extents, exactness, sameness of bits, rows that the tensor cores cannot hold, guards, device
  * memory and streams. Random models run there too (random_test, LINFUSE_TEST_DEVICE=cuda). */
-#include "api_fixture.h"
-
-#include "cuda/driver.h"
-
-/* Whole numbers in -3..3: every product and sum of them is exact. */
-static void draw_whole(float *x, size_t count, uint64_t seed, const char *name)
-{
-    lf_draw_uniform(seed, name, 0.0f, 7.0f, count, x);
-    for (size_t i = 0; i < count; i++)
-        x[i] = floorf(x[i]) - 3.0f;
-}
+#include "gpu_fixture.h"
 
 static void set_whole_params(rig *r)
 {
@@ -216,7 +206,7 @@ static void other_precisions_are_as_good_as_their_digits(void **state)
     static const struct { const char *words; double most; } mode[] = {{"device=cuda", 2e-6}, {"device=cuda precision=tf32", 2e-3}, {"device=cuda precision=fp16", 2e-3},
                                                                       {"device=cuda precision=bf16", 2e-2}};
     const int64_t rows = 260;
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < precision_count(); i++) {
         rig r = rig_begin(1, "input x f32[B, 900]\nparam w f32[600, 900]\na = linear(x, w)\nreturn a\n", mode[i].words);
         tensors t = tensors_begin(r.model, &rows);
         tensors_eval(&t, r.model, r.program);

@@ -113,10 +113,13 @@ lf_status lf_cuda_kernel_for(lf_cuda_program *p, const int64_t *dims, bool align
     lf_cuda_kernel *k = *place;
     lf_status status = LF_OK;
     if (!k) {
+        int mode = LF_CUDA_RELAXED; /* code that is compiled and loaded while the caller captures is no part of the graph */
         pthread_mutex_lock(&p->compiling);
+        p->device->driver->capture_mode(&mode);
         k = *place;
         if (!k)
             status = make(p, shape, aligned, &k, diag);
+        p->device->driver->capture_mode(&mode);
         *place = k;
         pthread_mutex_unlock(&p->compiling);
     }
