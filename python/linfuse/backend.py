@@ -11,11 +11,13 @@ import torch._dynamo
 from torch.fx import Graph, GraphModule
 
 from . import native, weights
+from .capture import device_of
 from .fused import CompiledGraph
 from .inplace import make_functional
 from .partition import split
 from .counters import Left, registry
 
+_cpu = torch.device("cpu")
 _SMALLEST = "input x f32[1]\ny = relu(x)\nreturn y\n"
 if torch.__version__.startswith("2.4."):
     # From 2.5 on PyTorch traces into its own modules by itself; 2.4 hands nn.Linear over as it is unless told to. This comes before
@@ -28,8 +30,9 @@ _PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 class Options:
     """What torch.compile(options={...}) may say.
 
-    precision      fp32 | tf32 | bf16 | fp16. On the CPU everything is computed in fp32, whatever is asked for here or
-                   by torch.set_float32_matmul_precision.
+    precision      fp32 | tf32 | bf16 | fp16: what a GPU's products may round to. Without it, what PyTorch's own may:
+                   torch.set_float32_matmul_precision("highest") is fp32, "high" tf32, "medium" bf16. On the CPU
+                   everything is computed in fp32, whatever is asked for.
     assume_finite  True: rows with NaN or Inf in them are not looked for.
     rules          "+NAME,-NAME": rewrites switched on and off.
     fallback       "pytorch": what is not supported runs in PyTorch; "error": it is an error.
@@ -55,9 +58,11 @@ class Options:
         if self.fallback not in ("pytorch", "error"):
             raise native.Error(f"fallback is pytorch or error, not {self.fallback}")
 
-    def words(self) -> dict[str, str]:
+    def words(self, device: torch.device) -> dict[str, str]:
         """The options of the C library."""
-        words = {"device": "cpu"}
+        words = {"device": device.type}
+        if device.type == "cuda":
+            words["precision"] = self.precision
         if self.assume_finite:
             words["assume_finite"] = "true"
         if self.rules is not None:
@@ -79,10 +84,10 @@ def compile_graph(
     own = _copied(module, inputs)
     make_functional(own.graph)
     with weights.making:
-        context = weights.context(torch.get_num_threads())
+        context = weights.context(device_of(own.graph), torch.get_num_threads())
         if chosen.rules is not None:  # a wrong name is an error now, not a reason to run in PyTorch later
-            native.Program(native.Model.read(context, _SMALLEST), chosen.words()).close()
-        compiled = split(own, context, chosen.words(), chosen.fallback == "error")
+            native.Program(native.Model.read(context, _SMALLEST), chosen.words(_cpu)).close()
+        compiled = split(own, context, chosen.words(context.device), chosen.fallback == "error")
     computing = [left for left in compiled.left if _computes(left)]
     if chosen.fallback == "error" and computing:
         raise native.Error("left to PyTorch: " + "; ".join(f"{one.node} ({one.op}): {one.reason}" for one in computing))

@@ -18,7 +18,7 @@ from torch import nn
 from torch.fx import GraphModule, Node
 
 from . import native, weights
-from .capture import example, hints, module_path
+from .capture import device_of, example, hints, module_path
 from .fused import CompiledGraph, Part
 from .inplace import make_functional
 from .native import Error, Status
@@ -72,7 +72,7 @@ def trace(model: Any, inputs: Sequence[Any], options: Mapping[str, str], whole: 
         forward = GraphModule(module, module.graph.__deepcopy__()).forward  # as written, to be run
         make_functional(module.graph)
         with weights.making:
-            context = weights.context(torch.get_num_threads())
+            context = weights.context(device_of(module.graph), torch.get_num_threads())
             graph = Graph(module, split(module, context, dict(options), strict=False), ())
         graphs.append(graph)
 
