@@ -170,7 +170,10 @@ LF_API const char *lf_program_message(const lf_program *program);
 /* Gives a parameter its values (f32, row-major, the declared extents); they are copied. May be called again: the next
  * prepare makes the change count. */
 LF_API lf_status lf_program_set_param(lf_program *program, const char *name, const float *data, size_t count);
-/* The same without the copy: the values are borrowed, and stay where and as they are until the parameter is given anew or the program is
+/* The same for a program compiled for cuda from the GPU's memory (data: an address there), once the work on stream (a CUstream; NULL is the default
+ * one) is done, for which it waits. */
+LF_API lf_status lf_program_set_param_cuda(lf_program *program, const char *name, const float *data, size_t count, void *stream);
+/* The same as lf_program_set_param without the copy: the values are borrowed, and stay where and as they are until the parameter is given anew or the program is
  * freed. After a change of them, give them again and prepare. */
 LF_API lf_status lf_program_borrow_param(lf_program *program, const char *name, const float *data, size_t count);
 /* Whether lent parameters still look as they did when they were prepared: every value of those of up to 16384 elements, a sample spread over larger
@@ -217,9 +220,22 @@ LF_API lf_status lf_call_run(lf_call *call);
 LF_API lf_status lf_call_run_at(lf_call *call, const int64_t *dims, const float *const *inputs, float *const *outputs, int threads);
 /* For a program compiled for cuda. Without it inputs and outputs are host memory, which a run copies to the GPU and back before it returns.
  * With it they are the GPU's memory (device addresses as pointers), and a run launches on this stream (a CUstream or cudaStream_t; NULL is the
- * default one), does not synchronise, and may be captured into a graph after a first run at its extents. Programs use the CUDA context that
+ * default one), does not synchronise, and may be captured into a graph. Programs use the CUDA context that
  * is current when the first of them is compiled in a context of linfuse, or else the first GPU's primary one. */
 LF_API lf_status lf_call_use_stream(lf_call *call, void *stream);
+/* cuda: how many bytes of the GPU's memory a run wants beside inputs, outputs and weights, at the extents of the inputs bound now, or at these values
+ * of the named extents. */
+LF_API lf_status lf_call_workspace(lf_call *call, size_t *bytes);
+LF_API lf_status lf_call_workspace_at(lf_call *call, const int64_t *dims, size_t *bytes);
+/* cuda: lends that memory (a device address, a multiple of 256) for the runs to come, in place of the call's own; NULL: the call's own again. Whatever
+ * stands in it when a run begins makes no difference, and nothing in it is needed once the run is over. Where a run wants more than was lent, it is
+ * LF_ERR_ARG, and the message has the bytes. */
+LF_API lf_status lf_call_use_workspace(lf_call *call, void *memory, size_t bytes);
+/* cuda: lf_call_use_stream and lf_call_run_at in one go, workspace (NULL: as lf_call_use_workspace left it) lent for this run alone. Runs of one
+ * call must come one after the other, also on the GPU: on one stream, or ordered by events; that includes launches of a graph a run was
+ * captured into, which may be launched as long as the call lives. Runs of different calls need no order. */
+LF_API lf_status lf_call_run_on(lf_call *call, const int64_t *dims, const float *const *inputs, float *const *outputs, void *stream, void *workspace,
+                                size_t workspace_bytes);
 /* cuda: seconds of each of `runs` runs by the GPU's own clock, its cache flushed before each, copies of host memory not counted. */
 LF_API lf_status lf_call_time(lf_call *call, size_t runs, double *seconds);
 /* How many rows the last run redid as written because a guarded rewrite met a number that is not finite. On cuda it waits for the stream. */

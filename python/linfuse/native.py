@@ -137,6 +137,7 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "lf_program_free": (None, [_handle]),
     "lf_program_message": (_text, [_handle]),
     "lf_program_set_param": (_status, [_handle, _text, _address, _size]),
+    "lf_program_set_param_cuda": (_status, [_handle, _text, _address, _size, _address]),
     "lf_program_borrow_param": (_status, [_handle, _text, _address, _size]),
     "lf_program_params_hold": (ctypes.c_bool, [_handle]),
     "lf_program_load_params": (_status, [_handle, _text]),
@@ -153,6 +154,12 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "lf_call_set_output": (_status, [_handle, _size, _address]),
     "lf_call_run": (_status, [_handle]),
     "lf_call_run_at": (_status, [_handle, _address, _address, _address, _int]),
+    "lf_call_use_stream": (_status, [_handle, _address]),
+    "lf_call_workspace": (_status, [_handle, ctypes.POINTER(_size)]),
+    "lf_call_workspace_at": (_status, [_handle, _address, ctypes.POINTER(_size)]),
+    "lf_call_use_workspace": (_status, [_handle, _address, _size]),
+    "lf_call_run_on": (_status, [_handle, _address, _address, _address, _address, _address, _size]),
+    "lf_call_time": (_status, [_handle, _size, ctypes.POINTER(ctypes.c_double)]),
     "lf_call_rows_redone": (ctypes.c_int64, [_handle]),
     "lf_call_memory": (_size, [_handle]),
     "lf_op_name": (_text, [_size]),
@@ -400,6 +407,10 @@ class Program(_Handle):
         """Copies a parameter's values: count f32 numbers, row-major. Counts from the next prepare on."""
         self._check(lib.lf_program_set_param(self.address, name.encode(), address, count))
 
+    def set_param_cuda(self, name: str, address: int, count: int, stream: int = 0) -> None:
+        """The same from an address on the GPU, once the work on stream is done."""
+        self._check(lib.lf_program_set_param_cuda(self.address, name.encode(), address, count, stream))
+
     def borrow_param(self, name: str, address: int, count: int) -> None:
         """The same without the copy: the memory stays as it is until the parameter is given anew."""
         self._check(lib.lf_program_borrow_param(self.address, name.encode(), address, count))
@@ -468,6 +479,36 @@ class Call(_Handle):
     def run_at(self, dims: int, inputs: int, outputs: int, threads: int = 0) -> None:
         """Binds everything and runs, in one go. dims, inputs, outputs: addresses of arrays, of int64s and addresses."""
         self._check(lib.lf_call_run_at(self.address, dims, inputs, outputs, threads))
+
+    def use_stream(self, stream: int) -> None:
+        """Inputs and outputs are addresses on the GPU from here on; runs are launched on this stream."""
+        self._check(lib.lf_call_use_stream(self.address, stream))
+
+    def workspace(self) -> int:
+        """Bytes of the GPU's memory a run wants at the extents of the inputs bound now."""
+        size = ctypes.c_size_t()
+        self._check(lib.lf_call_workspace(self.address, ctypes.byref(size)))
+        return size.value
+
+    def workspace_at(self, dims: int) -> int:
+        """The same at these extents: the address of an array of int64s."""
+        size = ctypes.c_size_t()
+        self._check(lib.lf_call_workspace_at(self.address, dims, ctypes.byref(size)))
+        return size.value
+
+    def use_workspace(self, address: int, size: int) -> None:
+        """Lends that memory for the runs to come; 0: the call's own again."""
+        self._check(lib.lf_call_use_workspace(self.address, address, size))
+
+    def run_on(self, dims: int, inputs: int, outputs: int, stream: int, workspace: int = 0, size: int = 0) -> None:
+        """run_at with addresses on the GPU, on this stream, with this workspace."""
+        self._check(lib.lf_call_run_on(self.address, dims, inputs, outputs, stream, workspace, size))
+
+    def time(self, runs: int) -> list[float]:
+        """Seconds of so many runs by the GPU's clock, its cache flushed before each."""
+        seconds = (ctypes.c_double * max(runs, 1))()
+        self._check(lib.lf_call_time(self.address, runs, seconds))
+        return list(seconds[:runs])
 
     @property
     def rows_redone(self) -> int:

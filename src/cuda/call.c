@@ -5,7 +5,8 @@
 
 #include "cuda/device.h"
 
-enum { CONTROL = 64 }; /* bytes before a set of flags: any, done, redone */
+enum { CONTROL = 64, LEAST_ALIGNED = 256 }; /* bytes of what is counted about a set of flags: any, done, redone; where areas may begin */
+enum { NON_BLOCKING = 1, RELAXED = 2 };     /* CU_STREAM_NON_BLOCKING, CU_STREAM_CAPTURE_MODE_RELAXED */
 
 /* Memory that grows and is reused. */
 typedef struct room {
@@ -13,9 +14,18 @@ typedef struct room {
     size_t bytes;
 } room;
 
+/* Memory that graphs may still have the address of. */
+typedef struct kept {
+    struct kept *next;
+    room room;
+} kept;
+
 struct lf_cuda_call {
     lf_cuda_device *device; /* borrowed */
     room workspace, flags, flush;
+    lf_cuda_ptr areas;      /* where the last run's workspace began: the call's own, or what was lent */
+    bool captured;          /* into a graph, with the workspace there is */
+    kept *kept;
     bool watched;           /* the last run watched for rows to redo */
     room *in, *out;         /* by port: copies of host memory */
     lf_cuda_ptr *input, *output;
@@ -40,11 +50,18 @@ void lf_cuda_call_free(lf_cuda_call *c)
         c->device->driver->free(c->workspace.at);
         c->device->driver->free(c->flags.at);
         c->device->driver->free(c->flush.at);
+        for (const kept *k = c->kept; k; k = k->next)
+            c->device->driver->free(k->room.at);
         for (int32_t i = 0; c->in && i < c->inputs; i++)
             c->device->driver->free(c->in[i].at);
         for (int32_t i = 0; c->out && i < c->outputs; i++)
             c->device->driver->free(c->out[i].at);
         lf_cuda_leave(c->device);
+    }
+    while (c->kept) {
+        kept *next = c->kept->next;
+        free(c->kept);
+        c->kept = next;
     }
     free(c->in);
     free(c->out);
@@ -56,6 +73,8 @@ void lf_cuda_call_free(lf_cuda_call *c)
 size_t lf_cuda_call_bytes(const lf_cuda_call *c)
 {
     size_t bytes = sizeof *c + c->workspace.bytes + c->flags.bytes + c->flush.bytes;
+    for (const kept *k = c->kept; k; k = k->next)
+        bytes += k->room.bytes;
     for (int32_t i = 0; i < c->inputs; i++)
         bytes += c->in[i].bytes;
     for (int32_t i = 0; i < c->outputs; i++)
@@ -111,30 +130,115 @@ static passes passes_of(const lf_cuda_job *job)
     return main->wide_weights ? (passes){main->full, NULL, job->exact} : (passes){main, main->full, job->exact};
 }
 
-static size_t flags_bytes(const lf_cuda_job *job)
-{
-    return CONTROL + ((size_t)job->batch + CONTROL - 1) / CONTROL * CONTROL;
-}
-
-static lf_status reserve_workspace(lf_cuda_call *c, const lf_cuda_job *job, lf_diag *diag)
+lf_status lf_cuda_job_workspace(const lf_cuda_job *job, size_t *out, lf_diag *diag)
 {
     const passes p = passes_of(job);
     const lf_cuda_program *const each[] = {p.main, p.full, p.exact};
     int64_t most = 0;
-    bool grown;
     for (int i = 0; i < 3; i++) {
         int64_t bytes = each[i] ? lf_cuda_workspace(each[i], job->dims) : 0;
         if (bytes < 0)
             return lf_fail(diag, LF_ERR_DATA, "the extents are too large: a count of elements or bytes overflows");
         most = bytes > most ? bytes : most;
     }
-    lf_status status = reserve(c, &c->workspace, (size_t)most, "workspace", &grown, diag);
-    if (status != LF_OK || (!p.full && !p.exact))
+    *out = (size_t)most;
+    return LF_OK;
+}
+
+/* Puts memory aside that may not be freed yet. */
+static lf_status keep(lf_cuda_call *c, room *r, lf_diag *diag)
+{
+    kept *k = r->bytes > 0 ? malloc(sizeof *k) : NULL;
+    if (r->bytes == 0)
+        return LF_OK;
+    if (!k)
+        return lf_fail_nomem(diag, "the call");
+    *k = (kept){c->kept, *r};
+    c->kept = k;
+    *r = (room){0};
+    return LF_OK;
+}
+
+/* What is allocated or cleared while the caller captures is no part of the graph, and must not spoil it: the mode is the thread's. */
+static lf_status reserve_workspace(lf_cuda_call *c, const lf_cuda_job *job, size_t bytes, lf_diag *diag)
+{
+    const lf_cuda_driver *driver = c->device->driver;
+    int captures = 0, mode = RELAXED;
+    bool grown;
+    lf_status status = lf_cuda_status(c->device, driver->stream_captures(job->stream, &captures), "asking about the stream", diag);
+    if (status == LF_OK && bytes > c->workspace.bytes && (c->captured || captures)) {
+        status = keep(c, &c->workspace, diag);
+        c->captured = false;
+    }
+    if (status != LF_OK)
         return status;
-    status = reserve(c, &c->flags, 2 * flags_bytes(job), "the rows' flags", &grown, diag);
-    if (status == LF_OK && grown) /* from then on kernels leave them 0 */
-        status = lf_cuda_status(c->device, c->device->driver->set_bytes(c->flags.at, 0, c->flags.bytes, job->stream), "clearing flags", diag);
+    driver->capture_mode(&mode);
+    status = reserve(c, &c->workspace, bytes, "workspace", &grown, diag);
+    driver->capture_mode(&mode);
+    c->areas = c->workspace.at;
+    c->captured = c->captured || captures;
     return status;
+}
+
+static lf_status use_lent(lf_cuda_call *c, const lf_cuda_job *job, size_t bytes, lf_diag *diag)
+{
+    if (job->lent_bytes < bytes)
+        return lf_fail(diag, LF_ERR_ARG, "a run at these extents wants %zu bytes of workspace, %zu were lent", bytes, job->lent_bytes);
+    if ((uintptr_t)job->lent % LEAST_ALIGNED != 0)
+        return lf_fail(diag, LF_ERR_ARG, "workspace begins at a multiple of %d bytes, what was lent does not", LEAST_ALIGNED);
+    c->areas = (lf_cuda_ptr)(uintptr_t)job->lent;
+    return LF_OK;
+}
+
+static size_t rows_bytes(const lf_cuda_job *job)
+{
+    return ((size_t)job->batch + CONTROL - 1) / CONTROL * CONTROL;
+}
+
+static lf_status clear_flags(lf_cuda_call *c, lf_diag *diag)
+{
+    const lf_cuda_driver *driver = c->device->driver;
+    void *stream = NULL; /* of our own: the caller's may be capturing, and then does nothing yet */
+    int error = driver->stream_new(&stream, NON_BLOCKING);
+    error = error ? error : driver->set_bytes(c->flags.at, 0, c->flags.bytes, stream);
+    error = error ? error : driver->stream_wait(stream);
+    if (stream)
+        driver->stream_free(stream);
+    return lf_cuda_status(c->device, error, "clearing flags", diag);
+}
+
+/* Two sets of flags: what is counted about each, then the rows of each. Kernels leave rows at 0; counts stay, and so have a place that does not
+ * depend on how many rows there are. */
+static lf_status reserve_flags(lf_cuda_call *c, const lf_cuda_job *job, lf_diag *diag)
+{
+    const size_t bytes = 2 * (CONTROL + rows_bytes(job));
+    int mode = RELAXED;
+    bool grown;
+    if (bytes <= c->flags.bytes)
+        return LF_OK;
+    lf_status status = keep(c, &c->flags, diag);
+    if (status != LF_OK)
+        return status;
+    c->device->driver->capture_mode(&mode);
+    status = reserve(c, &c->flags, bytes, "the rows' flags", &grown, diag);
+    if (status == LF_OK)
+        status = clear_flags(c, diag);
+    if (status != LF_OK) {
+        c->device->driver->free(c->flags.at);
+        c->flags = (room){0};
+    }
+    c->device->driver->capture_mode(&mode);
+    return status;
+}
+
+static lf_status reserve_memory(lf_cuda_call *c, const lf_cuda_job *job, lf_diag *diag)
+{
+    const passes p = passes_of(job);
+    size_t bytes = 0;
+    lf_status status = lf_cuda_job_workspace(job, &bytes, diag);
+    if (status == LF_OK)
+        status = job->lent ? use_lent(c, job, bytes, diag) : reserve_workspace(c, job, bytes, diag);
+    return status == LF_OK && (p.full || p.exact) ? reserve_flags(c, job, diag) : status;
 }
 
 static size_t port_bytes(const lf_graph *g, lf_node port, const int64_t *dims)
@@ -182,16 +286,17 @@ static lf_status take_outputs(lf_cuda_call *c, const lf_cuda_job *job, lf_diag *
 
 /* ---- running ---- */
 
-static lf_cuda_flags flags_at(lf_cuda_ptr at)
+static lf_cuda_flags flags_of(const lf_cuda_call *c, const lf_cuda_job *job, unsigned set)
 {
-    return (lf_cuda_flags){.any = at, .done = at + 4, .redone = at + 8, .rows = at + CONTROL};
+    const lf_cuda_ptr control = c->flags.at + set * CONTROL;
+    return (lf_cuda_flags){.any = control, .done = control + 4, .redone = control + 8, .rows = c->flags.at + 2 * CONTROL + set * rows_bytes(job)};
 }
 
 static lf_status launch(lf_cuda_call *c, const lf_cuda_job *job, lf_diag *diag)
 {
     const passes p = passes_of(job);
-    const lf_cuda_flags watched = flags_at(c->flags.at), wide = flags_at(c->flags.at + flags_bytes(job));
-    lf_cuda_pass pass = {.dims = job->dims, .batch = job->batch, .input = c->input, .output = c->output, .workspace = c->workspace.at,
+    const lf_cuda_flags watched = flags_of(c, job, 0), wide = flags_of(c, job, 1);
+    lf_cuda_pass pass = {.dims = job->dims, .batch = job->batch, .input = c->input, .output = c->output, .workspace = c->areas,
                          .watched = p.exact ? &watched : NULL, .wide = p.full ? &wide : NULL, .stream = job->stream};
     lf_status status = lf_cuda_launch_all(p.main, &pass, diag);
     pass.wide = NULL;
@@ -211,7 +316,7 @@ static lf_status run(lf_cuda_call *c, const lf_cuda_job *job, lf_diag *diag)
     c->stream = job->stream;
     lf_status status = reserve_ports(c, job->main->plan->graph, diag);
     if (status == LF_OK)
-        status = reserve_workspace(c, job, diag);
+        status = reserve_memory(c, job, diag);
     if (status == LF_OK)
         status = bring_inputs(c, job, diag);
     if (status == LF_OK)

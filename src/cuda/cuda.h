@@ -19,6 +19,9 @@ void lf_cuda_device_close(lf_cuda_device *device);
 /* The row of the device table that comes closest, by name. */
 const char *lf_cuda_device_like(const lf_cuda_device *device);
 
+/* Brings bytes from an address on the device, once the work on stream is done. Fails: LF_ERR_DEVICE. */
+lf_status lf_cuda_device_read(const lf_cuda_device *device, void *to, const void *from, size_t bytes, void *stream, lf_diag *diag);
+
 /* The kernels this device is best served with. Fails: LF_ERR_UNSUPPORTED where it cannot do the mode. */
 lf_status lf_cuda_device_target(const lf_cuda_device *device, lf_cuda_mode mode, lf_cuda_target *out, lf_diag *diag);
 
@@ -43,12 +46,17 @@ typedef struct lf_cuda_job {
     void *const *output;
     bool on_host;                 /* inputs are copied to the device, outputs back, and the run is over when they are there */
     void *stream;                 /* a CUstream; NULL: the default one */
+    void *lent;                   /* workspace on the device, anything in it; NULL: the call's own */
+    size_t lent_bytes;
 } lf_cuda_job;
 
 lf_status lf_cuda_call_new(lf_cuda_device *device, lf_cuda_call **out, lf_diag *diag);
 void lf_cuda_call_free(lf_cuda_call *call);
-/* Runs it: launches on the stream and comes back. After the first run at some extents nothing is allocated.
- * Fails: LF_ERR_NOMEM with the bytes asked for, LF_ERR_DATA when extents are too large, LF_ERR_DEVICE. */
+/* Bytes of workspace a run wants; of the job, inputs, outputs, stream and what is lent do not count. Fails: LF_ERR_DATA when extents are too large. */
+lf_status lf_cuda_job_workspace(const lf_cuda_job *job, size_t *bytes, lf_diag *diag);
+/* Runs it: launches on the stream and comes back. After the first run at some extents nothing is allocated, and where workspace is lent nothing but
+ * flags is allocated before. A graph that a run was captured into may be launched as long as the call lives: what it has the addresses of stays.
+ * Fails: LF_ERR_NOMEM with the bytes asked for, LF_ERR_ARG when what is lent is too little, LF_ERR_DATA when extents are too large, LF_ERR_DEVICE. */
 lf_status lf_cuda_call_run(lf_cuda_call *call, const lf_cuda_job *job, lf_diag *diag);
 /* Rows the last run redid as written; waits for the stream. */
 lf_status lf_cuda_call_redone(lf_cuda_call *call, int64_t *rows, lf_diag *diag);

@@ -114,6 +114,17 @@ lf_status lf_cuda_alloc(const lf_cuda_device *d, size_t bytes, const char *what,
         return LF_OK;
     int error = d->driver->alloc(out, bytes);
     if (error == OUT_OF_MEMORY)
-        return lf_fail(diag, LF_ERR_NOMEM, "no memory on %s for %s: %zu MB", d->name, what, (bytes >> 20) + 1);
+        return lf_fail(diag, LF_ERR_NOMEM, "no memory on %s for %s: %zu bytes", d->name, what, bytes);
     return lf_cuda_status(d, error, what, diag);
+}
+
+lf_status lf_cuda_device_read(const lf_cuda_device *d, void *to, const void *from, size_t bytes, void *stream, lf_diag *diag)
+{
+    lf_status status = lf_cuda_enter(d, diag);
+    if (status != LF_OK)
+        return status;
+    int error = d->driver->to_host(to, (lf_cuda_ptr)(uintptr_t)from, bytes, stream);
+    error = error ? error : d->driver->stream_wait(stream);
+    lf_cuda_leave(d);
+    return lf_cuda_status(d, error, "reading the GPU's memory", diag);
 }

@@ -118,8 +118,7 @@ static size_t elements(const lf_call *c, lf_node port)
     return (size_t)lf_shape_count(&lf_at(&c->program->written, port)->shape, c->dims);
 }
 
-/* Learns the named extents from the inputs, all of which must be bound and agree, and what follows from them. */
-static lf_status learn_dims(lf_call *c)
+lf_status lf_call_learn(lf_call *c)
 {
     const lf_graph *g = &c->program->written;
     if (c->learnt)
@@ -162,7 +161,7 @@ lf_status lf_call_output_shape(lf_call *call, size_t index, int *rank, int64_t *
     const lf_graph *g = &call->program->written;
     if (index >= (size_t)g->outputs || !rank || !extents)
         return lf_fail(&call->diag, LF_ERR_ARG, "the model has %d outputs, there is no output %zu", (int)g->outputs, index);
-    lf_status status = learn_dims(call);
+    lf_status status = lf_call_learn(call);
     if (status != LF_OK)
         return status;
     const lf_shape *s = &lf_at(g, g->output[index])->shape;
@@ -271,7 +270,7 @@ lf_status lf_call_ready(lf_call *c)
 {
     if (!c->program->prepared)
         return lf_fail(&c->diag, LF_ERR_ARG, "the program's parameters are not prepared");
-    lf_status status = learn_dims(c);
+    lf_status status = lf_call_learn(c);
     return status == LF_OK ? check_outputs(c) : status;
 }
 
@@ -337,7 +336,7 @@ lf_status lf_call_run_at(lf_call *call, const int64_t *dims, const float *const 
     for (int32_t o = 0; o < g->outputs; o++)
         call->output[o] = outputs[o];
     call->placed = false;
-    lf_status status = learn_dims(call);
+    lf_status status = lf_call_learn(call);
     for (int32_t i = 0; i < g->inputs && status == LF_OK; i++)
         if (!inputs[i] && call->input_count[i] > 0)
             status = lf_fail(&call->diag, LF_ERR_ARG, "input %s: no data", lf_at(g, g->input[i])->name);

@@ -50,6 +50,8 @@ struct lf_call {
     lf_cuda_call *cuda;           /* on a GPU; owned */
     bool on_device;               /* inputs and outputs are the device's, and run does not wait */
     void *stream;
+    void *lent;                   /* workspace for runs on a GPU; NULL: the call's own */
+    size_t lent_bytes;
 };
 
 /* The plan at these extents, made at most once while remembered, with workspace to match. Message in the call. */
@@ -64,6 +66,8 @@ void lf_redo_free(lf_call *call);
 /* lf_call_run on a GPU, extents learnt and outputs checked. */
 lf_status lf_call_run_cuda(lf_call *call);
 
+/* Learns the named extents from the inputs, all of which must be bound and agree, and what follows from them. */
+lf_status lf_call_learn(lf_call *call);
 /* Learns extents and checks bindings: what every run begins with. */
 lf_status lf_call_ready(lf_call *call);
 

@@ -14,7 +14,9 @@ static lf_cuda_job job_of(const lf_call *c)
                          .input = (const void *const *)c->input,
                          .output = (void *const *)c->output,
                          .on_host = !c->on_device,
-                         .stream = c->stream};
+                         .stream = c->stream,
+                         .lent = c->lent,
+                         .lent_bytes = c->lent_bytes};
 }
 
 lf_status lf_call_run_cuda(lf_call *c)
@@ -32,6 +34,71 @@ lf_status lf_call_use_stream(lf_call *call, void *stream)
     call->on_device = true;
     call->stream = stream;
     return LF_OK;
+}
+
+/* ---- workspace of the caller's ---- */
+
+static lf_status want_cuda(lf_call *c, const char *what)
+{
+    if (!c->cuda)
+        return lf_fail(&c->diag, LF_ERR_ARG, "%s is for programs compiled for cuda", what);
+    return c->program->prepared ? LF_OK : lf_fail(&c->diag, LF_ERR_ARG, "the program's parameters are not prepared");
+}
+
+lf_status lf_call_workspace_at(lf_call *call, const int64_t *dims, size_t *bytes)
+{
+    if (!call)
+        return LF_ERR_ARG;
+    const lf_graph *g = &call->program->written;
+    if (!bytes || (!dims && g->symbols > 0))
+        return lf_fail(&call->diag, LF_ERR_ARG, "asking for the workspace wants extents and a place for the answer");
+    lf_status status = want_cuda(call, "a workspace on the device");
+    lf_cuda_job job = job_of(call);
+    job.dims = dims ? dims : call->dims;
+    if (status == LF_OK)
+        status = lf_graph_check_dims(g, job.dims, &call->diag);
+    if (status != LF_OK)
+        return status;
+    return lf_cuda_job_workspace(&job, bytes, &call->diag);
+}
+
+lf_status lf_call_workspace(lf_call *call, size_t *bytes)
+{
+    if (!call)
+        return LF_ERR_ARG;
+    lf_status status = want_cuda(call, "a workspace on the device");
+    if (status == LF_OK)
+        status = lf_call_learn(call);
+    return status == LF_OK ? lf_call_workspace_at(call, call->dims, bytes) : status;
+}
+
+lf_status lf_call_use_workspace(lf_call *call, void *memory, size_t bytes)
+{
+    if (!call)
+        return LF_ERR_ARG;
+    if (!call->cuda)
+        return lf_fail(&call->diag, LF_ERR_ARG, "a workspace on the device is for programs compiled for cuda");
+    call->lent = memory;
+    call->lent_bytes = memory ? bytes : 0;
+    return LF_OK;
+}
+
+lf_status lf_call_run_on(lf_call *call, const int64_t *dims, const float *const *inputs, float *const *outputs, void *stream, void *workspace,
+                         size_t workspace_bytes)
+{
+    lf_status status = lf_call_use_stream(call, stream);
+    if (status != LF_OK)
+        return status;
+    void *const before = call->lent;
+    const size_t before_bytes = call->lent_bytes;
+    if (workspace) {
+        call->lent = workspace;
+        call->lent_bytes = workspace_bytes;
+    }
+    status = lf_call_run_at(call, dims, inputs, outputs, 0);
+    call->lent = before;
+    call->lent_bytes = before_bytes;
+    return status;
 }
 
 lf_status lf_call_time(lf_call *call, size_t runs, double *seconds)

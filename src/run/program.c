@@ -164,6 +164,19 @@ lf_status lf_program_set_param(lf_program *program, const char *name, const floa
     return status;
 }
 
+lf_status lf_program_set_param_cuda(lf_program *program, const char *name, const float *data, size_t count, void *stream)
+{
+    int32_t index = -1;
+    float *to;
+    lf_status status = given_param(program, name, data, count, &index);
+    if (status != LF_OK)
+        return status;
+    if (program->target != LF_TARGET_CUDA)
+        return lf_fail(&program->diag, LF_ERR_ARG, "parameter %s: memory of the GPU is for programs compiled for cuda", name);
+    status = lf_param_memory(program, index, &to);
+    return status == LF_OK ? lf_cuda_device_read(program->context->gpu, to, data, count * sizeof *to, stream, &program->diag) : status;
+}
+
 lf_status lf_program_borrow_param(lf_program *program, const char *name, const float *data, size_t count)
 {
     int32_t index = -1;
