@@ -11,7 +11,7 @@ import torch._dynamo
 from torch.fx import Graph, GraphModule
 
 from . import native, weights
-from .capture import device_of
+from .capture import device_of, mark_statistics
 from .fused import CompiledGraph
 from .inplace import make_functional
 from .partition import split
@@ -83,6 +83,7 @@ def compile_graph(
     chosen = Options(options)
     own = _copied(module, inputs)
     make_functional(own.graph)
+    mark_statistics(own.graph)
     with weights.making:
         context = weights.context(device_of(own.graph), torch.get_num_threads())
         if chosen.rules is not None:  # a wrong name is an error now, not a reason to run in PyTorch later

@@ -113,12 +113,12 @@ def check_tensor(value: Any, device: torch.device) -> torch.Tensor:
 
 def is_param(node: Node) -> bool:
     """Whether a leaf keeps its values from call to call: a parameter, a buffer, a tensor that a module holds."""
+    if node.meta.get("linfuse_uncounted"):  # no version counter: read at every call
+        return False
     if node.op == "get_attr":
         return True
     value = example(node)
     if node.op != "placeholder" or not isinstance(value, torch.Tensor) or any(map(is_named, value.shape)):
-        return False
-    if node.meta.get("linfuse_uncounted"):  # no version counter: read at every call
         return False
     if isinstance(value, torch.nn.Parameter) or (node.meta.get("tensor_dict") or {}).get("_dynamo_static_input_type"):
         return True
@@ -127,15 +127,19 @@ def is_param(node: Node) -> bool:
     return "nn_module" in str(getattr(_source(node), "guard_source", "")).lower()
 
 
-def is_running_statistic(node: Node) -> bool:
-    """Whether a leaf is what batch_norm writes in training without counting it. On the CPU its values are looked at."""
-    for user in node.users:
-        found = ops.find(user)
+def mark_statistics(graph: fx.Graph) -> None:
+    """Running statistics on a GPU are read at every call: training writes them without counting, and unlike on the CPU
+    nobody looks at the values."""
+    for node in graph.nodes:
+        found = ops.find(node)
         if found is not None and found[0].row.op in ("batch_norm", "instance_norm"):
-            given = found[0].bind(found[1], found[2])
-            if node in (given["running_mean"], given["running_var"]):
-                return True
-    return False
+            try:
+                given = found[0].bind(found[1], found[2])
+            except Unsupported:
+                continue
+            for leaf in (given["running_mean"], given["running_var"]):
+                if isinstance(leaf, Node) and isinstance(example(leaf), torch.Tensor) and example(leaf).is_cuda:
+                    leaf.meta["linfuse_uncounted"] = True
 
 
 def _source(node: Node) -> Any:
@@ -299,7 +303,7 @@ class Capture:
     def leaf(self, node: Node) -> Value:
         """Declares an input or a parameter."""
         tensor = example(node)
-        param = is_param(node) and not (self.context.device.type != "cpu" and is_running_statistic(node))
+        param = is_param(node)
         convert = not tensor.shape and tensor.dtype in _CONVERTED
         checked = tensor.to(torch.float32) if convert and tensor.dtype is not torch.float32 else tensor
         if not tensor.shape and tensor.device.type == "cpu":  # goes with tensors of any device

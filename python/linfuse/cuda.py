@@ -18,10 +18,12 @@ linfuse.refresh(); batch_norm's running statistics, which training writes so, ar
 from __future__ import annotations
 
 import ctypes
+import functools
 import glob
 import os
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -29,6 +31,7 @@ from torch.autograd import forward_ad
 
 from . import fused, native, weights
 from .counters import registry
+from .program import ALIGNED
 from .weights import Prepared, Slot, stamp
 
 _run_on = native.lib.lf_call_run_on
@@ -36,7 +39,6 @@ _stream_of = getattr(torch._C, "_cuda_getCurrentRawStream", None)
 _capturing = getattr(torch._C, "_cuda_isCurrentStreamCapturing", lambda: False)
 _f32, _bytes = torch.float32, torch.uint8
 _grad_enabled, _transforms = fused._grad_enabled, fused._transforms
-_ALIGNED = 16  # bytes, of an input's address: what wide loads want
 
 _captured: list[tuple[Prepared, Slot]] = []  # a graph may run at any time, so these never end
 _ended: list[tuple[list[Slot], native.Program]] = []  # to be freed when no graph is being captured
@@ -53,7 +55,7 @@ class CudaPrepared(Prepared):
         self.device = device
 
     def __del__(self) -> None:
-        if _capturing is not None and _capturing():  # freeing waits for the GPU, which would end the capture
+        if registry is not None and _capturing():  # freeing waits for the GPU, which would end the capture
             registry.count("calls_fused", sum(slot.runs for slot in self.slots) - self.runs_before_reset)
             _ended.append((self.slots, self.program))
         else:
@@ -133,7 +135,7 @@ class CudaPart(fused.Part):
             at, kept = 0, []
             for tensor in tensors:
                 address = tensor.data_ptr()
-                if address % _ALIGNED:
+                if address % ALIGNED:
                     kept.append(tensor.clone())
                     address = kept[-1].data_ptr()
                 slot.inputs[at] = address
@@ -186,9 +188,8 @@ class CudaPart(fused.Part):
             program.close()
         if self.device in _no_use:
             raise native.Error(_no_use[self.device])
-        _find_compiler()
         try:
-            with torch.cuda.device(self.device):  # whose context is the current one when the program is made
+            with on(self.device):
                 return self.family.acquire(params, stream)  # type: ignore[return-value]
         except native.Error as why:
             if why.status is native.Status.DEVICE and not self.family.programs:
@@ -210,9 +211,20 @@ class CudaPart(fused.Part):
         return prepared, slot
 
 
+@contextmanager
+def on(device: torch.device) -> Iterator[None]:
+    """With a device's context the current one: it is what a program is made for."""
+    if device.type != "cuda":
+        yield
+        return
+    _find_compiler()
+    with torch.cuda.device(device):
+        yield
+
+
+@functools.cache
 def _find_compiler() -> None:
     """Lets the C library find the run-time compiler that PyTorch brings along, where there is no toolkit."""
-    global _find_compiler
     if "LINFUSE_NVRTC" not in os.environ:
         beside = os.path.join(os.path.dirname(os.path.dirname(torch.__file__)), "nvidia", "*", "lib", "libnvrtc.so.*")
         for file in sorted(glob.glob(beside)):
@@ -220,4 +232,3 @@ def _find_compiler() -> None:
                 ctypes.CDLL(file)  # loaded, it is found by its name
             except OSError:
                 continue
-    _find_compiler = lambda: None

@@ -248,7 +248,7 @@ def test_autocast_is_pytorchs():
         linfuse.compile_graph(graph, inputs)
         return lambda *args: (torch.zeros(5, 80),)
 
-    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+    with torch.no_grad(), torch.autocast(torch.get_default_device().type, dtype=torch.bfloat16):
         torch.compile(GeluSoftmax().eval(), backend=traced)(torch.randn(5, 48))
     assert "linear torch._C._nn.linear: dtype bfloat16" in reasons()
 
