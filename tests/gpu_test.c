@@ -1,17 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What needs a GPU (make test-gpu): products of odd extents, exactness, sameness of bits, rows that the tensor cores cannot hold, guards, device
  * memory and streams. Random models run there too (random_test, LINFUSE_TEST_DEVICE=cuda). */
-#include "api_fixture.h"
-
-#include "cuda/driver.h"
-
-/* Whole numbers in -3..3: every product and sum of them is exact. */
-static void draw_whole(float *x, size_t count, uint64_t seed, const char *name)
-{
-    lf_draw_uniform(seed, name, 0.0f, 7.0f, count, x);
-    for (size_t i = 0; i < count; i++)
-        x[i] = floorf(x[i]) - 3.0f;
-}
+#include "gpu_fixture.h"
 
 static void set_whole_params(rig *r)
 {
