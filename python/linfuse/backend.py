@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 import torch._dynamo
 from torch.fx import Graph, GraphModule
 
-from . import native, weights
+from . import cuda, native, weights
 from .capture import device_of, mark_statistics
 from .fused import CompiledGraph
 from .inplace import make_functional
@@ -40,6 +41,7 @@ class Options:
 
     def __init__(self, given: Mapping[str, Any] | None = None):
         words = dict(given or {})
+        self.named = "precision" in words
         asked = {"highest": "fp32", "high": "tf32", "medium": "bf16"}[torch.get_float32_matmul_precision()]
         self.precision = str(words.pop("precision", asked))
         self.assume_finite = words.pop("assume_finite", False)
@@ -61,13 +63,27 @@ class Options:
     def words(self, device: torch.device) -> dict[str, str]:
         """The options of the C library."""
         words = {"device": device.type}
-        if device.type == "cuda":
-            words["precision"] = self.precision
+        if device.type == "cuda":  # what PyTorch's setting allows need not be done; what an option names must be
+            words["precision"] = self.precision if self.named or _has(device, self.precision) else "fp32"
         if self.assume_finite:
             words["assume_finite"] = "true"
         if self.rules is not None:
             words["rules"] = self.rules if isinstance(self.rules, str) else ",".join(self.rules)
         return words
+
+
+@functools.cache
+def _has(device: torch.device, precision: str) -> bool:
+    """Whether a GPU has products of this precision."""
+    if precision == "fp32":
+        return True
+    with weights.making, cuda.on(device):
+        try:
+            read = native.Model.read(weights.context(device, torch.get_num_threads()), _SMALLEST)
+            native.Program(read, {"device": "cuda", "precision": precision}).close()
+        except native.Error as why:
+            return why.status is not native.Status.UNSUPPORTED
+    return True
 
 
 def backend(module: GraphModule, inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None,

@@ -42,7 +42,10 @@ def explain(
     if not isinstance(model, (str, os.PathLike, Program)):
         from . import tracing
 
-        for key in [key for key in options if key not in _OPTIONS and key in tracing.parameters_of(model)]:
+        for key in [key for key in options if key not in _OPTIONS]:
+            if not tracing.takes(model, key):
+                taken = ", ".join(_OPTIONS)
+                raise Error(f"{tracing.title(model)} takes no {key}, and linfuse's options are {taken}", Status.ARG)
             named[key] = options.pop(key)
     elif named:
         raise Error("kwargs are a PyTorch model's; a program or a file takes its inputs in order", Status.ARG)

@@ -102,7 +102,7 @@ def title(model: Any) -> str:
     return type(model).__name__ if isinstance(model, nn.Module) else getattr(model, "__name__", type(model).__name__)
 
 
-def parameters_of(model: Any) -> Mapping[str, inspect.Parameter]:
+def _parameters(model: Any) -> Mapping[str, inspect.Parameter]:
     """What a model takes, where Python can tell."""
     model = original(model)
     try:
@@ -111,11 +111,17 @@ def parameters_of(model: Any) -> Mapping[str, inspect.Parameter]:
         return {}
 
 
+def takes(model: Any, name: str) -> bool:
+    """Whether a model has an argument of this name."""
+    parameters = _parameters(model)
+    return name in parameters or any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values())
+
+
 def _wrapped(model: Any, count: int, keywords: Sequence[str] = ()) -> Callable[..., Any]:
     """A function of its own that calls the model, its first argument. Dynamo keeps compilations with the code it
     entered, so they go with this one; and its other arguments are called what the model's are."""
     plain = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    names = [one.name for one in parameters_of(model).values() if one.kind in plain][:count]
+    names = [one.name for one in _parameters(model).values() if one.kind in plain][:count]
     names += [f"input{i}" for i in range(len(names), count)]
     twice = set(names) & set(keywords)
     if twice:
