@@ -55,7 +55,7 @@ class CudaPrepared(Prepared):
         self.device = device
 
     def __del__(self) -> None:
-        if registry is not None and _capturing():  # freeing waits for the GPU, which would end the capture
+        if _capturing is not None and registry is not None and _capturing():  # freeing waits for the GPU, which would end the capture
             registry.count("calls_fused", sum(slot.runs for slot in self.slots) - self.runs_before_reset)
             _ended.append((self.slots, self.program))
         else:

@@ -156,11 +156,15 @@ def extents(part: Part) -> list[int]:
     return [learnt[name] for name in part.model.dim_names()]
 
 
+def words_of(part: Part, options: Mapping[str, str]) -> dict[str, str]:
+    """The options a part is compiled with: for the device it is on, where these name no other, and then at the precision
+    PyTorch's own products would have."""
+    words = Options().words(part.device) if options.get("device", part.device.type) == part.device.type else {}
+    return {**words, **options}
+
+
 def program_of(part: Part, options: Mapping[str, str]) -> native.Program:
-    """The part compiled, without weights, weighed at the extents of the call; for the device it is on, where options name
-    no other, and then at the precision PyTorch's own products would have."""
-    words = {f"dim.{name}": str(max(1, size)) for name, size in zip(part.model.dim_names(), extents(part))}
-    words.update(Options().words(part.device))
-    words.update({"precision": "fp32"} if options.get("device", "cuda") != "cuda" else {})
+    """The part compiled, without weights, weighed at the extents of the call."""
+    dims = {f"dim.{name}": str(max(1, size)) for name, size in zip(part.model.dim_names(), extents(part))}
     with weights.making, on(part.device):
-        return native.Program(part.model, {**words, **options})
+        return native.Program(part.model, {**words_of(part, options), **dims})

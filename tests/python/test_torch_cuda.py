@@ -449,6 +449,7 @@ def test_explain(module):
     assert not account.fallbacks and facts["dims"] == {"B": 1024}
     assert "h200" in facts["device"].lower() or "a100" in facts["device"].lower()
     assert linfuse.explain(module, draw(8), device="cpu").json()["device"] == "cpu"
+    assert "tf32" not in str(account) and "tf32" in str(linfuse.explain(module, draw(1024), precision="tf32"))
 
 
 def test_load(tmp_path, module):
