@@ -35,8 +35,8 @@ from .program import ALIGNED
 from .weights import Prepared, Slot, stamp
 
 _run_on = native.lib.lf_call_run_on
-_stream_of = getattr(torch._C, "_cuda_getCurrentRawStream", None)
-_capturing = getattr(torch._C, "_cuda_isCurrentStreamCapturing", lambda: False)
+_stream_of: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+_capturing: Any = getattr(torch._C, "_cuda_isCurrentStreamCapturing", lambda: False)
 _f32, _bytes = torch.float32, torch.uint8
 _grad_enabled, _transforms = fused._grad_enabled, fused._transforms
 
@@ -51,11 +51,11 @@ class CudaPrepared(Prepared):
     def __init__(self, program: native.Program):
         super().__init__(program)
         self.workspaces: dict[tuple[int, ...], int] = {}  # bytes by extents
-        device: torch.device = program.context.device
-        self.device = device
+        self.device: torch.device = getattr(program.context, "device")
 
     def __del__(self) -> None:
-        if _capturing is not None and registry is not None and _capturing():  # freeing waits for the GPU, which would end the capture
+        alive = _capturing is not None and registry is not None  # these go first when the interpreter ends
+        if alive and _capturing():  # freeing waits for the GPU, which would spoil the capture
             registry.count("calls_fused", sum(slot.runs for slot in self.slots) - self.runs_before_reset)
             _ended.append((self.slots, self.program))
         else:
@@ -123,11 +123,9 @@ class CudaPart(fused.Part):
                     return adapted
                 tensors = adapted
                 break
-        sized = self._sized.get(tuple([tensor.shape for tensor in tensors]))
-        if sized is None:
-            sized = self._size(tensors)
-            if isinstance(sized, str):
-                return sized
+        sized = self._sized.get(tuple([tensor.shape for tensor in tensors])) or self._size(tensors)
+        if isinstance(sized, str):
+            return sized
         stream, capturing = _stream_of(index), _capturing()
         prepared, slot = self._slot_on(stream, capturing, self._pick_params(args))
         try:

@@ -82,9 +82,10 @@ def _of_torch(model: Any, inputs: Sequence[Any], options: Mapping[str, str], kwa
         for left in graph.compiled.left:
             fallbacks.append(Fallback(left.node, left.op, graph.where(left.node), left.reason))
     notes = [f"PyTorch broke the model into {len(graphs)} graphs."] if len(graphs) > 1 else []
-    used = {tracing.words_of(part, options).get("precision", "fp32") for graph in graphs for part in graph.compiled.parts}
-    if used - {"fp32"}:
-        notes.append(f"Products round what they multiply to {', '.join(used - {'fp32'})}.")
+    compiled = [part for graph in graphs for part in graph.compiled.parts]
+    narrow = {tracing.words_of(part, options).get("precision", "fp32") for part in compiled} - {"fp32"}
+    if narrow:
+        notes.append(f"Products round what they multiply to {', '.join(narrow)}.")
     return Account(parts, fallbacks, title=tracing.title(model), notes=notes)
 
 

@@ -113,11 +113,9 @@ class Part:
                     return self._in_pytorch(args, adapted)
                 tensors = adapted
                 break
-        sized = self._sized.get(tuple([tensor.shape for tensor in tensors]))
-        if sized is None:
-            sized = self._size(tensors)
-            if isinstance(sized, str):
-                return self._in_pytorch(args, sized)
+        sized = self._sized.get(tuple([tensor.shape for tensor in tensors])) or self._size(tensors)
+        if isinstance(sized, str):
+            return self._in_pytorch(args, sized)
         if sized.any_large:
             results = sized.make_outputs()
         else:

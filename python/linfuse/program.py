@@ -53,8 +53,8 @@ def load(
     model:          a `.lf` file.
     weights:        a safetensors file, or a mapping from parameter names to arrays (a `state_dict()` will do).
     seed:           in place of weights: parameters drawn from it, as the command draws them.
-    device:         "cpu", "cuda" or "cuda:1". A program on a GPU takes torch tensors there, and runs on PyTorch's current
-                    stream without waiting; arrays in host memory are copied there and back.
+    device:         "cpu", "cuda" or "cuda:1". A program on a GPU takes torch tensors there, and runs on PyTorch's
+                    current stream without waiting; arrays in host memory are copied there and back.
     precision:      "fp32", "tf32", "bf16" or "fp16": what a GPU's products may round to.
     rules:          rewrites to switch, "+NAME,-NAME"; "-all" switches all off.
     assume_finite:  leave out the guards for NaN and Inf.
@@ -84,7 +84,7 @@ def _gpu(index: str) -> int:
     if not index:
         return torch.cuda.current_device() if known else 0
     if not index.isdigit() or (not known and int(index) > 0):
-        why = "PyTorch, which counts the GPUs, is not imported or finds none" if index.isdigit() else "that is no number"
+        why = "PyTorch, which counts the GPUs, is not there or finds none" if index.isdigit() else "that is no number"
         raise Error(f"device cuda:{index}: {why}", Status.DEVICE)
     return int(index)
 
@@ -113,7 +113,7 @@ class Program:
         self._text = model.text()
         self._position = {spec.name: i for i, spec in enumerate(self.inputs)}
         self._calls: list[native.Call] = []  # those not in use; append and pop are atomic
-        self._on_stream: dict[int, list[native.Call]] = {}  # likewise, of a GPU's streams: each run waits for the one before
+        self._on_stream: dict[int, list[native.Call]] = {}  # likewise, by the GPU's stream that keeps their runs in order
         self._captured: list[native.Call] = []  # what graphs run again
 
     def __repr__(self) -> str:

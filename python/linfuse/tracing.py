@@ -157,8 +157,8 @@ def extents(part: Part) -> list[int]:
 
 
 def words_of(part: Part, options: Mapping[str, str]) -> dict[str, str]:
-    """The options a part is compiled with: for the device it is on, where these name no other, and then at the precision
-    PyTorch's own products would have."""
+    """The options a part is compiled with: for the device it is on, where these name no other, and then at the
+    precision PyTorch's own products would have."""
     words = Options().words(part.device) if options.get("device", part.device.type) == part.device.type else {}
     return {**words, **options}
 

@@ -49,8 +49,8 @@ class Context(native.Context):
 
 
 def context(device: torch.device, threads: int) -> Context:
-    """The context of calls on a device that may use so many threads. Needs `making`. The threads of a GPU's programs only
-    prepare parameters, so there is one context for all."""
+    """The context of calls on a device that may use so many threads. Needs `making`. The threads of a GPU's programs
+    only prepare parameters, so there is one context for all."""
     key = device, threads if device.type == "cpu" else 0
     if key not in _contexts:
         _contexts[key] = Context(key, threads)

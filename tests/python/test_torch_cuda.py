@@ -116,7 +116,7 @@ def test_nothing_is_waited_for(module):
 
 
 def test_memory_is_pytorchs(module):
-    """Outputs and workspace come from the caching allocator: the GPU's free memory stays what it is at new sizes too."""
+    """Outputs and workspace come from the caching allocator: the GPU's free memory stays what it is at new sizes."""
     fast = compiled(module)
     fast(draw(64))
     fast(draw(2048))
@@ -417,7 +417,9 @@ def test_fallback_is_an_error_where_asked_for(module):
 # ---- precision ----
 
 
-@pytest.mark.parametrize("precision, low, high", [("fp32", 0, 2e-6), ("tf32", 1e-5, 5e-3), ("bf16", 2e-4, 5e-2), ("fp16", 1e-5, 5e-3)])
+@pytest.mark.parametrize(
+    "precision, low, high", [("fp32", 0, 2e-6), ("tf32", 1e-5, 5e-3), ("bf16", 2e-4, 5e-2), ("fp16", 1e-5, 5e-3)]
+)
 def test_precision(precision, low, high):
     """tf32 and lower are seen in the result, and are no larger than they may be."""
     module, x = nn.Sequential(nn.Linear(1024, 512), nn.Tanh()).eval().cuda(), draw(256, 1024)

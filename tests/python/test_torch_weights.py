@@ -12,7 +12,17 @@ from torch import nn
 
 import linfuse
 from linfuse import weights
-from torch_door import ON_GPU, assert_close, assert_fused, compiled, fresh, not_on_gpu, reasons, reference, without_guards
+from torch_door import (
+    ON_GPU,
+    assert_close,
+    assert_fused,
+    compiled,
+    fresh,
+    not_on_gpu,
+    reasons,
+    reference,
+    without_guards,
+)
 
 
 fresh_each_time = fresh(4)
