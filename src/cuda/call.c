@@ -5,8 +5,8 @@
 
 #include "cuda/device.h"
 
-enum { CONTROL = 64, LEAST_ALIGNED = 256 }; /* bytes of what is counted about a set of flags: any, done, redone; where areas may begin */
-enum { NON_BLOCKING = 1, RELAXED = 2 };     /* CU_STREAM_NON_BLOCKING, CU_STREAM_CAPTURE_MODE_RELAXED */
+enum { CONTROL = 64, WIDE_ANY = 16, WATCHED_ANY = 20, REDONE = 24 }; /* bytes before the flags, and what is in them behind the barrier's counts */
+enum { LEAST_ALIGNED = 256, NON_BLOCKING = 1, RELAXED = 2 }; /* where areas may begin; CU_STREAM_NON_BLOCKING, CU_STREAM_CAPTURE_MODE_RELAXED */
 
 /* Memory that grows and is reused. */
 typedef struct room {
@@ -119,30 +119,10 @@ static lf_status reserve_ports(lf_cuda_call *c, const lf_graph *g, lf_diag *diag
     return lf_fail_nomem(diag, "the call");
 }
 
-/* The program that runs, the one that redoes rows of too wide a range, the one that redoes rows as written. */
-typedef struct passes {
-    const lf_cuda_program *main, *full, *exact;
-} passes;
-
-static passes passes_of(const lf_cuda_job *job)
+/* Where a weight has too wide a range, all runs are those of the program for the ordinary units. */
+static lf_cuda_program *runner(const lf_cuda_job *job)
 {
-    const lf_cuda_program *main = job->main;
-    return main->wide_weights ? (passes){main->full, NULL, job->exact} : (passes){main, main->full, job->exact};
-}
-
-lf_status lf_cuda_job_workspace(const lf_cuda_job *job, size_t *out, lf_diag *diag)
-{
-    const passes p = passes_of(job);
-    const lf_cuda_program *const each[] = {p.main, p.full, p.exact};
-    int64_t most = 0;
-    for (int i = 0; i < 3; i++) {
-        int64_t bytes = each[i] ? lf_cuda_workspace(each[i], job->dims) : 0;
-        if (bytes < 0)
-            return lf_fail(diag, LF_ERR_DATA, "the extents are too large: a count of elements or bytes overflows");
-        most = bytes > most ? bytes : most;
-    }
-    *out = (size_t)most;
-    return LF_OK;
+    return job->program->full ? job->program->full : job->program;
 }
 
 /* Puts memory aside that may not be freed yet. */
@@ -207,11 +187,11 @@ static lf_status clear_flags(lf_cuda_call *c, lf_diag *diag)
     return lf_cuda_status(c->device, error, "clearing flags", diag);
 }
 
-/* Two sets of flags: what is counted about each, then the rows of each. Kernels leave rows at 0; counts stay, and so have a place that does not
- * depend on how many rows there are. */
+/* What is counted, then two sets of flags, one for each row. Kernels leave all at 0 but how many rows were redone, whose place does not depend on how many
+ * rows there are. */
 static lf_status reserve_flags(lf_cuda_call *c, const lf_cuda_job *job, lf_diag *diag)
 {
-    const size_t bytes = 2 * (CONTROL + rows_bytes(job));
+    const size_t bytes = CONTROL + 2 * rows_bytes(job);
     int mode = RELAXED;
     bool grown;
     if (bytes <= c->flags.bytes)
@@ -231,14 +211,25 @@ static lf_status reserve_flags(lf_cuda_call *c, const lf_cuda_job *job, lf_diag 
     return status;
 }
 
-static lf_status reserve_memory(lf_cuda_call *c, const lf_cuda_job *job, lf_diag *diag)
+static lf_status reserve_memory(lf_cuda_call *c, const lf_cuda_kernel *kernel, const lf_cuda_job *job, lf_diag *diag)
 {
-    const passes p = passes_of(job);
-    size_t bytes = 0;
-    lf_status status = lf_cuda_job_workspace(job, &bytes, diag);
+    const int64_t bytes = lf_cuda_kernel_workspace(kernel, job->dims);
+    if (bytes < 0)
+        return lf_fail(diag, LF_ERR_DATA, "the extents are too large: a count of elements or bytes overflows");
+    lf_status status = reserve_ports(c, job->program->plan->graph, diag);
     if (status == LF_OK)
-        status = job->lent ? use_lent(c, job, bytes, diag) : reserve_workspace(c, job, bytes, diag);
-    return status == LF_OK && (p.full || p.exact) ? reserve_flags(c, job, diag) : status;
+        status = job->lent ? use_lent(c, job, (size_t)bytes, diag) : reserve_workspace(c, job, (size_t)bytes, diag);
+    return status == LF_OK && kernel->source.waits ? reserve_flags(c, job, diag) : status;
+}
+
+/* Code that is compiled and loaded while the caller captures is no part of the graph. */
+static lf_status find_kernel(lf_cuda_call *c, const lf_cuda_job *job, const lf_cuda_kernel **kernel, lf_diag *diag)
+{
+    int mode = RELAXED;
+    c->device->driver->capture_mode(&mode);
+    lf_status status = lf_cuda_kernel_for(runner(job), job->dims, kernel, diag);
+    c->device->driver->capture_mode(&mode);
+    return status;
 }
 
 static size_t port_bytes(const lf_graph *g, lf_node port, const int64_t *dims)
@@ -248,7 +239,7 @@ static size_t port_bytes(const lf_graph *g, lf_node port, const int64_t *dims)
 
 static lf_status bring_inputs(lf_cuda_call *c, const lf_cuda_job *job, lf_diag *diag)
 {
-    const lf_graph *g = job->main->plan->graph;
+    const lf_graph *g = job->program->plan->graph;
     lf_status status = LF_OK;
     for (int32_t i = 0; i < g->inputs && status == LF_OK; i++) {
         const size_t bytes = port_bytes(g, g->input[i], job->dims);
@@ -274,7 +265,7 @@ static lf_status bring_inputs(lf_cuda_call *c, const lf_cuda_job *job, lf_diag *
 
 static lf_status take_outputs(lf_cuda_call *c, const lf_cuda_job *job, lf_diag *diag)
 {
-    const lf_graph *g = job->main->plan->graph;
+    const lf_graph *g = job->program->plan->graph;
     lf_status status = LF_OK;
     for (int32_t i = 0; i < g->outputs && status == LF_OK; i++) {
         const size_t bytes = port_bytes(g, g->output[i], job->dims);
@@ -286,41 +277,27 @@ static lf_status take_outputs(lf_cuda_call *c, const lf_cuda_job *job, lf_diag *
 
 /* ---- running ---- */
 
-static lf_cuda_flags flags_of(const lf_cuda_call *c, const lf_cuda_job *job, unsigned set)
+static lf_status launch(lf_cuda_call *c, const lf_cuda_kernel *kernel, const lf_cuda_job *job, lf_diag *diag)
 {
-    const lf_cuda_ptr control = c->flags.at + set * CONTROL;
-    return (lf_cuda_flags){.any = control, .done = control + 4, .redone = control + 8, .rows = c->flags.at + 2 * CONTROL + set * rows_bytes(job)};
-}
-
-static lf_status launch(lf_cuda_call *c, const lf_cuda_job *job, lf_diag *diag)
-{
-    const passes p = passes_of(job);
-    const lf_cuda_flags watched = flags_of(c, job, 0), wide = flags_of(c, job, 1);
-    lf_cuda_pass pass = {.dims = job->dims, .batch = job->batch, .input = c->input, .output = c->output, .workspace = c->areas,
-                         .watched = p.exact ? &watched : NULL, .wide = p.full ? &wide : NULL, .stream = job->stream};
-    lf_status status = lf_cuda_launch_all(p.main, &pass, diag);
-    pass.wide = NULL;
-    pass.wanted = &wide;
-    if (status == LF_OK && p.full)
-        status = lf_cuda_launch_all(p.full, &pass, diag);
-    pass.watched = NULL;
-    pass.wanted = &watched;
-    if (status == LF_OK && p.exact)
-        status = lf_cuda_launch_all(p.exact, &pass, diag);
-    c->watched = p.exact != NULL;
-    return status;
+    const lf_cuda_ptr at = c->flags.at;
+    const lf_cuda_pass pass = {.dims = job->dims, .batch = job->batch, .input = c->input, .output = c->output, .workspace = c->areas, .stream = job->stream,
+                               .control = {.barrier = at, .wide_any = at + WIDE_ANY, .watched_any = at + WATCHED_ANY, .redone = at + REDONE, .wide = at + CONTROL,
+                                           .watched = at + CONTROL + rows_bytes(job)}};
+    c->watched = job->program->as_written != NULL;
+    return lf_cuda_launch(runner(job), kernel, &pass, diag);
 }
 
 static lf_status run(lf_cuda_call *c, const lf_cuda_job *job, lf_diag *diag)
 {
+    const lf_cuda_kernel *kernel;
     c->stream = job->stream;
-    lf_status status = reserve_ports(c, job->main->plan->graph, diag);
+    lf_status status = find_kernel(c, job, &kernel, diag);
     if (status == LF_OK)
-        status = reserve_memory(c, job, diag);
+        status = reserve_memory(c, kernel, job, diag);
     if (status == LF_OK)
         status = bring_inputs(c, job, diag);
     if (status == LF_OK)
-        status = launch(c, job, diag);
+        status = launch(c, kernel, job, diag);
     return status == LF_OK && job->on_host ? take_outputs(c, job, diag) : status;
 }
 
@@ -342,7 +319,7 @@ lf_status lf_cuda_call_redone(lf_cuda_call *c, int64_t *rows, lf_diag *diag)
     lf_status status = lf_cuda_enter(c->device, diag);
     if (status != LF_OK)
         return status;
-    status = lf_cuda_status(c->device, c->device->driver->to_host(rows, c->flags.at + 8, sizeof *rows, c->stream), "counting rows", diag);
+    status = lf_cuda_status(c->device, c->device->driver->to_host(rows, c->flags.at + REDONE, sizeof *rows, c->stream), "counting rows", diag);
     if (status == LF_OK)
         status = lf_cuda_status(c->device, c->device->driver->stream_wait(c->stream), "counting rows", diag);
     lf_cuda_leave(c->device);
@@ -352,7 +329,7 @@ lf_status lf_cuda_call_redone(lf_cuda_call *c, int64_t *rows, lf_diag *diag)
 /* ---- timing ---- */
 
 /* L2 is flushed by writing several times as much as it holds. */
-static lf_status time_one(lf_cuda_call *c, const lf_cuda_job *job, void *const event[2], double *seconds, lf_diag *diag)
+static lf_status time_one(lf_cuda_call *c, const lf_cuda_kernel *kernel, const lf_cuda_job *job, void *const event[2], double *seconds, lf_diag *diag)
 {
     const lf_cuda_driver *driver = c->device->driver;
     float ms = 0;
@@ -360,7 +337,7 @@ static lf_status time_one(lf_cuda_call *c, const lf_cuda_job *job, void *const e
     error = error ? error : driver->event_record(event[0], job->stream);
     lf_status status = lf_cuda_status(c->device, error, "timing", diag);
     if (status == LF_OK)
-        status = launch(c, job, diag);
+        status = launch(c, kernel, job, diag);
     if (status != LF_OK)
         return status;
     error = driver->event_record(event[1], job->stream);
@@ -373,18 +350,21 @@ static lf_status time_one(lf_cuda_call *c, const lf_cuda_job *job, void *const e
 lf_status lf_cuda_call_time(lf_cuda_call *c, const lf_cuda_job *job, size_t runs, double *seconds, lf_diag *diag)
 {
     const lf_cuda_driver *driver = c->device->driver;
+    const lf_cuda_kernel *kernel;
     void *event[2] = {NULL, NULL};
     bool grown;
     lf_status status = lf_cuda_enter(c->device, diag);
     if (status != LF_OK)
         return status;
-    status = reserve(c, &c->flush, 4 * c->device->cache_bytes + 1, "flushing the cache", &grown, diag);
+    status = lf_cuda_kernel_for(runner(job), job->dims, &kernel, diag);
+    if (status == LF_OK)
+        status = reserve(c, &c->flush, 4 * c->device->cache_bytes + 1, "flushing the cache", &grown, diag);
     if (status == LF_OK)
         status = lf_cuda_status(c->device, driver->event_new(&event[0], 0), "timing", diag);
     if (status == LF_OK)
         status = lf_cuda_status(c->device, driver->event_new(&event[1], 0), "timing", diag);
     for (size_t i = 0; i < runs && status == LF_OK; i++)
-        status = time_one(c, job, event, &seconds[i], diag);
+        status = time_one(c, kernel, job, event, &seconds[i], diag);
     for (int i = 0; i < 2; i++)
         if (event[i])
             driver->event_free(event[i]);

@@ -22,24 +22,29 @@ const char *lf_cuda_device_like(const lf_cuda_device *device);
 /* Brings bytes from an address on the device, once the work on stream is done. Fails: LF_ERR_DEVICE. */
 lf_status lf_cuda_device_read(const lf_cuda_device *device, void *to, const void *from, size_t bytes, void *stream, lf_diag *diag);
 
-/* The kernels this device is best served with. Fails: LF_ERR_UNSUPPORTED where it cannot do the mode. */
+/* The kernels this device is best served with, or those LINFUSE_CUDA names (plain, mma, wgmma). Fails: LF_ERR_ARG where that name is unknown or the device
+ * cannot run them, LF_ERR_UNSUPPORTED where they cannot do the mode. */
 lf_status lf_cuda_device_target(const lf_cuda_device *device, lf_cuda_mode mode, lf_cuda_target *out, lf_diag *diag);
 
-/* Compiles. Borrows device and plan. Rows whose range is too wide for products on tensor cores are done again on the ordinary units, by a
- * second program inside. Fails: LF_ERR_NOMEM, LF_ERR_DEVICE, LF_ERR_UNSUPPORTED. */
-lf_status lf_cuda_program_new(lf_cuda_device *device, const lf_plan *plan, lf_cuda_target target, lf_cuda_program **out, lf_diag *diag);
+/* What multiplies on an architecture, "sm_80"; false where it is not known. Needs no GPU. */
+bool lf_cuda_arch_unit(const char *arch, lf_cuda_unit *out);
+
+/* Borrows device, plan and as_written. as_written: a program for the same inputs that redoes, in the same launch, rows in which a witness is not finite; NULL: none is
+ * watched. Rows whose range is too wide for products on tensor cores are done again on the ordinary units, in the same launch. dims: what to compile for at once;
+ * NULL: when it is first run. Fails: LF_ERR_NOMEM, LF_ERR_DEVICE, LF_ERR_UNSUPPORTED. */
+lf_status lf_cuda_program_new(lf_cuda_device *device, const lf_plan *plan, lf_cuda_target target, const lf_cuda_program *as_written, const int64_t *dims,
+                              lf_cuda_program **out, lf_diag *diag);
 void lf_cuda_program_free(lf_cuda_program *program);
 /* Gives it its weights, which are copied to the device. tensor: one per prepared tensor of the plan, row-major. narrow: one per group, the
  * weight [n][k] and bias [n] of a narrow product, NULL for others. Fails: LF_ERR_NOMEM, LF_ERR_DEVICE. */
 lf_status lf_cuda_program_weights(lf_cuda_program *program, const float *const *tensor, const double *const *narrow, lf_diag *diag);
 size_t lf_cuda_program_bytes(const lf_cuda_program *program); /* on the device */
-/* Bytes of workspace at these extents, -1 where that overflows; of them those of intermediate tensors. */
-int64_t lf_cuda_workspace(const lf_cuda_program *program, const int64_t *dims);
+/* Bytes of workspace at these extents. Fails: LF_ERR_DATA where that overflows; as compiling does where that is still to be done. */
+lf_status lf_cuda_workspace(lf_cuda_program *program, const int64_t *dims, int64_t *bytes, lf_diag *diag);
 
 /* What a call runs. */
 typedef struct lf_cuda_job {
-    const lf_cuda_program *main;
-    const lf_cuda_program *exact; /* for rows that main's witnesses flag; NULL: none is watched */
+    lf_cuda_program *program;
     const int64_t *dims;
     int64_t batch;                /* rows that can be flagged */
     const void *const *input;     /* by port: addresses on the device, or of host memory */
@@ -52,8 +57,6 @@ typedef struct lf_cuda_job {
 
 lf_status lf_cuda_call_new(lf_cuda_device *device, lf_cuda_call **out, lf_diag *diag);
 void lf_cuda_call_free(lf_cuda_call *call);
-/* Bytes of workspace a run wants; of the job, inputs, outputs, stream and what is lent do not count. Fails: LF_ERR_DATA when extents are too large. */
-lf_status lf_cuda_job_workspace(const lf_cuda_job *job, size_t *bytes, lf_diag *diag);
 /* Runs it: launches on the stream and comes back. After the first run at some extents nothing is allocated, and where workspace is lent nothing but
  * flags is allocated before. A graph that a run was captured into may be launched as long as the call lives: what it has the addresses of stays.
  * Fails: LF_ERR_NOMEM with the bytes asked for, LF_ERR_ARG when what is lent is too little, LF_ERR_DATA when extents are too large, LF_ERR_DEVICE. */

@@ -2,7 +2,9 @@
 /* A GPU, its context and its memory. */
 #include "cuda/device.h"
 
+#include <limits.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { /* CUdevice_attribute */
     ATTRIBUTE_UNITS = 16,
@@ -82,10 +84,47 @@ void lf_cuda_device_close(lf_cuda_device *d)
     free(d);
 }
 
+/* Fastest last. */
+static const struct unit {
+    const char *name, *arch[5];
+    int least, most; /* compute capabilities, 80 for 8.0 */
+} units[] = {
+    [LF_CUDA_PLAIN] = {"plain", {"sm_70", "sm_75"}, OLDEST * 10, INT_MAX},
+    [LF_CUDA_MMA] = {"mma", {"sm_80", "sm_86", "sm_89", "sm_90"}, INT_MAX, INT_MAX},
+    [LF_CUDA_WGMMA] = {"wgmma", {"sm_90a"}, 90, 90},
+};
+enum { UNITS = sizeof units / sizeof *units };
+
+bool lf_cuda_arch_unit(const char *arch, lf_cuda_unit *out)
+{
+    for (int u = 0; u < UNITS; u++)
+        for (const char *const *a = units[u].arch; *a; a++)
+            if (strcmp(*a, arch) == 0) {
+                *out = (lf_cuda_unit)u;
+                return true;
+            }
+    return false;
+}
+
+/* The fastest, or the one that is wanted. */
+static bool choose_unit(const lf_cuda_device *d, const char *wanted, lf_cuda_unit *out)
+{
+    const int capability = d->major * 10 + d->minor;
+    for (int u = UNITS - 1; u >= 0; u--)
+        if (capability >= units[u].least && capability <= units[u].most && (!wanted || !*wanted || strcmp(wanted, units[u].name) == 0)) {
+            *out = (lf_cuda_unit)u;
+            return true;
+        }
+    return false;
+}
+
 lf_status lf_cuda_device_target(const lf_cuda_device *d, lf_cuda_mode mode, lf_cuda_target *out, lf_diag *diag)
 {
-    *out = (lf_cuda_target){.wgmma = d->major == 9 && d->minor == 0, .mode = mode};
-    if (mode != LF_CUDA_FP32 && !out->wgmma)
+    const char *wanted = getenv("LINFUSE_CUDA");
+    *out = (lf_cuda_target){.mode = mode};
+    if (!choose_unit(d, wanted, &out->unit))
+        return lf_fail(diag, LF_ERR_ARG, "LINFUSE_CUDA: '%.64s' names no kernels that %s can run (plain, mma, wgmma)", wanted, d->name);
+    if (mode != LF_CUDA_FP32 && out->unit == LF_CUDA_PLAIN)
         return lf_fail(diag, LF_ERR_UNSUPPORTED, "device cuda: %s has compute capability %d.%d; precisions other than fp32 are built for 9.0 so far", d->name,
                        d->major, d->minor);
     return LF_OK;

@@ -3,6 +3,8 @@
 #ifndef LF_CUDA_DEVICE_H
 #define LF_CUDA_DEVICE_H
 
+#include <pthread.h>
+
 #include "cuda/cuda.h"
 #include "cuda/driver.h"
 #include "cuda/emit.h"
@@ -18,7 +20,7 @@ struct lf_cuda_device {
     char name[128];
 };
 
-enum { LF_CUDA_MOST_WORDS = 500 }; /* of Args: CUDA's limit is 4 KB */
+enum { LF_CUDA_MOST_WORDS = 500, LF_CUDA_MAP = 128, LF_CUDA_MOST_PRODUCTS = 64 }; /* of Args; bytes of a tensor map; CUDA's limit for all parameters is 32 KB */
 
 /* Empty arrays of Args have one word. */
 static inline size_t lf_at_least_one(int32_t n)
@@ -26,24 +28,29 @@ static inline size_t lf_at_least_one(int32_t n)
     return n > 0 ? (size_t)n : 1;
 }
 
+/* A program's kernel for one shape of tiles. */
+typedef struct lf_cuda_kernel {
+    lf_cuda_source source;   /* its text is dropped once compiled */
+    void *module, *function;
+    unsigned shared;         /* bytes of dynamic shared memory */
+    int cluster;             /* blocks of a cluster */
+    int resident;            /* blocks that fit at once */
+} lf_cuda_kernel;
+
 struct lf_cuda_program {
     lf_cuda_target target;
     lf_cuda_device *device;  /* borrowed */
     const lf_plan *plan;     /* borrowed */
-    lf_cuda_source source;   /* its text is dropped once compiled */
-    void *module;
-    void **function;         /* one per launch */
-    void **alone;            /* one per launch: TENSOR's kernel without clusters */
-    int *resident;           /* one per launch: TENSOR's clusters that fit at once */
-    lf_cuda_program *full;   /* the same plan on the ordinary units, for rows and weights of too wide a range; NULL: not needed */
+    const lf_cuda_program *as_written; /* borrowed; NULL: nothing is watched */
+    lf_cuda_kernel *_Atomic kernel[LF_CUDA_SHAPES]; /* each compiled when first wanted */
+    pthread_mutex_t compiling;
+    lf_cuda_program *full;   /* the same plan on the ordinary units, where a weight has too wide a range: all runs are its; NULL: not needed */
     bool borrows;            /* this is such a program: prepared and narrow are the other's */
-    bool wide_weights;       /* a weight has too wide a range: all runs are full's */
-    lf_cuda_ptr *lines;      /* one per group: the weight of a TENSOR launch, and what undoes its scales; owned; 0 where there is none */
+    lf_cuda_ptr *lines;      /* one per group: the weight of a product on tensor cores, and what undoes its scales; owned; 0 where there is none */
     lf_cuda_ptr *scale;
     lf_cuda_ptr *prepared;   /* one per prepared tensor, owned */
     lf_cuda_ptr *narrow;     /* one per group, owned; 0 where there is none */
     size_t bytes;
-    size_t words;            /* of Args */
 };
 
 /* Makes the device's context current for what follows; undone by leave. */
@@ -54,31 +61,41 @@ lf_status lf_cuda_status(const lf_cuda_device *d, int error, const char *what, l
 /* Inside enter and leave. bytes 0 gives address 0. Fails: LF_ERR_NOMEM. */
 lf_status lf_cuda_alloc(const lf_cuda_device *d, size_t bytes, const char *what, lf_cuda_ptr *out, lf_diag *diag);
 
-/* The rows that are flagged, and what is counted about them, on the device. */
-typedef struct lf_cuda_flags {
-    lf_cuda_ptr any, done, redone, rows; /* struct Redo's any, done, redone and flags */
-} lf_cuda_flags;
+/* What is set and counted between stages: struct Control of text/base.cu, on the device. */
+typedef struct lf_cuda_control {
+    lf_cuda_ptr barrier, wide, wide_any, watched, watched_any, redone;
+} lf_cuda_control;
 
-/* One pass of a program over its launches. */
+/* One run of a program. */
 typedef struct lf_cuda_pass {
     const int64_t *dims;
     int64_t batch;
     const lf_cuda_ptr *input, *output; /* by port */
     lf_cuda_ptr workspace;
-    const lf_cuda_flags *watched;      /* set where a witness is not finite; NULL: nothing is watched */
-    const lf_cuda_flags *wide;         /* set where a row's range is too wide; NULL: nobody asks */
-    const lf_cuda_flags *wanted;       /* only these rows are done, and the flags are set back; NULL: all rows */
+    lf_cuda_control control;
     void *stream;
 } lf_cuda_pass;
 
-/* How many multiply-and-carry-on blocks a launch on tensor cores has at once, from its functions. Inside enter and leave. */
-lf_status lf_cuda_tensor_ready(lf_cuda_program *program, int32_t launch, lf_diag *diag);
-/* Brings the weights of all TENSOR launches into lines; prepared tensors are there. Inside enter and leave. */
-lf_status lf_cuda_tensor_weights(lf_cuda_program *program, lf_diag *diag);
-/* Launches one. x_lines: x as its split left it, [rows][lines]. args: struct Args. */
-lf_status lf_cuda_tensor_launch(const lf_cuda_program *program, int32_t launch, int64_t rows, lf_cuda_ptr x_lines, void *args, void *stream, lf_diag *diag);
+/* The kernel for these extents, compiled if it is not yet. Thread-safe. Inside enter and leave, as all that follows. */
+lf_status lf_cuda_kernel_for(lf_cuda_program *program, const int64_t *dims, const lf_cuda_kernel **out, lf_diag *diag);
+void lf_cuda_kernels_free(lf_cuda_program *program);
+/* Bytes of the largest part's areas, -1 where that overflows. */
+int64_t lf_cuda_kernel_workspace(const lf_cuda_kernel *kernel, const int64_t *dims);
+/* Launches and does not wait. */
+lf_status lf_cuda_launch(const lf_cuda_program *program, const lf_cuda_kernel *kernel, const lf_cuda_pass *pass, lf_diag *diag);
+/* The i-th area of a part. */
+lf_cuda_ptr lf_cuda_area_at(const lf_cuda_part *part, const lf_cuda_pass *pass, int32_t area);
 
-/* Inside enter and leave. Launches and does not wait. */
-lf_status lf_cuda_launch_all(const lf_cuda_program *program, const lf_cuda_pass *pass, lf_diag *diag);
+/* ---- tensor.c ---- */
+
+/* Dynamic shared memory of a kernel with products on tensor cores. */
+unsigned lf_cuda_tensor_shared(lf_cuda_target target);
+/* Blocks such a stage keeps busy at once, of so many that fit. */
+int64_t lf_cuda_tensor_blocks(const lf_cuda_kernel *kernel, const lf_cuda_stage *stage, const int64_t *dims);
+/* Brings the weights of all its products on tensor cores into lines; prepared tensors are there. wide: one has too wide a range. */
+lf_status lf_cuda_tensor_weights(lf_cuda_program *program, const lf_cuda_kernel *kernel, bool *wide, lf_diag *diag);
+/* The tensor maps of x's lines and the weight's. to: 256 bytes, aligned to 64. */
+lf_status lf_cuda_tensor_maps(const lf_cuda_program *program, const lf_cuda_kernel *kernel, const lf_cuda_stage *stage, const lf_cuda_pass *pass, unsigned char *to,
+                              lf_diag *diag);
 
 #endif

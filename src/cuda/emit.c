@@ -1,281 +1,169 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A plan as a list of kernels. A group becomes ranges of phases: what is complete within a row goes on in one kernel; a wide
- * product's phase is one of its own, and whatever needs all rows begins another. */
+/* Plans as one kernel: fixed texts, each part in its namespace, and the kernel that goes through their stages. */
+#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "cuda/emit_parts.h"
 
-/* ---- what the source lists ---- */
+static const char *const namespaces[LF_CUDA_ROLES] = {"fused", "full_range", "as_written"};
 
-static void *grown(lf_emitter *e, void *list, int32_t count, size_t size)
+/* ---- fixed texts ---- */
+
+/* Statistics within a row; a short run's moments have a faster way than one by one. */
+static void emit_stats(lf_str *to, const lf_plan *const *plan, int plans)
 {
-    void *more = e->failed ? NULL : realloc(list, (size_t)(count + 1) * size);
-    e->failed = e->failed || !more;
-    return more;
+    bool moments = false;
+    for (int i = 0; i < plans; i++)
+        for (int32_t g = 0; plan[i] && g < plan[i]->groups; g++)
+            for (int32_t s = 0; s < plan[i]->group[g].stats; s++)
+                moments = moments || plan[i]->group[g].stat[s].monoid == LF_MONOID_moments;
+    lf_str_add(to, lf_text_stats);
+    lf_str_add(to, "\n");
+    lf_str_add(to, moments ? lf_text_short_moments : "");
+    lf_str_add(to, "\n");
+    lf_str_add(to, lf_text_windows);
+    lf_str_add(to, "\n");
 }
 
-static int32_t add_area(lf_emitter *e, lf_cuda_area area)
+static void emit_texts(lf_str *to, const lf_cuda_source *source)
 {
-    lf_cuda_area *list = grown(e, e->out->area, e->out->areas, sizeof *list);
-    if (!list)
-        return 0;
-    e->out->area = list;
-    list[e->out->areas] = area;
-    return e->out->areas++;
+    const lf_plan *plan[LF_CUDA_ROLES];
+    for (int i = 0; i < LF_CUDA_ROLES; i++)
+        plan[i] = source->part[i].plan;
+    lf_str_addf(to, "enum { THREADS = %d }; // of a block\n\n", source->threads);
+    lf_str_add(to, lf_text_base);
+    lf_str_add(to, "\n");
+    lf_str_add(to, lf_text_math);
+    lf_str_add(to, "\n");
+    lf_emit_ops(to, plan, LF_CUDA_ROLES);
+    lf_emit_monoids(to, plan, LF_CUDA_ROLES);
+    emit_stats(to, plan, LF_CUDA_ROLES);
+    lf_str_add(to, lf_text_plain);
+    lf_str_add(to, "\n");
+    lf_emit_tensor_texts(to, &source->part[LF_CUDA_MAIN]);
 }
 
-static int32_t whole_area(lf_emitter *e, bool one_row, lf_extent width, int64_t each)
+/* ---- the kernel ---- */
+
+static void emit_stage_calls(lf_str *to, const lf_cuda_part *part, int role, int indent)
 {
-    return add_area(e, (lf_cuda_area){one_row ? lf_extent_of(1) : e->g->rows, width, 1, 1, each});
-}
-
-lf_cuda_launch *lf_emit_launch(lf_emitter *e, const char *name, lf_cuda_work work, lf_extent rows, lf_extent width)
-{
-    lf_cuda_launch *list = grown(e, e->out->launch, e->out->launches, sizeof *list);
-    if (!list)
-        return NULL;
-    e->out->launch = list;
-    lf_cuda_launch *l = &list[e->out->launches++];
-    *l = (lf_cuda_launch){.work = work, .group = e->group, .rows = rows, .width = width, .rows_a_block = 1};
-    memcpy(l->name, name, strlen(name) < sizeof l->name ? strlen(name) : sizeof l->name - 1);
-    return l;
-}
-
-/* ---- ranges ---- */
-
-static bool has_columns(const lf_group *g, int32_t phase)
-{
-    for (int32_t i = 0; i < g->stats; i++)
-        if (g->stat[i].phase == phase && g->stat[i].span == LF_SPAN_COLUMN)
-            return true;
-    return false;
-}
-
-static bool is_wide_product(const lf_group *g, int32_t phase)
-{
-    return g->product.node != LF_NONE && !g->product.narrow && g->product.phase == phase;
-}
-
-static void find_ranges(lf_emitter *e)
-{
-    const lf_group *g = e->g;
-    e->ranges = 0;
-    for (int32_t p = 0; p < g->phases; p++) {
-        const bool product = is_wide_product(g, p);
-        bool begins = p == 0 || product || is_wide_product(g, p - 1) || has_columns(g, p - 1) ||
-                      g->phase[p].one_row != g->phase[p - 1].one_row;
-        if (begins)
-            e->range[e->ranges++] = (lf_range){.first = p, .product = product};
-        e->range[e->ranges - 1].end = p + 1;
-    }
-}
-
-bool lf_may_run_again(const lf_emitter *e)
-{
-    return !e->target.wgmma;
-}
-
-int32_t lf_range_of(const lf_emitter *e, int32_t phase)
-{
-    int32_t r = 0;
-    while (e->range[r].end <= phase)
-        r++;
-    return r;
-}
-
-bool lf_is_fed(const lf_emitter *e, int32_t stat, int32_t phase)
-{
-    const lf_stat *s = &e->g->stat[stat];
-    return s->phase == phase && s->span == LF_SPAN_ROW;
-}
-
-int32_t lf_finished_in(const lf_emitter *e, int32_t stat)
-{
-    const lf_stat *s = &e->g->stat[stat];
-    if (s->span == LF_SPAN_COLUMN)
-        return -1;
-    int32_t r = lf_range_of(e, s->phase);
-    if (e->range[r].product)
-        while (++r < e->ranges && e->g->phase[e->range[r].first].one_row)
-            ;
-    return r < e->ranges ? r : -1;
-}
-
-/* ---- memory ---- */
-
-static bool read_elsewhere(const lf_emitter *e, int32_t stat)
-{
-    for (int32_t p = 0; p < e->g->phases; p++)
-        for (int32_t i = 0; i < e->g->phase[p].steps; i++) {
-            const lf_step *s = &e->g->phase[p].step[i];
-            if (s->kind == LF_STEP_LOAD && s->from.place == LF_STAT && s->from.index == stat &&
-                lf_range_of(e, p) != lf_finished_in(e, stat))
-                return true;
+    int product = 0;
+    for (int32_t i = 0; i < part->stages; i++) {
+        if (i > 0)
+            lf_str_addf(to, "%*sgrid_sync(c);\n", indent, "");
+        lf_str_addf(to, "%*s%s::%s(%s", indent, "", namespaces[role], part->stage[i].name, namespaces[role]);
+        if (part->stage[i].work == LF_CUDA_TENSOR) {
+            lf_str_addf(to, ", &maps.map[%d], &maps.map[%d]", 2 * product, 2 * product + 1);
+            product++;
         }
-    return false;
-}
-
-static void place_stat(lf_emitter *e, int32_t i)
-{
-    const lf_stat *s = &e->g->stat[i];
-    const lf_monoid_info *m = lf_monoid_row(s->monoid);
-    const lf_phase *p = &e->g->phase[s->phase];
-    lf_extent own = s->span == LF_SPAN_ROW ? lf_extent_of(1) : s->span == LF_SPAN_COLUMN ? p->width : s->count;
-    if (s->span == LF_SPAN_WINDOW && !lf_extent_mul(s->count, s->groups, &own))
-        e->failed = true; /* the reader allows no such extents */
-    e->partial[i] = e->column[i] = -1;
-    for (int k = 0; k < LF_MAX_RESULTS; k++) {
-        bool stored = k < m->results && (s->span != LF_SPAN_ROW || read_elsewhere(e, i));
-        e->result[i][k] = stored ? whole_area(e, p->one_row || s->span == LF_SPAN_COLUMN, own, 1) : -1;
-    }
-    if (s->span == LF_SPAN_ROW && e->range[lf_range_of(e, s->phase)].product)
-        e->partial[i] = add_area(e, (lf_cuda_area){e->g->rows, e->g->product.n, 1, LF_CUDA_TILE, m->states});
-    if (s->span == LF_SPAN_COLUMN) {
-        e->column[i] = whole_area(e, p->one_row, p->width, 1);
-        e->partial[i] = add_area(e, (lf_cuda_area){p->one_row ? lf_extent_of(1) : e->g->rows, p->width, LF_CUDA_COLUMN_ROWS, 1, m->states});
+        lf_str_add(to, ");\n");
     }
 }
 
-static bool begin_group(lf_emitter *e, int32_t index)
+/* Rarely run: kept out of the way of what is. Clears the flags it went by. */
+static void emit_redo(lf_str *to, const lf_cuda_source *source, lf_cuda_role role)
 {
-    const lf_group *g = e->g = &e->plan->group[index];
-    e->group = index;
-    e->range = calloc((size_t)g->phases + 1, sizeof *e->range);
-    e->kept = calloc((size_t)g->kepts + 1, sizeof *e->kept);
-    e->result = calloc((size_t)g->stats + 1, sizeof *e->result);
-    e->partial = calloc((size_t)g->stats + 1, sizeof *e->partial);
-    e->column = calloc((size_t)g->stats + 1, sizeof *e->column);
-    if (!e->range || !e->kept || !e->result || !e->partial || !e->column)
-        return false;
-    find_ranges(e);
-    e->tensor = lf_is_tensor_product(e->target, &g->product);
-    if (e->tensor) {
-        int chunk;
-        e->x_lines = whole_area(e, false, lf_extent_of(lf_tensor_lines(e->target, &g->product, &chunk)), LF_CUDA_LINE / (int)sizeof(float));
-        e->x_scale = whole_area(e, false, lf_extent_of(1), 1);
-    }
-    for (int32_t k = 0; k < g->kepts; k++)
-        e->kept[k] = g->kept[k].in_output >= 0 ? -1 : whole_area(e, g->kept[k].one_row, g->kept[k].width, 1);
-    for (int32_t i = 0; i < g->stats; i++)
-        place_stat(e, i);
-    return true;
+    const char *name = namespaces[role], *flags = role == LF_CUDA_FULL_RANGE ? "wide" : "watched";
+    lf_str_addf(to, "__device__ __noinline__ void redo_%s(const %s::Args &%s, const Control &c)\n{\n", name, name, name);
+    emit_stage_calls(to, &source->part[role], role, 4);
+    lf_str_addf(to, "    grid_sync(c);\n    if (blockIdx.x == 0) {\n        const i64 rows = clear_flags(c.%s, c.%s_any, c.batch);\n", flags, flags);
+    if (role == LF_CUDA_AS_WRITTEN)
+        lf_str_add(to, "        if (threadIdx.x == 0)\n            *c.redone = rows;\n");
+    else
+        lf_str_add(to, "        (void)rows;\n");
+    lf_str_add(to, "    }\n}\n\n");
 }
 
-static void end_group(lf_emitter *e)
+static void emit_redo_call(lf_str *to, lf_cuda_role role)
 {
-    free(e->range);
-    free(e->kept);
-    free(e->result);
-    free(e->partial);
-    free(e->column);
+    const char *name = namespaces[role], *flags = role == LF_CUDA_FULL_RANGE ? "wide" : "watched";
+    lf_str_addf(to, "    if (any_set(c.%s_any))\n        redo_%s(%s, c);\n", flags, name, name);
+    if (role == LF_CUDA_AS_WRITTEN)
+        lf_str_add(to, "    else if (blockIdx.x == 0 && threadIdx.x == 0)\n        *c.redone = 0;\n");
 }
 
-static void emit_group(lf_emitter *e, int32_t index)
+static void emit_kernel(lf_str *to, const lf_cuda_source *source)
 {
-    if (!begin_group(e, index)) {
-        e->failed = true;
-        end_group(e);
-        return;
-    }
-    lf_str_addf(&e->s, "// ---- group %d: %s ----\n\n", (int)index, e->g->name);
-    for (int32_t r = 0; r < e->ranges; r++) {
-        if (e->range[r].product)
-            lf_emit_product(e, r);
-        else
-            lf_emit_rows(e, r);
-        for (int32_t i = 0; i < e->g->stats; i++)
-            if (e->g->stat[i].span == LF_SPAN_COLUMN && lf_range_of(e, e->g->stat[i].phase) == r)
-                lf_emit_columns(e, i);
-    }
-    end_group(e);
+    const lf_cuda_part *main = &source->part[LF_CUDA_MAIN];
+    for (int role = LF_CUDA_MAIN + 1; role < LF_CUDA_ROLES; role++)
+        if (source->part[role].plan)
+            emit_redo(to, source, (lf_cuda_role)role);
+    if (source->products > 0)
+        lf_str_addf(to, "struct Maps {\n    TensorMap map[%d];\n};\n\n", 2 * source->products);
+    lf_str_add(to, "extern \"C\" __global__ void ");
+    if (source->products > 0)
+        lf_str_addf(to, "__cluster_dims__(%d, 1, 1) __launch_bounds__(%d, 1)\n", main->target.shape == LF_CUDA_PAIRS ? 2 : 1, source->threads);
+    else
+        lf_str_addf(to, "__launch_bounds__(%d)\n", source->threads);
+    lf_str_addf(to, "program(%sconst __grid_constant__ Control c", source->products > 0 ? "const __grid_constant__ Maps maps, " : "");
+    for (int role = 0; role < LF_CUDA_ROLES; role++)
+        if (source->part[role].plan)
+            lf_str_addf(to, ", const __grid_constant__ %s::Args %s", namespaces[role], namespaces[role]);
+    lf_str_add(to, ")\n{\n");
+    emit_stage_calls(to, main, LF_CUDA_MAIN, 4);
+    lf_str_add(to, source->part[LF_CUDA_FULL_RANGE].plan || source->part[LF_CUDA_AS_WRITTEN].plan ? "    grid_sync(c);\n" : "");
+    for (int role = LF_CUDA_MAIN + 1; role < LF_CUDA_ROLES; role++)
+        if (source->part[role].plan)
+            emit_redo_call(to, (lf_cuda_role)role);
+    lf_str_add(to, source->waits ? "    leave(c);\n}\n" : "}\n");
 }
 
 /* ---- all of it ---- */
 
-static int at_least_one(int32_t n)
+static bool emit_parts(lf_str *to, lf_cuda_source *source)
 {
-    return n > 0 ? (int)n : 1;
+    bool good = true;
+    for (int role = 0; role < LF_CUDA_ROLES; role++) {
+        lf_cuda_part *part = &source->part[role];
+        if (!part->plan)
+            continue;
+        lf_emitter e = {.plan = part->plan, .graph = part->plan->graph, .target = part->target, .role = (lf_cuda_role)role, .threads = source->threads, .out = part, .s = *to};
+        lf_emit_part(&e, namespaces[role]);
+        good = good && !e.failed;
+        *to = e.s;
+    }
+    return good;
 }
 
-static void emit_arguments(lf_emitter *e, lf_str *to)
+static bool has_tensor_products(const lf_plan *plan, lf_cuda_target target)
 {
-    const lf_plan *plan = e->plan;
-    lf_str body = e->s;
-    e->s = *to;
-    lf_str_addf(&e->s, "struct Args {\n    const float *in[%d];       // ", at_least_one(e->graph->inputs));
-    for (int32_t i = 0; i < e->graph->inputs; i++) {
-        lf_str_add(&e->s, i ? ", " : "");
-        lf_emit_shape(e, e->graph->input[i]);
-    }
-    lf_str_addf(&e->s, "\n    const float *prepared[%d]; // ", at_least_one(plan->prepareds));
-    for (int32_t i = 0; i < plan->prepareds; i++) {
-        lf_str_add(&e->s, i ? ", " : "");
-        lf_emit_shape(e, plan->prepared[i]);
-    }
-    lf_str_addf(&e->s, "\n    const double *narrow[%d];  // by group: a product of few columns, its weight and then its bias\n"
-                       "    const float *scale[%d];    // by group: what undoes the scaling of a weight's rows\n    float *out[%d];            // ",
-                at_least_one(plan->groups), at_least_one(plan->groups), at_least_one(e->graph->outputs));
-    for (int32_t i = 0; i < e->graph->outputs; i++) {
-        lf_str_add(&e->s, i ? ", " : "");
-        lf_emit_shape(e, e->graph->output[i]);
-    }
-    lf_str_addf(&e->s, "\n    i64 out_each[%d];          // elements of each row of the batch\n    float *area[%d];           // workspace\n    i64 dim[%d];               // ",
-                at_least_one(e->graph->outputs), at_least_one(e->out->areas), at_least_one(e->graph->symbols));
-    for (int i = 0; i < e->graph->symbols; i++)
-        lf_str_addf(&e->s, "%s%s", i ? ", " : "", e->graph->symbol[i]);
-    lf_str_add(&e->s, "\n    Redo redo;\n};\n\n");
-    *to = e->s;
-    e->s = body;
+    bool any = false;
+    for (int32_t g = 0; g < plan->groups; g++)
+        any = any || lf_is_tensor_product(target, &plan->group[g].product);
+    return any;
 }
 
-/* Statistics within a row; a short run's moments have a faster way than one by one. */
-static void emit_stats(lf_emitter *e)
+lf_status lf_cuda_emit(const lf_plan *plan, const lf_plan *as_written, lf_cuda_target target, lf_cuda_source *out, lf_diag *diag)
 {
-    bool moments = false;
-    for (int32_t g = 0; g < e->plan->groups; g++)
-        for (int32_t i = 0; i < e->plan->group[g].stats; i++)
-            moments = moments || e->plan->group[g].stat[i].monoid == LF_MONOID_moments;
-    lf_str_add(&e->s, lf_text_stats);
-    lf_str_add(&e->s, "\n");
-    lf_str_add(&e->s, moments ? lf_text_short_moments : "");
-    lf_str_add(&e->s, "\n");
-    lf_str_add(&e->s, lf_text_windows);
-    lf_str_add(&e->s, "\n");
-}
-
-lf_status lf_cuda_emit(const lf_plan *plan, lf_cuda_target target, lf_cuda_source *out, lf_diag *diag)
-{
-    *out = (lf_cuda_source){0};
-    lf_emitter e = {.plan = plan, .graph = plan->graph, .target = target, .out = out};
-    lf_str head = {0};
-    for (int32_t i = 0; i < plan->buffers; i++) /* area i is buffer i */
-        add_area(&e, (lf_cuda_area){plan->buffer[i].elements, lf_extent_of(1), 1, 1, 1});
-    lf_str_add(&e.s, lf_text_math);
-    lf_str_add(&e.s, "\n");
-    lf_emit_ops(&e);
-    lf_emit_monoids(&e);
-    emit_stats(&e);
-    lf_str_add(&e.s, lf_text_plain);
-    lf_str_add(&e.s, "\n");
-    lf_emit_tensor_texts(&e);
-    for (int32_t i = 0; i < plan->groups && !e.failed; i++)
-        emit_group(&e, i);
-    lf_str_add(&head, lf_text_base);
-    lf_str_add(&head, "\n");
-    emit_arguments(&e, &head);
-    if (e.s.text)
-        lf_str_addn(&head, e.s.text, e.s.length);
-    e.failed = e.failed || e.s.failed;
-    lf_str_free(&e.s);
-    out->text = lf_str_take(&head);
-    return out->text && !e.failed ? LF_OK : lf_fail_nomem(diag, "the program's CUDA text");
+    const bool tensor = has_tensor_products(plan, target);
+    *out = (lf_cuda_source){.threads = tensor ? LF_CUDA_TENSOR_THREADS : LF_CUDA_THREADS};
+    out->part[LF_CUDA_MAIN] = (lf_cuda_part){.plan = plan, .target = target};
+    if (tensor && target.mode == LF_CUDA_FP32)
+        out->part[LF_CUDA_FULL_RANGE].plan = plan;
+    out->part[LF_CUDA_AS_WRITTEN].plan = as_written;
+    lf_str text = {0}, parts = {0};
+    bool good = emit_parts(&parts, out);
+    for (int32_t i = 0; i < out->part[LF_CUDA_MAIN].stages; i++)
+        out->products += out->part[LF_CUDA_MAIN].stage[i].work == LF_CUDA_TENSOR;
+    out->waits = out->part[LF_CUDA_MAIN].stages > 1 || out->part[LF_CUDA_FULL_RANGE].plan || as_written;
+    emit_texts(&text, out);
+    if (parts.text)
+        lf_str_addn(&text, parts.text, parts.length);
+    good = good && !parts.failed;
+    lf_str_free(&parts);
+    if (out->products > 0)
+        lf_emit_tensor_weights(&text, &out->part[LF_CUDA_MAIN]);
+    emit_kernel(&text, out);
+    out->text = lf_str_take(&text);
+    return out->text && good ? LF_OK : lf_fail_nomem(diag, "the program's CUDA text");
 }
 
 void lf_cuda_source_free(lf_cuda_source *source)
 {
     free(source->text);
-    free(source->launch);
-    free(source->area);
+    for (int i = 0; i < LF_CUDA_ROLES; i++) {
+        free(source->part[i].stage);
+        free(source->part[i].area);
+    }
     *source = (lf_cuda_source){0};
 }

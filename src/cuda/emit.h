@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A plan as CUDA C: text that is the same for the same plan, and what a host needs to know to launch it. Needs no GPU.
+/* Plans as CUDA C: text that is the same for the same plans, and what a host needs to know to launch it. Needs no GPU.
  *
- * Every kernel takes one struct Args by value, words of eight bytes in this order (a part that is empty has one word):
+ * A source is one kernel, `program`. Its first part is the plan that runs; others redo rows in the same launch: those whose range is too wide for
+ * tensor cores, and those a guarded rewrite may not touch. A part is a list of stages with a barrier of all blocks between two of them.
+ * The kernel takes by value the tensor maps of the first part's products (x's lines and the weight's of each; none where there are no such products), a struct
+ * Control, and for each part a struct Args: words of eight bytes in this order (an array that is empty has one word):
  *     in[inputs] prepared[prepareds] narrow[groups] scale[groups] out[outputs] out_each[outputs] area[areas] dim[symbols] redo
  * Areas are arrays of floats in the call's workspace: intermediate tensors, kept values, statistics, partials. */
 #ifndef LF_CUDA_EMIT_H
@@ -12,8 +15,10 @@
 enum {
     LF_CUDA_TILE = 128,        /* rows and columns of a tile of the plain product; columns of a partial of a row's statistic */
     LF_CUDA_COLUMN_ROWS = 256, /* rows a partial of a column statistic is made of: COLUMN_ROWS in text/plain.cu */
-    LF_CUDA_THREADS = 256,     /* of a block, but for kernels that say otherwise */
-    LF_CUDA_REDO_WORDS = 11,   /* of struct Redo in text/base.cu */
+    LF_CUDA_THREADS = 256,     /* of a block, but for kernels with wgmma */
+    LF_CUDA_PLAIN_SHARED = 2 * 16 * (LF_CUDA_TILE + 4) * 4, /* bytes of shared memory of a plain product's stage, at most */
+    LF_CUDA_REDO_WORDS = 6,    /* of struct Redo in text/base.cu */
+    LF_CUDA_CONTROL_WORDS = 7, /* of struct Control */
     LF_CUDA_TENSOR_ROWS = 128, /* of a tile of the product on tensor cores; text/wgmma.cu */
     LF_CUDA_TENSOR_COLUMNS = 256, /* in clusters of two */
     LF_CUDA_ALONE_COLUMNS = 128,  /* without */
@@ -24,9 +29,20 @@ enum {
 /* How products on tensor cores take their operands; the numbers are those of text/split.cu. */
 typedef enum lf_cuda_mode { LF_CUDA_FP32, LF_CUDA_TF32, LF_CUDA_BF16, LF_CUDA_FP16 } lf_cuda_mode;
 
+/* Tiles of products on Hopper's tensor cores; for how many rows is the host's choice. Bits do not depend on it. */
+typedef enum lf_cuda_shape {
+    LF_CUDA_PAIRS, /* 128 x 256, clusters of two */
+    LF_CUDA_ALONE, /* 128 x 128 */
+    LF_CUDA_SHAPES
+} lf_cuda_shape;
+
+/* What multiplies: the ordinary units, tensor cores as Ampere has them (sm_80 and newer), as Hopper has them (sm_90a). Names: LINFUSE_CUDA, see cuda.h. */
+typedef enum lf_cuda_unit { LF_CUDA_PLAIN, LF_CUDA_MMA, LF_CUDA_WGMMA } lf_cuda_unit;
+
 typedef struct lf_cuda_target {
-    bool wgmma; /* Hopper's tensor cores (sm_90a); otherwise the ordinary units */
+    lf_cuda_unit unit;
     lf_cuda_mode mode;
+    lf_cuda_shape shape;
 } lf_cuda_target;
 
 /* ceil(rows / row_block) * ceil(width / width_block) * each floats */
@@ -35,17 +51,16 @@ typedef struct lf_cuda_area {
     int64_t row_block, width_block, each;
 } lf_cuda_area;
 
-/* How many blocks a launch has: */
+/* How many blocks a stage has work for: */
 typedef enum lf_cuda_work {
-    LF_CUDA_ROWS,          /* one for each rows_a_block rows, or fewer that take several turns */
+    LF_CUDA_ROWS,          /* one for each rows_a_block rows */
     LF_CUDA_TILES,         /* one a tile of rows x width */
     LF_CUDA_COLUMN_BLOCKS, /* one for each LF_CUDA_COLUMN_ROWS rows and LF_CUDA_THREADS columns */
     LF_CUDA_COLUMN_END,    /* one for each LF_CUDA_THREADS columns */
-    LF_CUDA_TENSOR         /* as many as there are multiprocessors, or fewer; two kernels, NAME for clusters of two and NAME_alone for one row block; takes the
-                            * tensor maps of x's lines and the weight's before Args */
+    LF_CUDA_TENSOR         /* one a tile of its shape */
 } lf_cuda_work;
 
-typedef struct lf_cuda_launch {
+typedef struct lf_cuda_stage {
     char name[32];
     lf_cuda_work work;
     int32_t group;
@@ -54,18 +69,30 @@ typedef struct lf_cuda_launch {
     /* TENSOR */
     int32_t x_area;        /* of x's lines */
     int64_t lines;         /* of a row */
-    lf_cuda_mode mode;
-} lf_cuda_launch;
+} lf_cuda_stage;
+
+/* What a part does: */
+typedef enum lf_cuda_role { LF_CUDA_MAIN, LF_CUDA_FULL_RANGE, LF_CUDA_AS_WRITTEN, LF_CUDA_ROLES } lf_cuda_role;
+
+typedef struct lf_cuda_part {
+    const lf_plan *plan;    /* NULL: there is no such part */
+    lf_cuda_target target;
+    lf_cuda_stage *stage;   /* in order */
+    lf_cuda_area *area;
+    int32_t stages, areas;
+} lf_cuda_part;
 
 typedef struct lf_cuda_source {
     char *text;
-    lf_cuda_launch *launch; /* in order */
-    lf_cuda_area *area;
-    int32_t launches, areas;
+    lf_cuda_part part[LF_CUDA_ROLES];
+    int threads;            /* of a block */
+    int products;           /* pairs of tensor maps it takes */
+    bool waits;             /* blocks wait for each other: all of them must be resident */
 } lf_cuda_source;
 
-/* *out is to be freed whatever is returned. Fails: LF_ERR_NOMEM. */
-lf_status lf_cuda_emit(const lf_plan *plan, lf_cuda_target target, lf_cuda_source *out, lf_diag *diag);
+/* The kernel of a plan; rows of too wide a range are redone where its products are split, rows as written where that plan is given (borrowed, may be NULL).
+ * *out is to be freed whatever is returned. Fails: LF_ERR_NOMEM. */
+lf_status lf_cuda_emit(const lf_plan *plan, const lf_plan *as_written, lf_cuda_target target, lf_cuda_source *out, lf_diag *diag);
 void lf_cuda_source_free(lf_cuda_source *source);
 
 #endif

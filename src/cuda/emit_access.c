@@ -250,7 +250,7 @@ void lf_emit_store(lf_emitter *e, const lf_store *store, int indent)
     lf_emit_indent(e, indent);
     if (!together)
         lf_str_addf(&e->s, "EACH { const float one[1] = {v%d[w]}; ", (int)store->step);
-    if (output >= 0 && lf_may_run_again(e)) {
+    if (output >= 0 && e->role != LF_CUDA_MAIN) { /* only the rows that are wanted */
         lf_str_addf(&e->s, "store_out(a.redo, a.out[%d], 0", (int)output);
         emit_sides(e, a, col);
         lf_str_addf(&e->s, ", a.out_each[%d]", (int)output);

@@ -16,7 +16,9 @@ typedef struct lf_emitter {
     const lf_plan *plan;
     const lf_graph *graph;
     lf_cuda_target target;
-    lf_cuda_source *out;
+    lf_cuda_role role;
+    int threads;             /* of a block */
+    lf_cuda_part *out;
     lf_str s;
     bool failed;             /* no memory for something other than text */
     /* the group under way */
@@ -59,11 +61,11 @@ void lf_emit_indent(lf_emitter *e, int indent);
 void lf_emit_steps(lf_emitter *e, int32_t phase, const char *product, int indent);
 /* A multiple of 4 known in advance gives 4 elements at a time, everything else 1. */
 int lf_emit_lanes(lf_extent width);
-/* The functions of all ops of the plan, and the monoids' types. */
-void lf_emit_ops(lf_emitter *e);
-void lf_emit_monoids(lf_emitter *e);
+/* The functions of all ops of these plans (some NULL), and the monoids' types. */
+void lf_emit_ops(lf_str *to, const lf_plan *const *plan, int plans);
+void lf_emit_monoids(lf_str *to, const lf_plan *const *plan, int plans);
 
-/* ---- emit_rows.c, emit_product.c, emit_columns.c: kernels ---- */
+/* ---- emit_rows.c, emit_product.c, emit_columns.c: stages ---- */
 
 void lf_emit_rows(lf_emitter *e, int32_t range);
 void lf_emit_product(lf_emitter *e, int32_t range);
@@ -75,22 +77,22 @@ void lf_emit_columns(lf_emitter *e, int32_t stat);
 bool lf_is_tensor_product(lf_cuda_target target, const lf_product *p);
 /* Lines of a row of x or of the weight: a whole number of chunks between promotions, of *chunk lines each. */
 int64_t lf_tensor_lines(lf_cuda_target target, const lf_product *p, int *chunk);
-/* What the struct of a product says for tensor cores, and its kernels. */
+/* What the struct of a product says for tensor cores, and its stages. */
 void lf_emit_tensor_extents(lf_emitter *e);
-void lf_emit_tensor_kernels(lf_emitter *e);
-/* The fixed texts a plan's tensor products need. */
-void lf_emit_tensor_texts(lf_emitter *e);
+void lf_emit_tensor_stages(lf_emitter *e);
+/* The kernels that bring a part's weights into lines when they are prepared. */
+void lf_emit_tensor_weights(lf_str *to, const lf_cuda_part *part);
+/* The fixed texts a part's tensor products need. */
+void lf_emit_tensor_texts(lf_str *to, const lf_cuda_part *part);
 
-/* ---- emit.c ---- */
+/* ---- emit_part.c ---- */
 
-/* Rows are done again by programs for the ordinary units: others need not ask which are wanted. */
-bool lf_may_run_again(const lf_emitter *e);
-
-
+/* One plan in a namespace of its own: Args, and all its stages. Adds to e->s; e->out gets stages and areas. */
+void lf_emit_part(lf_emitter *e, const char *name);
 bool lf_is_fed(const lf_emitter *e, int32_t stat, int32_t phase); /* a ROW statistic that the phase's steps feed */
 int32_t lf_range_of(const lf_emitter *e, int32_t phase);
 /* The range in which a statistic's results are made: that of its phase, or the one after a product. -1 for columns. */
 int32_t lf_finished_in(const lf_emitter *e, int32_t stat);
-lf_cuda_launch *lf_emit_launch(lf_emitter *e, const char *name, lf_cuda_work work, lf_extent rows, lf_extent width);
+lf_cuda_stage *lf_emit_stage(lf_emitter *e, const char *name, lf_cuda_work work, lf_extent rows, lf_extent width);
 
 #endif

@@ -36,86 +36,88 @@ static bool names(const char *expression, char variable)
 
 static const char variables[] = "xyzabc"; /* values, then numbers */
 
-static void emit_op(lf_emitter *e, lf_op op)
+static void emit_op(lf_str *to, lf_op op)
 {
     const char *expression = expression_of(op), *comma = "";
-    lf_str_addf(&e->s, "__device__ __forceinline__ float op_%s(", lf_op_row(op)->name);
+    lf_str_addf(to, "__device__ __forceinline__ float op_%s(", lf_op_row(op)->name);
     for (const char *v = variables; *v; v++)
         if (names(expression, *v)) {
-            lf_str_addf(&e->s, "%sfloat %c", comma, *v);
+            lf_str_addf(to, "%sfloat %c", comma, *v);
             comma = ", ";
         }
-    lf_str_addf(&e->s, ") { return %s; }\n", expression);
+    lf_str_addf(to, ") { return %s; }\n", expression);
 }
 
-void lf_emit_ops(lf_emitter *e)
+void lf_emit_ops(lf_str *to, const lf_plan *const *plan, int plans)
 {
     bool used[LF_OP_COUNT] = {false};
-    for (int32_t g = 0; g < e->plan->groups; g++)
-        for (int32_t p = 0; p < e->plan->group[g].phases; p++)
-            for (int32_t i = 0; i < e->plan->group[g].phase[p].steps; i++) {
-                const lf_step *s = &e->plan->group[g].phase[p].step[i];
-                if (s->kind == LF_STEP_OP)
-                    used[s->op] = true;
-            }
+    for (int n = 0; n < plans; n++)
+        for (int32_t g = 0; plan[n] && g < plan[n]->groups; g++)
+            for (int32_t p = 0; p < plan[n]->group[g].phases; p++)
+                for (int32_t i = 0; i < plan[n]->group[g].phase[p].steps; i++) {
+                    const lf_step *s = &plan[n]->group[g].phase[p].step[i];
+                    if (s->kind == LF_STEP_OP)
+                        used[s->op] = true;
+                }
     for (int op = 0; op < LF_OP_COUNT; op++)
         if (used[op])
-            emit_op(e, (lf_op)op);
-    lf_str_add(&e->s, "\n");
+            emit_op(to, (lf_op)op);
+    lf_str_add(to, "\n");
 }
 
 /* ---- monoids ---- */
 
 /* s0, s1, s2 with something around each. */
-static void emit_states(lf_emitter *e, int states, const char *format, const char *between)
+static void emit_states(lf_str *to, int states, const char *format, const char *between)
 {
     for (int i = 0; i < states; i++) {
-        lf_str_add(&e->s, i ? between : "");
+        lf_str_add(to, i ? between : "");
         for (const char *c = format; *c; c++)
             if (*c == '#')
-                lf_str_addf(&e->s, "%d", i);
+                lf_str_addf(to, "%d", i);
             else
-                lf_str_addn(&e->s, c, 1);
+                lf_str_addn(to, c, 1);
     }
 }
 
-static void emit_monoid(lf_emitter *e, lf_monoid monoid)
+static void emit_monoid(lf_str *to, lf_monoid monoid)
 {
     const lf_monoid_info *m = lf_monoid_row(monoid);
     static const char inside[] = "    __device__ __forceinline__";
-    lf_str_addf(&e->s, "template <typename number> struct %s_stat {\n    enum { STATES = %d, RESULTS = %d };\n    number ", m->name,
+    lf_str_addf(to, "template <typename number> struct %s_stat {\n    enum { STATES = %d, RESULTS = %d };\n    number ", m->name,
                 m->states, m->results);
-    emit_states(e, m->states, "s#", ", ");
-    lf_str_addf(&e->s, ";\n%s void begin() %s\n%s void put(number x) %s\n", inside, m->identity, inside, m->put);
-    lf_str_addf(&e->s, "    template <class other> __device__ __forceinline__ void join(const other &t)\n    {\n        const number ");
-    emit_states(e, m->states, "t# = (number)t.s#", ", ");
-    lf_str_addf(&e->s, ";\n        %s\n    }\n%s void finish(number n, float *r) const\n    {\n        number ", m->combine, inside);
-    emit_states(e, m->results, "r#", ", ");
-    lf_str_addf(&e->s, ";\n        %s\n        ", m->finish);
-    emit_states(e, m->results, "r[#] = (float)r#;", " ");
-    lf_str_addf(&e->s, "\n    }\n%s %s_stat shuffled(int lanes) const\n    {\n        %s_stat t;\n        ", inside, m->name, m->name);
-    emit_states(e, m->states, "t.s# = __shfl_xor_sync(~0u, s#, lanes);", " ");
-    lf_str_addf(&e->s, "\n        return t;\n    }\n%s void get(const float *p) { ", inside);
-    emit_states(e, m->states, "s# = p[#];", " ");
-    lf_str_addf(&e->s, " }\n%s void set(float *p) const { ", inside);
-    emit_states(e, m->states, "p[#] = s#;", " ");
-    lf_str_addf(&e->s, " }\n%s void get_strided(const float *p, i64 stride) { ", inside);
-    emit_states(e, m->states, "s# = p[# * stride];", " ");
-    lf_str_addf(&e->s, " }\n%s void put_strided(float *p, i64 stride) const { ", inside);
-    emit_states(e, m->states, "p[# * stride] = s#;", " ");
-    lf_str_add(&e->s, " }\n};\n");
+    emit_states(to, m->states, "s#", ", ");
+    lf_str_addf(to, ";\n%s void begin() %s\n%s void put(number x) %s\n", inside, m->identity, inside, m->put);
+    lf_str_addf(to, "    template <class other> __device__ __forceinline__ void join(const other &t)\n    {\n        const number ");
+    emit_states(to, m->states, "t# = (number)t.s#", ", ");
+    lf_str_addf(to, ";\n        %s\n    }\n%s void finish(number n, float *r) const\n    {\n        number ", m->combine, inside);
+    emit_states(to, m->results, "r#", ", ");
+    lf_str_addf(to, ";\n        %s\n        ", m->finish);
+    emit_states(to, m->results, "r[#] = (float)r#;", " ");
+    lf_str_addf(to, "\n    }\n%s %s_stat shuffled(int lanes) const\n    {\n        %s_stat t;\n        ", inside, m->name, m->name);
+    emit_states(to, m->states, "t.s# = __shfl_xor_sync(~0u, s#, lanes);", " ");
+    lf_str_addf(to, "\n        return t;\n    }\n%s void get(const float *p) { ", inside);
+    emit_states(to, m->states, "s# = p[#];", " ");
+    lf_str_addf(to, " }\n%s void set(float *p) const { ", inside);
+    emit_states(to, m->states, "p[#] = s#;", " ");
+    lf_str_addf(to, " }\n%s void get_strided(const float *p, i64 stride) { ", inside);
+    emit_states(to, m->states, "s# = p[# * stride];", " ");
+    lf_str_addf(to, " }\n%s void put_strided(float *p, i64 stride) const { ", inside);
+    emit_states(to, m->states, "p[# * stride] = s#;", " ");
+    lf_str_add(to, " }\n};\n");
 }
 
-void lf_emit_monoids(lf_emitter *e)
+void lf_emit_monoids(lf_str *to, const lf_plan *const *plan, int plans)
 {
     bool used[LF_MONOID_COUNT] = {false};
-    for (int32_t g = 0; g < e->plan->groups; g++)
-        for (int32_t i = 0; i < e->plan->group[g].stats; i++)
-            used[e->plan->group[g].stat[i].monoid] = true;
+    for (int n = 0; n < plans; n++)
+        for (int32_t g = 0; plan[n] && g < plan[n]->groups; g++)
+            for (int32_t i = 0; i < plan[n]->group[g].stats; i++)
+                used[plan[n]->group[g].stat[i].monoid] = true;
     for (int m = 0; m < LF_MONOID_COUNT; m++)
         if (used[m])
-            emit_monoid(e, (lf_monoid)m);
-    lf_str_add(&e->s, "\n");
+            emit_monoid(to, (lf_monoid)m);
+    lf_str_add(to, "\n");
 }
 
 /* ---- steps ---- */

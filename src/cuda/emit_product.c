@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The kernel of a wide product: tiles of x times weight, its phase's steps on each element while it is in a register, and
- * the tile's part of each row's statistics. What follows in later phases is another kernel's, which joins the parts. */
+/* The stage of a wide product: tiles of x times weight, its phase's steps on each element while it is in a register, and
+ * the tile's part of each row's statistics. What follows in later phases is another stage's, which joins the parts. */
 #include <stdio.h>
 
 #include "cuda/emit_parts.h"
@@ -95,7 +95,7 @@ void lf_emit_product(lf_emitter *e, int32_t range)
     lf_emit_shape(e, p->node);
     lf_str_addf(&e->s, " = rows of %s elements by ", lf_extent_text(e->graph, p->k));
     lf_emit_shape(e, p->weight);
-    lf_str_addf(&e->s, "%s\nstruct g%d {\n    enum { W = %d, STATS = %d, WEIGHT_IS_KN = %d };\n", p->w_is_kn ? "" : " transposed", (int)e->group,
+    lf_str_addf(&e->s, "%s\nstruct g%d {\n    typedef Args A;\n    enum { W = %d, STATS = %d, WEIGHT_IS_KN = %d };\n", p->w_is_kn ? "" : " transposed", (int)e->group,
                 lf_emit_lanes(p->n), (int)fed, p->w_is_kn);
     if (first < 0)
         lf_str_add(&e->s, "    typedef no_stat First;\n");
@@ -110,11 +110,10 @@ void lf_emit_product(lf_emitter *e, int32_t range)
     emit_element(e, first);
     if (e->tensor) {
         lf_str_add(&e->s, "};\n\n");
-        lf_emit_tensor_kernels(e);
+        lf_emit_tensor_stages(e);
         return;
     }
-    lf_str_addf(&e->s, "};\n\nextern \"C\" __global__ void __launch_bounds__(%d) %s(const Args a)\n{\n    if (nothing_wanted(a.redo))\n        return;\n"
-                       "    plain_product<g%d>(a);\n    end_redo(a.redo);\n}\n\n",
-                LF_CUDA_THREADS, name, (int)e->group);
-    lf_emit_launch(e, name, LF_CUDA_TILES, e->g->rows, p->n);
+    lf_str_addf(&e->s, "};\n\n__device__ __forceinline__ void %s(const Args &a)\n{\n    plain_product<g%d, %d>(a);\n}\n\n", name, (int)e->group,
+                e->role == LF_CUDA_MAIN ? 8 : 2); /* few rows are done again, by code that is small */
+    lf_emit_stage(e, name, LF_CUDA_TILES, e->g->rows, p->n);
 }

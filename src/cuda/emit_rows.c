@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Kernels that go row by row: T threads take a row through a range of phases, with everything that is complete within a row. */
+/* Stages that go row by row: T threads take a row through a range of phases, with everything that is complete within a row. */
 #include <stdio.h>
 
 #include "cuda/emit_parts.h"
 
-enum { WIDE = 1024 }; /* rows of more elements than this take a whole block */
+enum { WIDE = 1024, GROUP = 128, WARP = 32 }; /* rows of more than WIDE elements take a group of threads, others a warp */
 
 static bool is_wide(lf_extent width)
 {
     return !lf_extent_known(width) || width.coef > WIDE;
 }
 
-/* A warp for short rows, a block for long ones. From the plan alone: bits must not depend on the batch. */
+/* From the plan alone: bits must not depend on the batch. */
 static int threads_a_row(const lf_emitter *e, const lf_range *r)
 {
     const lf_product *product = &e->g->product;
@@ -19,7 +19,7 @@ static int threads_a_row(const lf_emitter *e, const lf_range *r)
                 is_wide(product->k);
     for (int32_t p = r->first; p < r->end; p++)
         wide = wide || is_wide(e->g->phase[p].width);
-    return wide ? LF_CUDA_THREADS : 32;
+    return wide ? GROUP : WARP;
 }
 
 /* ---- statistics ---- */
@@ -114,8 +114,8 @@ static void emit_narrow(lf_emitter *e)
     const lf_product *p = &e->g->product;
     lf_str_addf(&e->s, "    // product of %lld columns, in double precision: ", (long long)p->n.coef);
     lf_emit_shape(e, p->weight);
-    lf_str_addf(&e->s, "\n    __shared__ float product[%d / T][%lld];\n    narrow_product<T, %lld, %lld>(product[threadIdx.x / T], &",
-                LF_CUDA_THREADS, (long long)p->n.coef, (long long)p->n.coef, (long long)p->k.coef);
+    lf_str_addf(&e->s, "\n    __shared__ float product[THREADS / T][%lld];\n    narrow_product<T, %lld, %lld>(product[threadIdx.x / T], &",
+                (long long)p->n.coef, (long long)p->n.coef, (long long)p->k.coef);
     lf_emit_row_element(e, &p->x, "0");
     lf_str_addf(&e->s, ", a.narrow[%d], tid);\n", (int)e->group);
 }
@@ -150,7 +150,6 @@ void lf_emit_rows(lf_emitter *e, int32_t range)
 {
     const lf_range *r = &e->range[range];
     const int threads = threads_a_row(e, r);
-    const bool again = lf_may_run_again(e);
     const lf_extent rows = e->g->phase[r->first].one_row ? lf_extent_of(1) : e->g->rows;
     char name[32];
     snprintf(name, sizeof name, "g%d_rows%d", (int)e->group, (int)r->first);
@@ -162,13 +161,11 @@ void lf_emit_rows(lf_emitter *e, int32_t range)
             emit_stat(e, i, true);
     for (int32_t p = r->first; p < r->end; p++)
         emit_phase(e, p);
-    lf_str_addf(&e->s, "}\n\nextern \"C\" __global__ void __launch_bounds__(%d) %s(const Args a)\n{\n    enum { T = %d, ROWS = %d };\n"
-                       "%s    const i64 rows = ",
-                LF_CUDA_THREADS, name, threads, LF_CUDA_THREADS / threads, again ? "    if (nothing_wanted(a.redo))\n        return;\n" : "");
+    lf_str_addf(&e->s, "}\n\n__device__ __forceinline__ void %s(const Args &a)\n{\n    enum { T = %d, ROWS = THREADS / T };\n    const i64 rows = ", name, threads);
     lf_emit_extent(e, rows);
-    lf_str_addf(&e->s, ";\n    for (i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T; row < rows; row += (i64)gridDim.x * ROWS)\n%s%s_row(a, row, rows, threadIdx.x %% T);\n%s}\n\n",
-                again ? "        if (!left_out(a.redo, row, rows))\n            " : "        ", name, again ? "    end_redo(a.redo);\n" : "");
-    lf_cuda_launch *launch = lf_emit_launch(e, name, LF_CUDA_ROWS, rows, e->g->phase[r->first].width);
-    if (launch)
-        launch->rows_a_block = LF_CUDA_THREADS / threads;
+    lf_str_addf(&e->s, ";\n    for (i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T; row < rows; row += (i64)gridDim.x * ROWS)\n%s%s_row(a, row, rows, threadIdx.x %% T);\n}\n\n",
+                e->role != LF_CUDA_MAIN ? "        if (!left_out(a.redo, row, rows))\n            " : "        ", name);
+    lf_cuda_stage *stage = lf_emit_stage(e, name, LF_CUDA_ROWS, rows, e->g->phase[r->first].width);
+    if (stage)
+        stage->rows_a_block = e->threads / threads;
 }

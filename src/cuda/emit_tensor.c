@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Products on tensor cores: what goes into the product's struct, and the kernels around it: one brings x into lines, two multiply (in
- * clusters of two and alone), one brings the weight into lines when it is prepared. */
+/* Products on tensor cores: what goes into the product's struct, and the stages around it: one brings x into lines, one multiplies. A kernel
+ * of its own brings the weight into lines when it is prepared. */
 #include <stdio.h>
 
 #include "cuda/emit_parts.h"
@@ -9,7 +9,7 @@ enum { CHUNK = 4 }; /* lines between promotions: 128 of K in f32, PROMOTE in tex
 
 bool lf_is_tensor_product(lf_cuda_target target, const lf_product *p)
 {
-    return target.wgmma && p->node != LF_NONE && !p->narrow && p->weight_fixed && lf_extent_known(p->n) && lf_extent_known(p->k);
+    return target.unit == LF_CUDA_WGMMA && p->node != LF_NONE && !p->narrow && p->weight_fixed && lf_extent_known(p->n) && lf_extent_known(p->k);
 }
 
 static int elements_of_line(lf_cuda_target target)
@@ -58,10 +58,10 @@ void lf_emit_tensor_extents(lf_emitter *e)
     lf_str_addf(&e->s, "    static __device__ __forceinline__ const float *w_unscale(const Args &a) { return a.scale[%d]; }\n", (int)e->group);
 }
 
-/* Rows by a warp, or by a block where they are long. */
+/* Rows by a warp, or by a group of threads where they are long. */
 static int split_threads(const lf_product *p)
 {
-    return p->k.coef > 1024 ? LF_CUDA_THREADS : 32;
+    return p->k.coef > 1024 ? 128 : 32;
 }
 
 static void emit_split(lf_emitter *e, int64_t lines)
@@ -70,47 +70,48 @@ static void emit_split(lf_emitter *e, int64_t lines)
     const int threads = split_threads(p);
     char name[32];
     snprintf(name, sizeof name, "g%d_split", (int)e->group);
-    lf_str_addf(&e->s, "// x, %s elements a row, into %lld lines of 128 bytes\nextern \"C\" __global__ void __launch_bounds__(%d) %s(const Args a)\n{\n"
-                       "    enum { T = %d, ROWS = %d };\n    const i64 rows = ",
-                lf_extent_text(e->graph, p->k), (long long)lines, LF_CUDA_THREADS, name, threads, LF_CUDA_THREADS / threads);
+    lf_str_addf(&e->s, "// x, %s elements a row, into %lld lines of 128 bytes\n__device__ __forceinline__ void %s(const Args &a)\n{\n"
+                       "    enum { T = %d, ROWS = THREADS / T };\n    const i64 rows = ",
+                lf_extent_text(e->graph, p->k), (long long)lines, name, threads);
     lf_emit_extent(e, e->g->rows);
     lf_str_addf(&e->s, ";\n    for (i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T; row < rows; row += (i64)gridDim.x * ROWS)\n"
                        "        if (split_row<T, %d, %lld, %lld, false>(&",
                 (int)e->target.mode, (long long)p->k.coef, (long long)lines);
     lf_emit_row_element(e, &p->x, "0");
     lf_str_addf(&e->s, ", 1, (u8 *)a.area[%d] + row * %lld, a.area[%d] + row, threadIdx.x %% T) && threadIdx.x %% T == 0)\n"
-                       "            flag(a.redo, a.redo.wide, a.redo.wide_any, row, rows);\n}\n\n",
+                       "            flag(a.redo, a.redo.wide, a.redo.wide_any, row, rows);\n    written_to_copied();\n}\n\n",
                 (int)e->x_lines, (long long)lines * LF_CUDA_LINE, (int)e->x_scale);
-    lf_cuda_launch *launch = lf_emit_launch(e, name, LF_CUDA_ROWS, e->g->rows, p->k);
-    if (launch)
-        launch->rows_a_block = LF_CUDA_THREADS / threads;
-    lf_str_addf(&e->s, "extern \"C\" __global__ void __launch_bounds__(%d) g%d_split_weight(const float *from, i64 row_step, i64 step, i64 rows, u8 *to, "
-                       "float *unscale, unsigned *wide)\n{\n    split_weight<%d, %d, %lld, %lld>(from, row_step, step, rows, to, unscale, wide);\n}\n\n",
-                LF_CUDA_THREADS, (int)e->group, threads, (int)e->target.mode, (long long)p->k.coef, (long long)lines);
+    lf_cuda_stage *stage = lf_emit_stage(e, name, LF_CUDA_ROWS, e->g->rows, p->k);
+    if (stage)
+        stage->rows_a_block = e->threads / threads;
 }
 
-static void emit_kernel(lf_emitter *e, const char *suffix, const char *shape, int cluster)
+void lf_emit_tensor_stages(lf_emitter *e)
 {
-    lf_str_addf(&e->s, "extern \"C\" __global__ void __cluster_dims__(%d, 1, 1) __launch_bounds__(%d, 1)\n"
-                       "g%d_product%s(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap w, const __grid_constant__ Args a)\n{\n"
-                       "    tensor_product<g%d, %s>(a, &x, &w);\n}\n\n",
-                cluster, LF_CUDA_TENSOR_THREADS, (int)e->group, suffix, (int)e->group, shape);
-}
-
-void lf_emit_tensor_kernels(lf_emitter *e)
-{
+    static const char *const shapes[LF_CUDA_SHAPES] = {"Pairs", "Alone"};
     int chunk;
     const int64_t lines = lf_tensor_lines(e->target, &e->g->product, &chunk);
     char name[32];
     emit_split(e, lines);
-    emit_kernel(e, "", "Pairs", 2);
-    emit_kernel(e, "_alone", "Alone", 1);
     snprintf(name, sizeof name, "g%d_product", (int)e->group);
-    lf_cuda_launch *launch = lf_emit_launch(e, name, LF_CUDA_TENSOR, e->g->rows, e->g->product.n);
-    if (launch) {
-        launch->x_area = e->x_lines;
-        launch->lines = lines;
-        launch->mode = e->target.mode;
+    lf_str_addf(&e->s, "__device__ __forceinline__ void %s(const Args &a, const TensorMap *x, const TensorMap *w)\n{\n    tensor_product<g%d, %s>(a, x, w);\n}\n\n", name,
+                (int)e->group, shapes[e->target.shape]);
+    lf_cuda_stage *stage = lf_emit_stage(e, name, LF_CUDA_TENSOR, e->g->rows, e->g->product.n);
+    if (stage) {
+        stage->x_area = e->x_lines;
+        stage->lines = lines;
+    }
+}
+
+void lf_emit_tensor_weights(lf_str *to, const lf_cuda_part *part)
+{
+    for (int32_t i = 0; i < part->stages; i++) {
+        const lf_cuda_stage *stage = &part->stage[i];
+        const lf_product *p = &part->plan->group[stage->group].product;
+        if (stage->work == LF_CUDA_TENSOR)
+            lf_str_addf(to, "extern \"C\" __global__ void __launch_bounds__(THREADS) g%d_split_weight(const float *from, i64 row_step, i64 step, i64 rows, u8 *to, "
+                            "float *unscale, unsigned *wide)\n{\n    split_weight<%d, %d, %lld, %lld>(from, row_step, step, rows, to, unscale, wide);\n}\n\n",
+                        (int)stage->group, split_threads(p), (int)part->target.mode, (long long)p->k.coef, (long long)stage->lines);
     }
 }
 
@@ -122,33 +123,32 @@ static const struct own_fold {
     {LF_MONOID_maxsumexp, lf_text_fold_maxsumexp},
 };
 
-static bool feeds(const lf_emitter *e, lf_monoid monoid)
+static bool feeds(const lf_cuda_part *part, lf_monoid monoid)
 {
-    for (int32_t g = 0; g < e->plan->groups; g++) {
-        const lf_group *group = &e->plan->group[g];
-        for (int32_t i = 0; i < group->stats && lf_is_tensor_product(e->target, &group->product); i++)
+    for (int32_t g = 0; g < part->plan->groups; g++) {
+        const lf_group *group = &part->plan->group[g];
+        for (int32_t i = 0; i < group->stats && lf_is_tensor_product(part->target, &group->product); i++)
             if (group->stat[i].monoid == monoid && group->stat[i].span == LF_SPAN_ROW && group->stat[i].phase == group->product.phase)
                 return true;
     }
     return false;
 }
 
-void lf_emit_tensor_texts(lf_emitter *e)
+void lf_emit_tensor_texts(lf_str *to, const lf_cuda_part *part)
 {
     bool any = false;
-    for (int32_t g = 0; g < e->plan->groups; g++)
-        any = any || lf_is_tensor_product(e->target, &e->plan->group[g].product);
+    for (int32_t i = 0; i < part->stages; i++)
+        any = any || part->stage[i].work == LF_CUDA_TENSOR;
     if (!any)
         return;
-    lf_str_add(&e->s, lf_text_split);
-    lf_str_add(&e->s, "\n");
-    lf_str_add(&e->s, lf_text_finish);
-    lf_str_add(&e->s, "\n");
-    lf_str_add(&e->s, lf_text_wgmma);
-    lf_str_add(&e->s, "\n");
+    const char *const texts[] = {lf_text_split, lf_text_finish, lf_text_wgmma};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        lf_str_add(to, texts[i]);
+        lf_str_add(to, "\n");
+    }
     for (size_t i = 0; i < sizeof own_folds / sizeof *own_folds; i++)
-        if (feeds(e, own_folds[i].monoid)) {
-            lf_str_add(&e->s, own_folds[i].text);
-            lf_str_add(&e->s, "\n");
+        if (feeds(part, own_folds[i].monoid)) {
+            lf_str_add(to, own_folds[i].text);
+            lf_str_add(to, "\n");
         }
 }

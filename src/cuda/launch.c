@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A program's launches at given extents. */
+/* A program's launch at given extents. */
 #include "base/mem.h"
 #include "cuda/device.h"
 
-enum { ROW_BLOCKS = 16 }; /* of a row kernel, for each multiprocessor */
+enum { ROW_BLOCKS = 16, COOPERATIVE = 2 }; /* blocks of a kernel that waits for nobody, for each multiprocessor; CUlaunchAttributeID */
 
 static int64_t ceil_div(int64_t a, int64_t b)
 {
@@ -20,31 +20,47 @@ static int64_t area_bytes(const lf_cuda_area *area, const int64_t *dims)
     return ceil_div(floats * (int64_t)sizeof(float), 256) * 256;
 }
 
-int64_t lf_cuda_workspace(const lf_cuda_program *p, const int64_t *dims)
+int64_t lf_cuda_kernel_workspace(const lf_cuda_kernel *k, const int64_t *dims)
 {
-    int64_t total = 0;
-    for (int32_t i = 0; i < p->source.areas; i++) {
-        int64_t bytes = area_bytes(&p->source.area[i], dims);
-        if (bytes < 0 || !lf_add_i64(total, bytes, &total))
-            return -1;
+    int64_t most = 0;
+    for (int role = 0; role < LF_CUDA_ROLES; role++) { /* parts run one after another, and nothing is left from one to the next */
+        const lf_cuda_part *part = &k->source.part[role];
+        int64_t total = 0;
+        for (int32_t i = 0; i < part->areas; i++) {
+            int64_t bytes = area_bytes(&part->area[i], dims);
+            if (bytes < 0 || !lf_add_i64(total, bytes, &total))
+                return -1;
+        }
+        most = total > most ? total : most;
     }
-    return total;
+    return most;
 }
 
-static int64_t blocks_of(const lf_cuda_program *p, const lf_cuda_launch *l, const int64_t *dims)
+/* How many blocks a stage could keep busy. */
+static int64_t blocks_of(const lf_cuda_kernel *k, const lf_cuda_stage *s, const int64_t *dims)
 {
-    const int64_t rows = lf_extent_at(l->rows, dims), width = lf_extent_at(l->width, dims);
-    switch (l->work) {
-    case LF_CUDA_ROWS: {
-        const int64_t most = (int64_t)p->device->units * ROW_BLOCKS, wanted = ceil_div(rows, l->rows_a_block);
-        return wanted < most ? wanted : most;
-    }
+    const int64_t rows = lf_extent_at(s->rows, dims), width = lf_extent_at(s->width, dims);
+    switch (s->work) {
+    case LF_CUDA_ROWS: return ceil_div(rows, s->rows_a_block);
     case LF_CUDA_TILES: return ceil_div(rows, LF_CUDA_TILE) * ceil_div(width, LF_CUDA_TILE);
     case LF_CUDA_COLUMN_BLOCKS: return ceil_div(rows, LF_CUDA_COLUMN_ROWS) * ceil_div(width, LF_CUDA_THREADS);
     case LF_CUDA_COLUMN_END: return ceil_div(width, LF_CUDA_THREADS);
-    case LF_CUDA_TENSOR: return rows > 0; /* it finds its own */
+    case LF_CUDA_TENSOR: return lf_cuda_tensor_blocks(k, s, dims);
     }
     return 0;
+}
+
+/* Blocks of the launch, 0 where there is nothing to do. */
+static int64_t grid_of(const lf_cuda_program *p, const lf_cuda_kernel *k, const int64_t *dims)
+{
+    const lf_cuda_part *main = &k->source.part[LF_CUDA_MAIN];
+    const int64_t fit = k->source.waits ? k->resident : (int64_t)p->device->units * ROW_BLOCKS;
+    int64_t most = 0;
+    for (int32_t i = 0; i < main->stages; i++) {
+        const int64_t wanted = blocks_of(k, &main->stage[i], dims);
+        most = wanted > most ? wanted : most;
+    }
+    return ceil_div(most < fit ? most : fit, k->cluster) * k->cluster;
 }
 
 static uint64_t *put(uint64_t *to, const lf_cuda_ptr *from, int32_t count)
@@ -54,78 +70,90 @@ static uint64_t *put(uint64_t *to, const lf_cuda_ptr *from, int32_t count)
     return to + lf_at_least_one(count);
 }
 
-/* Args, see emit.h. Returns where its Redo begins. */
-static uint64_t *fill_arguments(const lf_cuda_program *p, const lf_cuda_pass *pass, uint64_t *to)
+lf_cuda_ptr lf_cuda_area_at(const lf_cuda_part *part, const lf_cuda_pass *pass, int32_t area)
 {
-    const lf_graph *g = p->plan->graph;
+    lf_cuda_ptr at = pass->workspace;
+    for (int32_t i = 0; i < area; i++)
+        at += (lf_cuda_ptr)area_bytes(&part->area[i], pass->dims);
+    return at;
+}
+
+/* Args, see emit.h. weights: whose they are. Returns where its Redo begins. */
+static uint64_t *fill_arguments(const lf_cuda_part *part, const lf_cuda_program *weights, const lf_cuda_pass *pass, uint64_t *to)
+{
+    const lf_plan *plan = part->plan;
+    const lf_graph *g = plan->graph;
     lf_cuda_ptr at = pass->workspace;
     to = put(to, pass->input, g->inputs);
-    to = put(to, p->prepared, p->plan->prepareds);
-    to = put(to, p->narrow, p->plan->groups);
-    to = put(to, p->scale, p->plan->groups);
+    to = put(to, weights->prepared, plan->prepareds);
+    to = put(to, weights->narrow, plan->groups);
+    to = put(to, weights->scale, plan->groups);
     to = put(to, pass->output, g->outputs);
     for (int32_t i = 0; i < g->outputs; i++) {
         int64_t elements = lf_shape_count(&lf_at(g, g->output[i])->shape, pass->dims);
         to[i] = (uint64_t)(pass->batch > 0 && elements >= pass->batch ? elements / pass->batch : 1);
     }
     to += lf_at_least_one(g->outputs);
-    for (int32_t i = 0; i < p->source.areas; i++) {
+    for (int32_t i = 0; i < part->areas; i++) {
         to[i] = at;
-        at += (lf_cuda_ptr)area_bytes(&p->source.area[i], pass->dims);
+        at += (lf_cuda_ptr)area_bytes(&part->area[i], pass->dims);
     }
-    to += lf_at_least_one(p->source.areas);
+    to += lf_at_least_one(part->areas);
     for (int i = 0; i < g->symbols; i++)
         to[i] = (uint64_t)pass->dims[i];
     return to + lf_at_least_one(g->symbols);
 }
 
-/* Struct Redo: what is watched, what is wanted. */
-static void fill_redo(const lf_cuda_pass *pass, uint64_t *redo)
+/* Struct Redo: what is watched, what is wanted, what is too wide. */
+static void fill_redo(const lf_cuda_kernel *k, lf_cuda_role role, const lf_cuda_pass *pass, uint64_t *redo)
 {
+    const lf_cuda_control *c = &pass->control;
     redo[0] = (uint64_t)pass->batch;
-    if (pass->watched)
-        redo[1] = pass->watched->rows, redo[2] = pass->watched->any;
-    if (pass->wanted)
-        redo[3] = pass->wanted->rows, redo[4] = pass->wanted->any;
-    if (pass->wide)
-        redo[9] = pass->wide->rows, redo[10] = pass->wide->any;
+    if (k->source.part[LF_CUDA_AS_WRITTEN].plan && role != LF_CUDA_AS_WRITTEN)
+        redo[1] = c->watched, redo[2] = c->watched_any;
+    if (role != LF_CUDA_MAIN)
+        redo[3] = role == LF_CUDA_FULL_RANGE ? c->wide : c->watched;
+    if (k->source.part[LF_CUDA_FULL_RANGE].plan && role == LF_CUDA_MAIN)
+        redo[4] = c->wide, redo[5] = c->wide_any;
 }
 
-static lf_cuda_ptr area_at(const lf_cuda_program *p, const lf_cuda_pass *pass, int32_t area)
+static lf_status fill_maps(const lf_cuda_program *p, const lf_cuda_kernel *k, const lf_cuda_pass *pass, unsigned char *maps, lf_diag *diag)
 {
-    lf_cuda_ptr at = pass->workspace;
-    for (int32_t i = 0; i < area; i++)
-        at += (lf_cuda_ptr)area_bytes(&p->source.area[i], pass->dims);
-    return at;
-}
-
-static lf_status launch_one(const lf_cuda_program *p, const lf_cuda_pass *pass, int32_t index, int64_t blocks, void *words, lf_diag *diag)
-{
-    const lf_cuda_launch *l = &p->source.launch[index];
-    void *params[] = {words};
-    if (blocks > INT32_MAX)
-        return lf_fail(diag, LF_ERR_DATA, "the extents are too large: a kernel would have %lld blocks", (long long)blocks);
-    if (l->work == LF_CUDA_TENSOR)
-        return lf_cuda_tensor_launch(p, index, lf_extent_at(l->rows, pass->dims), area_at(p, pass, l->x_area), words, pass->stream, diag);
-    int error = p->device->driver->launch(p->function[index], (unsigned)blocks, 1, 1, LF_CUDA_THREADS, 1, 1, 0, pass->stream, params, NULL);
-    return lf_cuda_status(p->device, error, "launching a kernel", diag);
-}
-
-lf_status lf_cuda_launch_all(const lf_cuda_program *p, const lf_cuda_pass *pass, lf_diag *diag)
-{
-    uint64_t words[LF_CUDA_MOST_WORDS] = {0};
-    uint64_t *redo = fill_arguments(p, pass, words);
+    const lf_cuda_part *main = &k->source.part[LF_CUDA_MAIN];
     lf_status status = LF_OK;
-    int32_t last = -1;
-    fill_redo(pass, redo);
-    for (int32_t i = 0; i < p->source.launches; i++)
-        last = blocks_of(p, &p->source.launch[i], pass->dims) > 0 ? i : last;
-    for (int32_t i = 0; i <= last && status == LF_OK; i++) {
-        const int64_t blocks = blocks_of(p, &p->source.launch[i], pass->dims);
-        if (pass->wanted && i == last)
-            redo[5] = pass->wanted->rows, redo[6] = pass->wanted->any, redo[7] = pass->wanted->done, redo[8] = pass->wanted->redone;
-        if (blocks > 0)
-            status = launch_one(p, pass, i, blocks, words, diag);
-    }
+    for (int32_t i = 0; i < main->stages && status == LF_OK; i++)
+        if (main->stage[i].work == LF_CUDA_TENSOR) {
+            status = lf_cuda_tensor_maps(p, k, &main->stage[i], pass, maps, diag);
+            maps += 2 * LF_CUDA_MAP;
+        }
     return status;
+}
+
+lf_status lf_cuda_launch(const lf_cuda_program *p, const lf_cuda_kernel *k, const lf_cuda_pass *pass, lf_diag *diag)
+{
+    const lf_cuda_control *c = &pass->control;
+    uint64_t control[LF_CUDA_CONTROL_WORDS] = {c->barrier, (uint64_t)pass->batch, c->wide, c->wide_any, c->watched, c->watched_any, c->redone};
+    uint64_t words[LF_CUDA_ROLES][LF_CUDA_MOST_WORDS] = {{0}};
+    _Alignas(64) unsigned char maps[LF_CUDA_MOST_PRODUCTS * 2 * LF_CUDA_MAP];
+    void *params[2 + LF_CUDA_ROLES], **next = params;
+    const int64_t blocks = grid_of(p, k, pass->dims);
+    if (blocks == 0)
+        return LF_OK;
+    if (k->source.products > 0) {
+        lf_status status = fill_maps(p, k, pass, maps, diag);
+        if (status != LF_OK)
+            return status;
+        *next++ = maps;
+    }
+    *next++ = control;
+    for (int role = 0; role < LF_CUDA_ROLES; role++) {
+        const lf_cuda_part *part = &k->source.part[role];
+        if (!part->plan)
+            continue;
+        fill_redo(k, (lf_cuda_role)role, pass, fill_arguments(part, role == LF_CUDA_AS_WRITTEN ? p->as_written : p, pass, words[role]));
+        *next++ = words[role];
+    }
+    lf_cuda_attribute together = {.id = COOPERATIVE, .value = {1}};
+    const lf_cuda_config config = {(unsigned)blocks, 1, 1, (unsigned)k->source.threads, 1, 1, k->shared, pass->stream, &together, k->source.waits ? 1 : 0};
+    return lf_cuda_status(p->device, p->device->driver->launch(&config, k->function, params, NULL), "launching the program", diag);
 }

@@ -1,77 +1,47 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A plan compiled for a device: its module, its weights, its launches. */
-#include <stdio.h>
+/* A plan on a device: its weights and its kernels. */
 #include <stdlib.h>
 
-#include "cuda/compile.h"
 #include "cuda/device.h"
 
-
-static lf_status load_module(lf_cuda_program *p, lf_diag *diag)
+/* Copies what another has borrowed. */
+static void lend_weights(const lf_cuda_program *p, lf_cuda_program *to)
 {
-    const lf_cuda_driver *driver = p->device->driver;
-    const lf_graph *g = p->plan->graph;
-    char arch[16], *cubin;
-    size_t size;
-    p->words = lf_at_least_one(g->inputs) + lf_at_least_one(p->plan->prepareds) + 2 * lf_at_least_one(p->plan->groups) + 2 * lf_at_least_one(g->outputs) +
-               lf_at_least_one(p->source.areas) + lf_at_least_one(g->symbols) + LF_CUDA_REDO_WORDS;
-    if (p->words > LF_CUDA_MOST_WORDS)
-        return lf_fail(diag, LF_ERR_UNSUPPORTED, "device cuda: the model has more tensors than a kernel takes arguments (%zu)", p->words);
-    snprintf(arch, sizeof arch, "sm_%d%d%s", p->device->major, p->device->minor, p->target.wgmma ? "a" : "");
-    lf_status status = lf_cuda_compile(p->source.text, arch, &cubin, &size, NULL, diag);
-    free(p->source.text);
-    p->source.text = NULL;
-    if (status == LF_OK)
-        status = lf_cuda_status(p->device, driver->module_load(&p->module, cubin), "loading the kernels", diag);
-    free(cubin);
-    for (int32_t i = 0; i < p->source.launches && status == LF_OK; i++)
-        status = lf_cuda_status(p->device, driver->function_get(&p->function[i], p->module, p->source.launch[i].name), "finding a kernel", diag);
-    for (int32_t i = 0; i < p->source.launches && status == LF_OK; i++)
-        if (p->source.launch[i].work == LF_CUDA_TENSOR)
-            status = lf_cuda_tensor_ready(p, i, diag);
+    for (int32_t i = 0; i < p->plan->prepareds; i++)
+        to->prepared[i] = p->prepared[i];
+    for (int32_t i = 0; i < p->plan->groups; i++)
+        to->narrow[i] = p->narrow[i];
+}
+
+static lf_status compile_for(lf_cuda_program *p, const int64_t *dims, const lf_cuda_kernel **out, lf_diag *diag)
+{
+    lf_status status = lf_cuda_enter(p->device, diag);
+    if (status != LF_OK)
+        return status;
+    status = lf_cuda_kernel_for(p, dims, out, diag);
+    lf_cuda_leave(p->device);
     return status;
 }
 
-static bool has_wide_products(const lf_cuda_program *p)
+lf_status lf_cuda_program_new(lf_cuda_device *device, const lf_plan *plan, lf_cuda_target target, const lf_cuda_program *as_written, const int64_t *dims,
+                              lf_cuda_program **out, lf_diag *diag)
 {
-    for (int32_t i = 0; i < p->source.launches; i++)
-        if (p->source.launch[i].work == LF_CUDA_TENSOR && p->source.launch[i].mode == LF_CUDA_FP32)
-            return true;
-    return false;
-}
-
-lf_status lf_cuda_program_new(lf_cuda_device *device, const lf_plan *plan, lf_cuda_target target, lf_cuda_program **out, lf_diag *diag)
-{
+    const lf_cuda_kernel *kernel;
     lf_cuda_program *p = *out = calloc(1, sizeof *p);
     if (!p)
         return lf_fail_nomem(diag, "the program");
     p->device = device;
     p->plan = plan;
     p->target = target;
+    p->as_written = as_written;
+    pthread_mutex_init(&p->compiling, NULL);
     p->lines = calloc(lf_at_least_one(plan->groups), sizeof *p->lines);
     p->scale = calloc(lf_at_least_one(plan->groups), sizeof *p->scale);
     p->prepared = calloc(lf_at_least_one(plan->prepareds), sizeof *p->prepared);
     p->narrow = calloc(lf_at_least_one(plan->groups), sizeof *p->narrow);
-    bool room = p->lines && p->scale && p->prepared && p->narrow;
-    lf_status status = room ? lf_cuda_emit(plan, target, &p->source, diag) : lf_fail_nomem(diag, "the program");
-    if (status == LF_OK) {
-        p->function = calloc(lf_at_least_one(p->source.launches), sizeof *p->function);
-        p->alone = calloc(lf_at_least_one(p->source.launches), sizeof *p->alone);
-        p->resident = calloc(lf_at_least_one(p->source.launches), sizeof *p->resident);
-        if (!p->function || !p->alone || !p->resident)
-            status = lf_fail_nomem(diag, "the program");
-    }
-    if (status == LF_OK)
-        status = lf_cuda_enter(device, diag);
-    if (status == LF_OK) {
-        status = load_module(p, diag);
-        lf_cuda_leave(device);
-    }
-    if (status == LF_OK && has_wide_products(p)) {
-        status = lf_cuda_program_new(device, plan, (lf_cuda_target){0}, &p->full, diag);
-        if (status == LF_OK)
-            p->full->borrows = true;
-    }
+    lf_status status = p->lines && p->scale && p->prepared && p->narrow ? LF_OK : lf_fail_nomem(diag, "the program");
+    if (status == LF_OK && dims)
+        status = compile_for(p, dims, &kernel, diag);
     if (status != LF_OK) {
         lf_cuda_program_free(p);
         *out = NULL;
@@ -104,14 +74,10 @@ void lf_cuda_program_free(lf_cuda_program *p)
     lf_cuda_program_free(p->full);
     if (lf_cuda_enter(p->device, NULL) == LF_OK) {
         drop_weights(p);
-        if (p->module)
-            p->device->driver->module_unload(p->module);
+        lf_cuda_kernels_free(p);
         lf_cuda_leave(p->device);
     }
-    lf_cuda_source_free(&p->source);
-    free(p->function);
-    free(p->alone);
-    free(p->resident);
+    pthread_mutex_destroy(&p->compiling);
     free(p->lines);
     free(p->scale);
     free(p->prepared);
@@ -130,6 +96,28 @@ static lf_status upload(lf_cuda_program *p, const void *from, size_t bytes, lf_c
     return lf_cuda_status(p->device, p->device->driver->to_device(*to, from, bytes, NULL), "copying weights", diag);
 }
 
+/* Weights as tensor cores read them. Where one has too wide a range, a program for the ordinary units takes over. */
+static lf_status into_lines(lf_cuda_program *p, lf_diag *diag)
+{
+    static const int64_t dims[LF_MAX_SYMBOLS] = {1, 1, 1, 1, 1, 1, 1, 1}; /* any kernel will do: the weights are the same for all */
+    const lf_cuda_kernel *kernel = NULL;
+    bool wide = false;
+    for (int i = 0; i < LF_CUDA_SHAPES && !kernel; i++)
+        kernel = p->kernel[i];
+    lf_status status = kernel ? LF_OK : lf_cuda_kernel_for(p, dims, &kernel, diag);
+    if (status == LF_OK)
+        status = lf_cuda_tensor_weights(p, kernel, &wide, diag);
+    lf_cuda_program_free(p->full);
+    p->full = NULL;
+    if (status == LF_OK && wide)
+        status = lf_cuda_program_new(p->device, p->plan, (lf_cuda_target){0}, p->as_written, NULL, &p->full, diag);
+    if (p->full) {
+        p->full->borrows = true;
+        lend_weights(p, p->full);
+    }
+    return status;
+}
+
 static lf_status upload_all(lf_cuda_program *p, const float *const *tensor, const double *const *narrow, lf_diag *diag)
 {
     static const int64_t dims[LF_MAX_SYMBOLS] = {1, 1, 1, 1, 1, 1, 1, 1}; /* prepared tensors have no named extent */
@@ -145,11 +133,7 @@ static lf_status upload_all(lf_cuda_program *p, const float *const *tensor, cons
             status = upload(p, narrow[g], (size_t)(product->n.coef * (product->k.coef + 1)) * sizeof(double), &p->narrow[g], diag);
         }
     if (status == LF_OK)
-        status = lf_cuda_tensor_weights(p, diag);
-    for (int32_t i = 0; p->full && i < plan->prepareds; i++)
-        p->full->prepared[i] = p->prepared[i];
-    for (int32_t i = 0; p->full && i < plan->groups; i++)
-        p->full->narrow[i] = p->narrow[i];
+        status = into_lines(p, diag);
     if (status == LF_OK) /* host memory is the caller's again */
         status = lf_cuda_status(p->device, p->device->driver->stream_wait(NULL), "copying weights", diag);
     return status;
@@ -171,4 +155,14 @@ lf_status lf_cuda_program_weights(lf_cuda_program *p, const float *const *tensor
 size_t lf_cuda_program_bytes(const lf_cuda_program *p)
 {
     return p->bytes;
+}
+
+lf_status lf_cuda_workspace(lf_cuda_program *program, const int64_t *dims, int64_t *bytes, lf_diag *diag)
+{
+    const lf_cuda_kernel *kernel;
+    lf_status status = compile_for(program->full ? program->full : program, dims, &kernel, diag);
+    if (status != LF_OK)
+        return status;
+    *bytes = lf_cuda_kernel_workspace(kernel, dims);
+    return *bytes < 0 ? lf_fail(diag, LF_ERR_DATA, "the extents are too large: a count of elements or bytes overflows") : LF_OK;
 }

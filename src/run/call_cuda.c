@@ -6,9 +6,7 @@ static lf_cuda_job job_of(const lf_call *c)
 {
     const lf_program *p = c->program;
     const lf_variant *v = p->fused.ready ? &p->fused : &p->exact;
-    const bool guarded = p->guarded && v == &p->fused;
-    return (lf_cuda_job){.main = v->cuda,
-                         .exact = guarded ? p->exact.cuda : NULL,
+    return (lf_cuda_job){.program = v->cuda,
                          .dims = c->dims,
                          .batch = c->batch,
                          .input = (const void *const *)c->input,
@@ -53,13 +51,14 @@ lf_status lf_call_workspace_at(lf_call *call, const int64_t *dims, size_t *bytes
     if (!bytes || (!dims && g->symbols > 0))
         return lf_fail(&call->diag, LF_ERR_ARG, "asking for the workspace wants extents and a place for the answer");
     lf_status status = want_cuda(call, "a workspace on the device");
-    lf_cuda_job job = job_of(call);
-    job.dims = dims ? dims : call->dims;
+    int64_t wanted = 0;
+    dims = dims ? dims : call->dims;
     if (status == LF_OK)
-        status = lf_graph_check_dims(g, job.dims, &call->diag);
-    if (status != LF_OK)
-        return status;
-    return lf_cuda_job_workspace(&job, bytes, &call->diag);
+        status = lf_graph_check_dims(g, dims, &call->diag);
+    if (status == LF_OK)
+        status = lf_cuda_workspace(job_of(call).program, dims, &wanted, &call->diag);
+    *bytes = (size_t)wanted;
+    return status;
 }
 
 lf_status lf_call_workspace(lf_call *call, size_t *bytes)

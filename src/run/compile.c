@@ -125,14 +125,17 @@ static bool all_exact(const lf_notes *notes)
     return true;
 }
 
-/* What redoes rows as written is rarely met: the ordinary units will do. */
+/* What redoes rows as written is rarely met: the ordinary units will do, and where it does so it is part of the other's kernel. */
 lf_status lf_variant_for_cuda(lf_program *p, lf_variant *v)
 {
+    const bool fused = v == &p->fused, guarded = fused && p->guarded && p->exact.plan;
     lf_cuda_target target = {0};
     if (v->cuda)
         return LF_OK;
-    lf_status status = v == &p->fused ? lf_cuda_device_target(p->context->gpu, p->mode, &target, &p->diag) : LF_OK;
-    return status == LF_OK ? lf_cuda_program_new(p->context->gpu, v->plan, target, &v->cuda, &p->diag) : status;
+    lf_status status = fused ? lf_cuda_device_target(p->context->gpu, p->mode, &target, &p->diag) : LF_OK;
+    if (status == LF_OK && guarded)
+        status = lf_variant_for_cuda(p, &p->exact);
+    return status == LF_OK ? lf_cuda_program_new(p->context->gpu, v->plan, target, guarded ? p->exact.cuda : NULL, fused ? p->hint : NULL, &v->cuda, &p->diag) : status;
 }
 
 lf_status lf_compile(lf_program *p, const lf_options *o)
@@ -156,7 +159,5 @@ lf_status lf_compile(lf_program *p, const lf_options *o)
     }
     if (status == LF_OK && p->target == LF_TARGET_CUDA)
         status = lf_variant_for_cuda(p, &p->fused);
-    if (status == LF_OK && p->target == LF_TARGET_CUDA && p->guarded && p->exact.plan)
-        status = lf_variant_for_cuda(p, &p->exact);
     return status;
 }

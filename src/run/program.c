@@ -348,11 +348,13 @@ lf_status lf_program_explain(lf_program *program, const int64_t *dims, bool json
     lf_status status = lf_graph_check_dims(&p->written, account.dims, &p->diag);
     if (status == LF_OK)
         status = lf_device_find(p->target == LF_TARGET_CUDA ? lf_cuda_device_like(p->context->gpu) : p->device, p->kern, p->context->pool, &device, &p->diag);
-    if (status == LF_OK && p->target == LF_TARGET_CUDA)
-        account.workspace_bytes = lf_cuda_workspace(p->fused.cuda, account.dims) - lf_plan_intermediate_bytes(p->fused.plan, account.dims);
-    else if (status == LF_OK && p->target == LF_TARGET_CPU)
+    if (status == LF_OK && p->target == LF_TARGET_CUDA) {
+        status = lf_cuda_workspace(p->fused.cuda, account.dims, &account.workspace_bytes, &p->diag);
+        account.workspace_bytes -= lf_plan_intermediate_bytes(p->fused.plan, account.dims);
+    }
+    if (status == LF_OK && p->target == LF_TARGET_CPU)
         status = cpu_workspace(p, account.dims, &account.workspace_bytes);
-    else if (status == LF_OK)
+    else if (status == LF_OK && p->target != LF_TARGET_CUDA)
         account.workspace_bytes = lf_cost_workspace(p->fused.plan, account.dims, &device);
     if (status != LF_OK)
         return status;
@@ -363,10 +365,11 @@ lf_status lf_program_emit(lf_program *program, const char *arch, char **out)
 {
     if (!program)
         return LF_ERR_ARG;
-    if (!out || !arch || (strcmp(arch, "sm_90a") != 0 && strcmp(arch, "sm_80") != 0))
-        return lf_fail(&program->diag, LF_ERR_ARG, "arch: '%.64s' is none of sm_90a, sm_80", arch ? arch : "");
+    lf_cuda_target target = {.mode = program->mode};
+    if (!out || !arch || !lf_cuda_arch_unit(arch, &target.unit))
+        return lf_fail(&program->diag, LF_ERR_ARG, "arch: '%.64s' is none of sm_70, sm_75, sm_80, sm_86, sm_89, sm_90, sm_90a", arch ? arch : "");
     lf_cuda_source source;
-    lf_status status = lf_cuda_emit(program->fused.plan, (lf_cuda_target){.wgmma = strcmp(arch, "sm_90a") == 0, .mode = program->mode}, &source, &program->diag);
+    lf_status status = lf_cuda_emit(program->fused.plan, program->guarded ? program->exact.plan : NULL, target, &source, &program->diag);
     *out = source.text;
     source.text = NULL;
     lf_cuda_source_free(&source);

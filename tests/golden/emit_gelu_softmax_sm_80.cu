@@ -3,6 +3,7 @@
 
 // a [B, 8192] = rows of 8192 elements by linear.weight [8192, 8192] transposed
 struct g0 {
+    typedef Args A;
     enum { W = 4, STATS = 1, WEIGHT_IS_KN = 0 };
     typedef maxsumexp_stat<float> First;
     struct Rest {
@@ -31,18 +32,15 @@ struct g0 {
     }
 };
 
-extern "C" __global__ void __launch_bounds__(256) g0_product(const Args a)
+__device__ __forceinline__ void g0_product(const Args &a)
 {
-    if (nothing_wanted(a.redo))
-        return;
-    plain_product<g0>(a);
-    end_redo(a.redo);
+    plain_product<g0, 8>(a);
 }
 
 // A row through phases 1 to 1.
 __device__ __forceinline__ void g0_rows1_row(const Args &a, const i64 row, const i64 rows, const int tid)
 {
-    enum { T = 256 };
+    enum { T = 128 };
     // maxsumexp for c
     float stat0[2];
     join_partials<T, maxsumexp_stat>(a.area[1] + row * ((8192 + 127) / 128 * 2), (int)((8192 + 127) / 128), tid).finish((double)8192, stat0);
@@ -54,20 +52,26 @@ __device__ __forceinline__ void g0_rows1_row(const Args &a, const i64 row, const
         float v1[W]; EACH v1[w] = stat0[0]; // maxsumexp of c
         float v2[W]; EACH v2[w] = stat0[1]; // maxsumexp of c
         float v3[W]; EACH v3[w] = op_softmax(v0[w], v1[w], v2[w]); // c
-        store_out(a.redo, a.out[0], 0 + row * 8192 + col, a.out_each[0], v3); // c [B, 8192]
+        store(a.out[0] + row * 8192 + col, v3); // c [B, 8192]
     }
     row_sync<T>();
 }
 
-extern "C" __global__ void __launch_bounds__(256) g0_rows1(const Args a)
+__device__ __forceinline__ void g0_rows1(const Args &a)
 {
-    enum { T = 256, ROWS = 1 };
-    if (nothing_wanted(a.redo))
-        return;
+    enum { T = 128, ROWS = THREADS / T };
     const i64 rows = a.dim[0];
     for (i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T; row < rows; row += (i64)gridDim.x * ROWS)
-        if (!left_out(a.redo, row, rows))
-            g0_rows1_row(a, row, rows, threadIdx.x % T);
-    end_redo(a.redo);
+        g0_rows1_row(a, row, rows, threadIdx.x % T);
 }
 
+} // namespace fused
+
+extern "C" __global__ void __launch_bounds__(256)
+program(const __grid_constant__ Control c, const __grid_constant__ fused::Args fused)
+{
+    fused::g0_product(fused);
+    grid_sync(c);
+    fused::g0_rows1(fused);
+    leave(c);
+}

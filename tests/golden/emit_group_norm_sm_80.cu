@@ -3,6 +3,7 @@
 
 // a [B, 1024] = rows of 1024 elements by linear.weight [1024, 1024] transposed
 struct g0 {
+    typedef Args A;
     enum { W = 4, STATS = 0, WEIGHT_IS_KN = 0 };
     typedef no_stat First;
     struct Rest {
@@ -28,12 +29,9 @@ struct g0 {
     }
 };
 
-extern "C" __global__ void __launch_bounds__(256) g0_product(const Args a)
+__device__ __forceinline__ void g0_product(const Args &a)
 {
-    if (nothing_wanted(a.redo))
-        return;
-    plain_product<g0>(a);
-    end_redo(a.redo);
+    plain_product<g0, 8>(a);
 }
 
 // A row through phases 1 to 1.
@@ -56,20 +54,26 @@ __device__ __forceinline__ void g0_rows1_row(const Args &a, const i64 row, const
         float v6[W]; load<true, true>(v6, a.prepared[3] + col); // norm.bias [1024]
         float v7[W]; EACH v7[w] = op_add(v5[w], v6[w], 1.0f); // b
         float v8[W]; EACH v8[w] = op_hardtanh(v7[w], -2.0f, 2.0f); // c
-        store_out(a.redo, a.out[0], 0 + row * 1024 + col, a.out_each[0], v8); // c [B, 1024]
+        store(a.out[0] + row * 1024 + col, v8); // c [B, 1024]
     }
     row_sync<T>();
 }
 
-extern "C" __global__ void __launch_bounds__(256) g0_rows1(const Args a)
+__device__ __forceinline__ void g0_rows1(const Args &a)
 {
-    enum { T = 32, ROWS = 8 };
-    if (nothing_wanted(a.redo))
-        return;
+    enum { T = 32, ROWS = THREADS / T };
     const i64 rows = a.dim[0];
     for (i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T; row < rows; row += (i64)gridDim.x * ROWS)
-        if (!left_out(a.redo, row, rows))
-            g0_rows1_row(a, row, rows, threadIdx.x % T);
-    end_redo(a.redo);
+        g0_rows1_row(a, row, rows, threadIdx.x % T);
 }
 
+} // namespace fused
+
+extern "C" __global__ void __launch_bounds__(256)
+program(const __grid_constant__ Control c, const __grid_constant__ fused::Args fused)
+{
+    fused::g0_product(fused);
+    grid_sync(c);
+    fused::g0_rows1(fused);
+    leave(c);
+}

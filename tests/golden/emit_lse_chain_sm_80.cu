@@ -3,6 +3,7 @@
 
 // a [B, 8192] = rows of 8192 elements by linear.weight [8192, 8192] transposed
 struct g0 {
+    typedef Args A;
     enum { W = 4, STATS = 1, WEIGHT_IS_KN = 0 };
     typedef maxsumexp_stat<float> First;
     struct Rest {
@@ -29,12 +30,9 @@ struct g0 {
     }
 };
 
-extern "C" __global__ void __launch_bounds__(256) g0_product(const Args a)
+__device__ __forceinline__ void g0_product(const Args &a)
 {
-    if (nothing_wanted(a.redo))
-        return;
-    plain_product<g0>(a);
-    end_redo(a.redo);
+    plain_product<g0, 8>(a);
 }
 
 // A row through phases 1 to 1.
@@ -54,20 +52,26 @@ __device__ __forceinline__ void g0_rows1_row(const Args &a, const i64 row, const
         float v3[W]; EACH v3[w] = op_leaky_relu(v2[w], 9.99999975e-05f); // d
         float v4[W]; EACH v4[w] = op_gelu(v3[w], 0.0f); // e
         float v5[W]; EACH v5[w] = op_gelu(v4[w], 0.0f); // f
-        EACH { const float one[1] = {v5[w]}; store_out(a.redo, a.out[0], 0 + row, a.out_each[0], one); } // f [B, 1]
+        EACH { const float one[1] = {v5[w]}; store(a.out[0] + row, one); } // f [B, 1]
     }
     row_sync<T>();
 }
 
-extern "C" __global__ void __launch_bounds__(256) g0_rows1(const Args a)
+__device__ __forceinline__ void g0_rows1(const Args &a)
 {
-    enum { T = 32, ROWS = 8 };
-    if (nothing_wanted(a.redo))
-        return;
+    enum { T = 32, ROWS = THREADS / T };
     const i64 rows = a.dim[0];
     for (i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T; row < rows; row += (i64)gridDim.x * ROWS)
-        if (!left_out(a.redo, row, rows))
-            g0_rows1_row(a, row, rows, threadIdx.x % T);
-    end_redo(a.redo);
+        g0_rows1_row(a, row, rows, threadIdx.x % T);
 }
 
+} // namespace fused
+
+extern "C" __global__ void __launch_bounds__(256)
+program(const __grid_constant__ Control c, const __grid_constant__ fused::Args fused)
+{
+    fused::g0_product(fused);
+    grid_sync(c);
+    fused::g0_rows1(fused);
+    leave(c);
+}

@@ -3,6 +3,7 @@
 
 // a [B, 256] = rows of 784 elements by hidden.weight [256, 784] transposed
 struct g0 {
+    typedef Args A;
     enum { W = 4, STATS = 0, WEIGHT_IS_KN = 0 };
     typedef no_stat First;
     struct Rest {
@@ -29,18 +30,16 @@ struct g0 {
     }
 };
 
-extern "C" __global__ void __launch_bounds__(256) g0_product(const Args a)
+__device__ __forceinline__ void g0_product(const Args &a)
 {
-    if (nothing_wanted(a.redo))
-        return;
-    plain_product<g0>(a);
-    end_redo(a.redo);
+    plain_product<g0, 8>(a);
 }
 
 // ---- group 1: linear+log_softmax ----
 
 // c [B, 10] = rows of 256 elements by classes.weight [10, 256] transposed
 struct g1 {
+    typedef Args A;
     enum { W = 1, STATS = 1, WEIGHT_IS_KN = 0 };
     typedef maxsumexp_stat<float> First;
     struct Rest {
@@ -68,12 +67,9 @@ struct g1 {
     }
 };
 
-extern "C" __global__ void __launch_bounds__(256) g1_product(const Args a)
+__device__ __forceinline__ void g1_product(const Args &a)
 {
-    if (nothing_wanted(a.redo))
-        return;
-    plain_product<g1>(a);
-    end_redo(a.redo);
+    plain_product<g1, 8>(a);
 }
 
 // A row through phases 1 to 1.
@@ -91,20 +87,28 @@ __device__ __forceinline__ void g1_rows1_row(const Args &a, const i64 row, const
         float v1[W]; EACH v1[w] = stat0[0]; // maxsumexp of d
         float v2[W]; EACH v2[w] = stat0[1]; // maxsumexp of d
         float v3[W]; EACH v3[w] = op_log_softmax(v0[w], v1[w], v2[w]); // d
-        store_out(a.redo, a.out[0], 0 + row * 10 + col, a.out_each[0], v3); // d [B, 10]
+        store(a.out[0] + row * 10 + col, v3); // d [B, 10]
     }
     row_sync<T>();
 }
 
-extern "C" __global__ void __launch_bounds__(256) g1_rows1(const Args a)
+__device__ __forceinline__ void g1_rows1(const Args &a)
 {
-    enum { T = 32, ROWS = 8 };
-    if (nothing_wanted(a.redo))
-        return;
+    enum { T = 32, ROWS = THREADS / T };
     const i64 rows = a.dim[0];
     for (i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T; row < rows; row += (i64)gridDim.x * ROWS)
-        if (!left_out(a.redo, row, rows))
-            g1_rows1_row(a, row, rows, threadIdx.x % T);
-    end_redo(a.redo);
+        g1_rows1_row(a, row, rows, threadIdx.x % T);
 }
 
+} // namespace fused
+
+extern "C" __global__ void __launch_bounds__(256)
+program(const __grid_constant__ Control c, const __grid_constant__ fused::Args fused)
+{
+    fused::g0_product(fused);
+    grid_sync(c);
+    fused::g1_product(fused);
+    grid_sync(c);
+    fused::g1_rows1(fused);
+    leave(c);
+}

@@ -3,6 +3,7 @@
 
 // a [B, 1024] = rows of 1024 elements by linear.weight [1024, 1024] transposed
 struct g0 {
+    typedef Args A;
     enum { W = 4, STATS = 0, WEIGHT_IS_KN = 0 };
     typedef no_stat First;
     struct Rest {
@@ -28,12 +29,9 @@ struct g0 {
     }
 };
 
-extern "C" __global__ void __launch_bounds__(256) g0_product(const Args a)
+__device__ __forceinline__ void g0_product(const Args &a)
 {
-    if (nothing_wanted(a.redo))
-        return;
-    plain_product<g0>(a);
-    end_redo(a.redo);
+    plain_product<g0, 8>(a);
 }
 
 // A row through phases 1 to 2.
@@ -62,20 +60,26 @@ __device__ __forceinline__ void g0_rows1_row(const Args &a, const i64 row, const
         float v0[W]; EACH v0[w] = stat1[0]; // sum of c
         float v1[W]; EACH v1[w] = 0.5f;
         float v2[W]; EACH v2[w] = op_mul(v0[w], v1[w]); // d
-        EACH { const float one[1] = {v2[w]}; store_out(a.redo, a.out[0], 0 + row, a.out_each[0], one); } // d [B]
+        EACH { const float one[1] = {v2[w]}; store(a.out[0] + row, one); } // d [B]
     }
     row_sync<T>();
 }
 
-extern "C" __global__ void __launch_bounds__(256) g0_rows1(const Args a)
+__device__ __forceinline__ void g0_rows1(const Args &a)
 {
-    enum { T = 32, ROWS = 8 };
-    if (nothing_wanted(a.redo))
-        return;
+    enum { T = 32, ROWS = THREADS / T };
     const i64 rows = a.dim[0];
     for (i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T; row < rows; row += (i64)gridDim.x * ROWS)
-        if (!left_out(a.redo, row, rows))
-            g0_rows1_row(a, row, rows, threadIdx.x % T);
-    end_redo(a.redo);
+        g0_rows1_row(a, row, rows, threadIdx.x % T);
 }
 
+} // namespace fused
+
+extern "C" __global__ void __launch_bounds__(256)
+program(const __grid_constant__ Control c, const __grid_constant__ fused::Args fused)
+{
+    fused::g0_product(fused);
+    grid_sync(c);
+    fused::g0_rows1(fused);
+    leave(c);
+}

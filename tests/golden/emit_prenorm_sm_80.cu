@@ -34,20 +34,17 @@ __device__ __forceinline__ void g0_rows0_row(const Args &a, const i64 row, const
     row_sync<T>();
 }
 
-extern "C" __global__ void __launch_bounds__(256) g0_rows0(const Args a)
+__device__ __forceinline__ void g0_rows0(const Args &a)
 {
-    enum { T = 32, ROWS = 8 };
-    if (nothing_wanted(a.redo))
-        return;
+    enum { T = 32, ROWS = THREADS / T };
     const i64 rows = (a.dim[0] * a.dim[1]);
     for (i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T; row < rows; row += (i64)gridDim.x * ROWS)
-        if (!left_out(a.redo, row, rows))
-            g0_rows0_row(a, row, rows, threadIdx.x % T);
-    end_redo(a.redo);
+        g0_rows0_row(a, row, rows, threadIdx.x % T);
 }
 
 // b [B, S, 1024] = rows of 1024 elements by linear.weight [1024, 1024] transposed
 struct g0 {
+    typedef Args A;
     enum { W = 4, STATS = 0, WEIGHT_IS_KN = 0 };
     typedef no_stat First;
     struct Rest {
@@ -69,18 +66,25 @@ struct g0 {
         float v3[W]; EACH v3[w] = op_silu(v2[w]); // c
         float v4[W]; load<true, false>(v4, a.in[0] + row * 1024 + col); // x [B, S, 1024]
         float v5[W]; EACH v5[w] = op_add(v4[w], v3[w], 1.0f); // d
-        store_out(a.redo, a.out[0], 0 + row * 1024 + col, a.out_each[0], v5); // d [B, S, 1024]
+        store(a.out[0] + row * 1024 + col, v5); // d [B, S, 1024]
     }
     static __device__ __forceinline__ void end(const Args &a, const i64 row, const int tile, const int tiles, const First &first, const Rest &rest)
     {
     }
 };
 
-extern "C" __global__ void __launch_bounds__(256) g0_product(const Args a)
+__device__ __forceinline__ void g0_product(const Args &a)
 {
-    if (nothing_wanted(a.redo))
-        return;
-    plain_product<g0>(a);
-    end_redo(a.redo);
+    plain_product<g0, 8>(a);
 }
 
+} // namespace fused
+
+extern "C" __global__ void __launch_bounds__(256)
+program(const __grid_constant__ Control c, const __grid_constant__ fused::Args fused)
+{
+    fused::g0_rows0(fused);
+    grid_sync(c);
+    fused::g0_product(fused);
+    leave(c);
+}

@@ -34,9 +34,9 @@ __device__ __forceinline__ void g0_rows0_row(const Args &a, const i64 row, const
     row_sync<T>();
 }
 
-extern "C" __global__ void __launch_bounds__(256) g0_rows0(const Args a)
+__device__ __forceinline__ void g0_rows0(const Args &a)
 {
-    enum { T = 32, ROWS = 8 };
+    enum { T = 32, ROWS = THREADS / T };
     const i64 rows = (a.dim[0] * a.dim[1]);
     for (i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T; row < rows; row += (i64)gridDim.x * ROWS)
         g0_rows0_row(a, row, rows, threadIdx.x % T);
@@ -44,6 +44,7 @@ extern "C" __global__ void __launch_bounds__(256) g0_rows0(const Args a)
 
 // b [B, S, 1024] = rows of 1024 elements by linear.weight [1024, 1024] transposed
 struct g0 {
+    typedef Args A;
     enum { W = 4, STATS = 0, WEIGHT_IS_KN = 0 };
     typedef no_stat First;
     struct Rest {
@@ -75,29 +76,150 @@ struct g0 {
 };
 
 // x, 1024 elements a row, into 32 lines of 128 bytes
-extern "C" __global__ void __launch_bounds__(256) g0_split(const Args a)
+__device__ __forceinline__ void g0_split(const Args &a)
 {
-    enum { T = 32, ROWS = 8 };
+    enum { T = 32, ROWS = THREADS / T };
     const i64 rows = (a.dim[0] * a.dim[1]);
     for (i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T; row < rows; row += (i64)gridDim.x * ROWS)
         if (split_row<T, 0, 1024, 32, false>(&*(a.area[2] + row * 1024 + 0), 1, (u8 *)a.area[0] + row * 4096, a.area[1] + row, threadIdx.x % T) && threadIdx.x % T == 0)
             flag(a.redo, a.redo.wide, a.redo.wide_any, row, rows);
+    written_to_copied();
 }
 
-extern "C" __global__ void __launch_bounds__(256) g0_split_weight(const float *from, i64 row_step, i64 step, i64 rows, u8 *to, float *unscale, unsigned *wide)
+__device__ __forceinline__ void g0_product(const Args &a, const TensorMap *x, const TensorMap *w)
+{
+    tensor_product<g0, Pairs>(a, x, w);
+}
+
+} // namespace fused
+
+namespace full_range {
+
+struct Args {
+    const float *in[1];       // x [B, S, 1024]
+    const float *prepared[4]; // norm.weight [1024], norm.bias [1024], linear.weight [1024, 1024], linear.bias [1024]
+    const double *narrow[1];  // by group: a product of few columns, its weight and then its bias
+    const float *scale[1];    // by group: what undoes the scaling of a weight's rows
+    float *out[1];            // d [B, S, 1024]
+    i64 out_each[1];          // elements of each row of the batch
+    float *area[1];           // workspace
+    i64 dim[2];               // B, S
+    Redo redo;
+};
+
+// ---- group 0: layer_norm+linear+silu+add ----
+
+// A row through phases 0 to 1.
+__device__ __forceinline__ void g0_rows0_row(const Args &a, const i64 row, const i64 rows, const int tid)
+{
+    enum { T = 32 };
+    // phase 0: B*S x 1024
+    fold<moments_stat> fold0;
+#pragma unroll 2
+    for (i64 col = tid * 4; col < 1024; col += T * 4) {
+        enum { W = 4 };
+        float v0[W]; load<true, false>(v0, a.in[0] + row * 1024 + col); // x [B, S, 1024]
+        EACH fold0.put(v0[w]);
+    }
+    row_sync<T>();
+    // moments for a
+    float stat0[2];
+    join_row<T>(fold0.total()).finish((double)1024, stat0);
+    // phase 1: B*S x 1024
+#pragma unroll 2
+    for (i64 col = tid * 4; col < 1024; col += T * 4) {
+        enum { W = 4 };
+        float v0[W]; load<true, false>(v0, a.in[0] + row * 1024 + col); // x [B, S, 1024]
+        float v1[W]; EACH v1[w] = stat0[0]; // moments of a
+        float v2[W]; EACH v2[w] = stat0[1]; // moments of a
+        float v3[W]; EACH v3[w] = op_layer_norm(v0[w], v1[w], v2[w], 9.99999997e-07f); // a
+        float v4[W]; load<true, true>(v4, a.prepared[0] + col); // norm.weight [1024]
+        float v5[W]; EACH v5[w] = op_mul(v3[w], v4[w]); // a
+        float v6[W]; load<true, true>(v6, a.prepared[1] + col); // norm.bias [1024]
+        float v7[W]; EACH v7[w] = op_add(v5[w], v6[w], 1.0f); // a
+        store(a.area[0] + row * 1024 + col, v7); // a
+    }
+    row_sync<T>();
+}
+
+__device__ __forceinline__ void g0_rows0(const Args &a)
+{
+    enum { T = 32, ROWS = THREADS / T };
+    const i64 rows = (a.dim[0] * a.dim[1]);
+    for (i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T; row < rows; row += (i64)gridDim.x * ROWS)
+        if (!left_out(a.redo, row, rows))
+            g0_rows0_row(a, row, rows, threadIdx.x % T);
+}
+
+// b [B, S, 1024] = rows of 1024 elements by linear.weight [1024, 1024] transposed
+struct g0 {
+    typedef Args A;
+    enum { W = 4, STATS = 0, WEIGHT_IS_KN = 0 };
+    typedef no_stat First;
+    struct Rest {
+        __device__ __forceinline__ void begin() { }
+        __device__ __forceinline__ void join_lanes(int lanes) { }
+    };
+    static __device__ __forceinline__ i64 rows(const Args &a) { return (a.dim[0] * a.dim[1]); }
+    static __device__ __forceinline__ i64 columns(const Args &a) { return 1024; }
+    static __device__ __forceinline__ i64 depth(const Args &a) { return 1024; }
+    static __device__ __forceinline__ float x(const Args &a, i64 row, i64 k) { return *(a.area[0] + row * 1024 + k); }
+    static __device__ __forceinline__ float weight(const Args &a, i64 n, i64 k) { return __ldg(a.prepared[2] + n * 1024 + k); } // linear.weight [1024, 1024]
+    // phase 2: B*S x 1024
+    template <int W>
+    static __device__ __forceinline__ void element(const Args &a, const i64 row, const i64 rows, const i64 col, float (&p)[W], Rest &rest)
+    {
+        float v0[W]; EACH v0[w] = p[w]; // product
+        float v1[W]; load<true, true>(v1, a.prepared[3] + col); // linear.bias [1024]
+        float v2[W]; EACH v2[w] = op_add(v0[w], v1[w], 1.0f); // b
+        float v3[W]; EACH v3[w] = op_silu(v2[w]); // c
+        float v4[W]; load<true, false>(v4, a.in[0] + row * 1024 + col); // x [B, S, 1024]
+        float v5[W]; EACH v5[w] = op_add(v4[w], v3[w], 1.0f); // d
+        store_out(a.redo, a.out[0], 0 + row * 1024 + col, a.out_each[0], v5); // d [B, S, 1024]
+    }
+    static __device__ __forceinline__ void end(const Args &a, const i64 row, const int tile, const int tiles, const First &first, const Rest &rest)
+    {
+    }
+};
+
+__device__ __forceinline__ void g0_product(const Args &a)
+{
+    plain_product<g0, 2>(a);
+}
+
+} // namespace full_range
+
+extern "C" __global__ void __launch_bounds__(THREADS) g0_split_weight(const float *from, i64 row_step, i64 step, i64 rows, u8 *to, float *unscale, unsigned *wide)
 {
     split_weight<32, 0, 1024, 32>(from, row_step, step, rows, to, unscale, wide);
 }
 
+__device__ __noinline__ void redo_full_range(const full_range::Args &full_range, const Control &c)
+{
+    full_range::g0_rows0(full_range);
+    grid_sync(c);
+    full_range::g0_product(full_range);
+    grid_sync(c);
+    if (blockIdx.x == 0) {
+        const i64 rows = clear_flags(c.wide, c.wide_any, c.batch);
+        (void)rows;
+    }
+}
+
+struct Maps {
+    TensorMap map[2];
+};
+
 extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(384, 1)
-g0_product(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap w, const __grid_constant__ Args a)
+program(const __grid_constant__ Maps maps, const __grid_constant__ Control c, const __grid_constant__ fused::Args fused, const __grid_constant__ full_range::Args full_range)
 {
-    tensor_product<g0, Pairs>(a, &x, &w);
+    fused::g0_rows0(fused);
+    grid_sync(c);
+    fused::g0_split(fused);
+    grid_sync(c);
+    fused::g0_product(fused, &maps.map[0], &maps.map[1]);
+    grid_sync(c);
+    if (any_set(c.wide_any))
+        redo_full_range(full_range, c);
+    leave(c);
 }
-
-extern "C" __global__ void __cluster_dims__(1, 1, 1) __launch_bounds__(384, 1)
-g0_product_alone(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap w, const __grid_constant__ Args a)
-{
-    tensor_product<g0, Alone>(a, &x, &w);
-}
-

@@ -9,6 +9,8 @@ typedef unsigned char u8;
 
 // ---- memory ----
 
+extern __shared__ u8 raw[]; // the stage's under way
+
 // W neighbours, in one access where the address allows it. fixed: nobody writes there while the kernel runs. aligned: it is known to allow it.
 template <bool fixed> __device__ __forceinline__ float read(const float *p) { return fixed ? __ldg(p) : *p; }
 template <bool fixed, bool aligned, int W> __device__ __forceinline__ void load(float (&v)[W], const float *p)
@@ -39,19 +41,50 @@ template <int W> __device__ __forceinline__ void store(float *p, const float (&v
     }
 }
 
+// ---- stages ----
+
+// A program is one kernel: its stages follow one another, with a barrier of all blocks between two of them. Blocks wait for each other, so all of them must be
+// resident. Between runs everything here is 0 but redone.
+struct Control {
+    unsigned *barrier;         // [2] arrivals at barriers, and blocks that are done
+    i64 batch;
+    u8 *wide;                  // [batch] rows of too wide a range for the tensor cores
+    unsigned *wide_any;
+    u8 *watched;               // [batch] rows in which a witness of a guarded rewrite is not finite
+    unsigned *watched_any;
+    i64 *redone;               // how many of these there were
+};
+
+// All that was written before is seen by all that comes after, in every block.
+__device__ __forceinline__ void grid_sync(const Control &c)
+{
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        __threadfence();
+        const unsigned before = atomicAdd(c.barrier, 1u), all = (before / gridDim.x + 1) * gridDim.x;
+        while ((int)(*(volatile unsigned *)c.barrier - all) < 0)
+            ;
+        __threadfence();
+    }
+    __syncthreads();
+}
+
+// A block's last word: the last of them sets the barrier back.
+__device__ __forceinline__ void leave(const Control &c)
+{
+    if (threadIdx.x == 0 && atomicInc(c.barrier + 1, gridDim.x - 1) == gridDim.x - 1)
+        *c.barrier = 0;
+}
+
 // ---- rows that are done again ----
 
-// A row of the batch in which a guarded rewrite met a number that is not finite is flagged, and a later launch computes it as
-// written. Between calls all flags are 0.
+// A row of the batch in which a guarded rewrite met a number that is not finite is flagged, and a later stage computes it as
+// written; one that the tensor cores cannot hold is computed on the ordinary units.
 struct Redo {
     i64 batch;
     u8 *flagged;                // [batch] set where a witness is not finite; NULL: nobody asks
     unsigned *any;              // set with the first of them
     const u8 *wanted;           // [batch] only these rows are wanted, and stored; NULL: all
-    const unsigned *wanted_any;
-    u8 *clear;                  // [batch] flags that this launch, the last to need them, sets back; NULL: none
-    unsigned *clear_any, *done; // likewise; blocks of this launch that are done
-    i64 *redone;                // how many rows there were
     u8 *wide;                   // [batch] set where a row has too wide a range for the tensor cores; NULL: nobody asks
     unsigned *wide_any;
 };
@@ -84,45 +117,24 @@ __device__ __forceinline__ bool left_out(const Redo &r, i64 row, i64 rows)
     return r.wanted && one_to_one(r, rows) && !r.wanted[row / (rows / r.batch)];
 }
 
-// True where no row is wanted at all.
-__device__ __forceinline__ bool nothing_wanted(const Redo &r)
-{
-    if (!r.wanted || *(const volatile unsigned *)r.wanted_any)
-        return false;
-    if (r.clear && threadIdx.x == 0 && blockIdx.x == 0)
-        *r.redone = 0;
-    return true;
-}
+// Behind a barrier of all blocks.
+__device__ __forceinline__ bool any_set(const unsigned *any) { return *(const volatile unsigned *)any != 0; }
 
-// The last block of the last launch that needs the flags counts and clears them.
-__device__ __forceinline__ void end_redo(const Redo &r)
+// The flags are set back; returns how many there were, in thread 0. One block, behind a barrier of all.
+__device__ __forceinline__ i64 clear_flags(u8 *flags, unsigned *any, i64 batch)
 {
-    __shared__ bool last;
-    if (!r.clear)
-        return;
-    __threadfence();
-    __syncthreads();
-    if (threadIdx.x == 0)
-        last = atomicAdd(r.done, 1u) == gridDim.x - 1;
-    __syncthreads();
-    if (!last)
-        return;
-    unsigned long long mine = 0;
-    for (i64 i = threadIdx.x; i < r.batch; i += blockDim.x) {
-        mine += r.clear[i];
-        r.clear[i] = 0;
-    }
     __shared__ unsigned long long count;
+    unsigned long long mine = 0;
     if (threadIdx.x == 0)
-        count = 0;
+        count = 0, *any = 0;
+    for (i64 i = threadIdx.x; i < batch; i += THREADS) {
+        mine += flags[i];
+        flags[i] = 0;
+    }
     __syncthreads();
     atomicAdd(&count, mine); // whole numbers: any order gives the same
     __syncthreads();
-    if (threadIdx.x == 0) {
-        *r.redone = (i64)count;
-        *r.clear_any = 0;
-        *r.done = 0;
-    }
+    return (i64)count;
 }
 
 // Elements of an output, of which each row of the batch has `each`.
@@ -152,12 +164,13 @@ template <class M> __device__ __forceinline__ M join_lanes(M s, int lanes)
     return s;
 }
 
+// The T threads of a row meet: a warp, or one of several groups of a block.
 template <int T> __device__ __forceinline__ void row_sync()
 {
-    if (T == 32)
+    if (T <= 32)
         __syncwarp();
     else
-        __syncthreads();
+        asm volatile("bar.sync %0, %1;" ::"r"(1 + (int)threadIdx.x / T), "n"(T) : "memory");
 }
 
 // The states of the T threads of a row, joined in order of thread.
@@ -166,14 +179,15 @@ template <int T, class M> __device__ __forceinline__ M join_row(M s)
     s = join_lanes(s, 32);
     if constexpr (T == 32)
         return s;
-    __shared__ M of_warp[T / 32];
-    __syncthreads();
+    __shared__ M of_warp[THREADS / 32];
+    const M *mine = of_warp + threadIdx.x / T * (T / 32);
+    row_sync<T>();
     if (threadIdx.x % 32 == 0)
-        of_warp[threadIdx.x % T / 32] = s;
-    __syncthreads();
-    s = of_warp[0];
+        of_warp[threadIdx.x / 32] = s;
+    row_sync<T>();
+    s = mine[0];
     for (int i = 1; i < T / 32; ++i)
-        s.join(of_warp[i]);
+        s.join(mine[i]);
     return s;
 }
 

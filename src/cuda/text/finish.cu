@@ -36,7 +36,7 @@ template <class M> struct quad_fold {
 };
 
 // A pair of neighbouring columns of a row through the phase's steps.
-template <class G> __device__ __forceinline__ void finish_pair(const Args &a, float &v0, float &v1, i64 row, i64 rows, int col, float unscale, const float (&s)[2],
+template <class G> __device__ __forceinline__ void finish_pair(const typename G::A &a, float &v0, float &v1, i64 row, i64 rows, int col, float unscale, const float (&s)[2],
                                                                typename G::Rest &rest)
 {
     if (G::N % 2 == 0) {
@@ -55,7 +55,7 @@ template <class G> __device__ __forceinline__ void finish_pair(const Args &a, fl
 // The columns of one partial. A thread holds two rows, eight apart; neighbouring pairs of columns, eight apart. With TURNS the sums are the first of v
 // and end up as its last.
 template <class G, int AT, bool TURNS, int SUMS>
-__device__ __forceinline__ void finish_half(const Args &a, float (&v)[SUMS], i64 row, i64 rows, int col, int partial, const float (&unscale)[2])
+__device__ __forceinline__ void finish_half(const typename G::A &a, float (&v)[SUMS], i64 row, i64 rows, int col, int partial, const float (&unscale)[2])
 {
     constexpr int PART = TURNS ? G::PART : HALF;
     const auto here = [&](int j, int w) { return G::N % PARTIAL == 0 || col + 8 * j + w < G::N; };

@@ -47,26 +47,24 @@ template <int T, int N, i64 K> __device__ __forceinline__ void narrow_product(fl
     row_sync<T>();
 }
 
-// A tile of 128 x 128 of a product, 8 x 8 a thread, summed in runs of 256 of K. G: x(a, row, k) and weight(a, n, k), their
+// Tiles of 16 RM x 128 of a product, RM x 8 a thread of 256, summed in runs of 256 of K. G: x(a, row, k) and weight(a, n, k), their
 // extents, and what becomes of an element:
 //   element<W>(a, row, rows, col, p, rest)   p: the product at W neighbouring columns; leaves what the first statistic of rows is fed
 //   First, Rest                              that statistic, and the others, which element feeds itself
 //   end(a, row, tile, tiles, first, rest)    stores the partials of a row in this tile of columns
-template <class G> __device__ __forceinline__ void plain_product(const Args &a)
+enum { PLAIN_THREADS = 256 };
+__device__ __forceinline__ void plain_sync() { asm volatile("bar.sync 8, %0;" ::"n"((int)PLAIN_THREADS) : "memory"); }
+
+template <class G, int RM> __device__ __forceinline__ void plain_tile(const typename G::A &a, i64 row0, i64 col0, int tile, int tiles)
 {
-    enum { TILE = 128, STEP = 16, RUN = 256, W = G::W };
-    __shared__ float xs[STEP][TILE + 4], ws[STEP][TILE + 4];
-    const i64 rows = G::rows(a), n = G::columns(a), k = G::depth(a), row_tiles = (rows + TILE - 1) / TILE;
-    const i64 row0 = blockIdx.x % row_tiles * TILE, col0 = blockIdx.x / row_tiles * TILE;
+    enum { ROWS = 16 * RM, TILE = 128, STEP = 16, RUN = 256, W = G::W };
+    float(*xs)[ROWS + 4] = (float(*)[ROWS + 4])raw, (*ws)[TILE + 4] = (float(*)[TILE + 4])(raw + sizeof(float[STEP][ROWS + 4]));
+    const i64 rows = G::rows(a), n = G::columns(a), k = G::depth(a);
     const int tid = threadIdx.x, tx = tid % 16, ty = tid / 16;
-    if (a.redo.wanted) {
-        const i64 row = row0 + tid % TILE;
-        if (!__syncthreads_or(row < rows && !left_out(a.redo, row, rows)))
-            return;
-    }
-    float acc[8][8], sum[8][8];
+    const auto row_of = [&](int i) { return row0 + (RM == 8 ? ty * 4 + i / 4 * 64 + i % 4 : ty * RM + i); };
+    float acc[RM][8], sum[RM][8];
 #pragma unroll
-    for (int i = 0; i < 8; ++i)
+    for (int i = 0; i < RM; ++i)
 #pragma unroll
         for (int j = 0; j < 8; ++j)
             acc[i][j] = sum[i][j] = 0.0f;
@@ -74,37 +72,39 @@ template <class G> __device__ __forceinline__ void plain_product(const Args &a)
 #pragma unroll
         for (int i = 0; i < 8; ++i) {
             const int line = i * 16 + ty, at = tx; // 16 threads take 16 neighbours of K
-            xs[at][line] = row0 + line < rows && k0 + at < k ? G::x(a, row0 + line, k0 + at) : 0.0f;
+            if (i < RM)
+                xs[at][line] = row0 + line < rows && k0 + at < k ? G::x(a, row0 + line, k0 + at) : 0.0f;
             const int c = G::WEIGHT_IS_KN ? tid % TILE : line, d = G::WEIGHT_IS_KN ? i * 2 + tid / TILE : at;
             ws[d][c] = col0 + c < n && k0 + d < k ? G::weight(a, col0 + c, k0 + d) : 0.0f;
         }
-        __syncthreads();
+        plain_sync();
 #pragma unroll
         for (int d = 0; d < STEP; ++d) {
-            float u[8], v[8];
+            float u[RM], v[8];
 #pragma unroll
-            for (int i = 0; i < 8; ++i) {
-                u[i] = xs[d][ty * 4 + i / 4 * 64 + i % 4];
-                v[i] = ws[d][tx * 4 + i / 4 * 64 + i % 4];
-            }
+            for (int i = 0; i < RM; ++i)
+                u[i] = xs[d][(int)(row_of(i) - row0)];
 #pragma unroll
-            for (int i = 0; i < 8; ++i)
+            for (int j = 0; j < 8; ++j)
+                v[j] = ws[d][tx * 4 + j / 4 * 64 + j % 4];
+#pragma unroll
+            for (int i = 0; i < RM; ++i)
 #pragma unroll
                 for (int j = 0; j < 8; ++j)
                     acc[i][j] = fmaf(u[i], v[j], acc[i][j]);
         }
-        __syncthreads();
+        plain_sync();
         if ((k0 + STEP) % RUN == 0 || k0 + STEP >= k) {
 #pragma unroll
-            for (int i = 0; i < 8; ++i)
+            for (int i = 0; i < RM; ++i)
 #pragma unroll
                 for (int j = 0; j < 8; ++j)
                     sum[i][j] += acc[i][j], acc[i][j] = 0.0f;
         }
     }
 #pragma unroll 1 // the sums may lie in local memory, which is touched rarely; eight copies of the steps would take seconds to compile
-    for (int i = 0; i < 8; ++i) {
-        const i64 row = row0 + ty * 4 + i / 4 * 64 + i % 4;
+    for (int i = 0; i < RM; ++i) {
+        const i64 row = row_of(i);
         const bool here = row < rows && !left_out(a.redo, row, rows);
         typename G::First first;
         typename G::Rest rest;
@@ -124,47 +124,65 @@ template <class G> __device__ __forceinline__ void plain_product(const Args &a)
             first = join_lanes(first, 16);
             rest.join_lanes(16);
             if (here && tx == 0)
-                G::end(a, row, (int)(blockIdx.x / row_tiles), (int)((n + TILE - 1) / TILE), first, rest);
+                G::end(a, row, tile, tiles, first, rest);
         }
     }
 }
 
-// ---- statistics of columns: two launches, blocks of rows and then those ----
+template <class G, int RM> __device__ __forceinline__ void plain_product(const typename G::A &a)
+{
+    enum { ROWS = 16 * RM, TILE = 128 };
+    const i64 rows = G::rows(a), row_tiles = (rows + ROWS - 1) / ROWS, column_tiles = (G::columns(a) + TILE - 1) / TILE;
+    if (threadIdx.x >= PLAIN_THREADS)
+        return;
+#pragma unroll 1
+    for (i64 t = blockIdx.x; t < row_tiles * column_tiles; t += gridDim.x) {
+        const i64 row0 = t % row_tiles * ROWS;
+        bool wanted = !a.redo.wanted;
+        for (int i = 0; i < ROWS && !wanted; ++i)
+            wanted = row0 + i < rows && !left_out(a.redo, row0 + i, rows);
+        if (wanted)
+            plain_tile<G, RM>(a, row0, t / row_tiles * TILE, (int)(t / row_tiles), (int)column_tiles);
+    }
+}
+
+// ---- statistics of columns: two stages, blocks of rows and then those ----
 
 enum { COLUMN_ROWS = 256 };
 
 // value: [rows][width] -> partial: [blocks of rows][states][width]
 template <template <typename> class M> __device__ __forceinline__ void column_blocks(const float *value, i64 rows, i64 width, float *partial)
 {
-    const i64 stripes = (width + blockDim.x - 1) / blockDim.x;
-    const i64 block = blockIdx.x / stripes, col = blockIdx.x % stripes * blockDim.x + threadIdx.x;
-    if (col >= width)
-        return;
-    fold<M> f;
-    for (i64 row = block * COLUMN_ROWS; row < rows && row < (block + 1) * COLUMN_ROWS; ++row)
-        f.put(value[row * width + col]);
-    M<float> s;
-    s.begin();
-    s.join(f.total());
-    s.put_strided(partial + block * M<float>::STATES * width + col, width);
+    const i64 stripes = (width + THREADS - 1) / THREADS, blocks = (rows + COLUMN_ROWS - 1) / COLUMN_ROWS;
+    for (i64 at = blockIdx.x; at < stripes * blocks; at += gridDim.x) {
+        const i64 block = at / stripes, col = at % stripes * THREADS + threadIdx.x;
+        if (col >= width)
+            continue;
+        fold<M> f;
+        for (i64 row = block * COLUMN_ROWS; row < rows && row < (block + 1) * COLUMN_ROWS; ++row)
+            f.put(value[row * width + col]);
+        M<float> s;
+        s.begin();
+        s.join(f.total());
+        s.put_strided(partial + block * M<float>::STATES * width + col, width);
+    }
 }
 
 template <template <typename> class M>
 __device__ __forceinline__ void column_end(const float *partial, i64 rows, i64 width, float *r0, float *r1)
 {
-    const i64 col = (i64)blockIdx.x * blockDim.x + threadIdx.x;
-    if (col >= width)
-        return;
-    M<double> s;
-    s.begin();
-    for (i64 block = 0; block * COLUMN_ROWS < rows; ++block) {
-        M<float> t;
-        t.get_strided(partial + block * M<float>::STATES * width + col, width);
-        s.join(t);
+    for (i64 col = (i64)blockIdx.x * THREADS + threadIdx.x; col < width; col += (i64)gridDim.x * THREADS) {
+        M<double> s;
+        s.begin();
+        for (i64 block = 0; block * COLUMN_ROWS < rows; ++block) {
+            M<float> t;
+            t.get_strided(partial + block * M<float>::STATES * width + col, width);
+            s.join(t);
+        }
+        float r[2];
+        s.finish((double)rows, r);
+        r0[col] = r[0];
+        if (M<float>::RESULTS > 1)
+            r1[col] = r[1];
     }
-    float r[2];
-    s.finish((double)rows, r);
-    r0[col] = r[0];
-    if (M<float>::RESULTS > 1)
-        r1[col] = r[1];
 }

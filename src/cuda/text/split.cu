@@ -141,7 +141,7 @@ template <int T, int MODE, i64 K, i64 LINES, bool fixed> __device__ __forceinlin
 template <int T, int MODE, i64 K, i64 LINES>
 __device__ __forceinline__ void split_weight(const float *from, i64 row_step, i64 step, i64 rows, u8 *to, float *unscale, unsigned *wide)
 {
-    for (i64 row = (i64)blockIdx.x * (256 / T) + threadIdx.x / T; row < rows; row += (i64)gridDim.x * (256 / T))
+    for (i64 row = (i64)blockIdx.x * (THREADS / T) + threadIdx.x / T; row < rows; row += (i64)gridDim.x * (THREADS / T))
         if (split_row<T, MODE, K, LINES, true>(from + row * row_step, step, to + row * (LINES * 128), unscale + row, threadIdx.x % T) && threadIdx.x % T == 0)
             *wide = 1;
 }

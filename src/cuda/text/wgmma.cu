@@ -24,6 +24,7 @@ __device__ __forceinline__ void barrier_init(unsigned bar, int count)
 {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(count) : "memory");
 }
+__device__ __forceinline__ void barrier_end(unsigned bar) { asm volatile("mbarrier.inval.shared::cta.b64 [%0];" ::"r"(bar) : "memory"); }
 __device__ __forceinline__ void barrier_expect(unsigned bar, int bytes)
 {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes) : "memory");
@@ -52,6 +53,9 @@ __device__ __forceinline__ void cluster_sync()
 {
     asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
 }
+
+// What threads have written, copies may read: on both sides of the barrier between them.
+__device__ __forceinline__ void written_to_copied() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
 
 // A box of a map into shared memory: this block's, or, at the same offset, that of all blocks in mask.
 __device__ __forceinline__ void copy_box(unsigned to, const TensorMap *map, int x, int y, unsigned bar)
@@ -179,7 +183,7 @@ __device__ __forceinline__ void produce(const TensorMap *x_map, const TensorMap 
 
 // ---- what becomes of the sums ----
 
-template <class G, class S> __device__ __forceinline__ void finish_tile(const Args &a, float (&v)[S::SUMS], int mt, int nt, int tid, i64 rows)
+template <class G, class S> __device__ __forceinline__ void finish_tile(const typename G::A &a, float (&v)[S::SUMS], int mt, int nt, int tid, i64 rows)
 {
     const int lane = tid % 32, col = nt * S::N + 2 * (lane % 4), partial = nt * (S::N / PARTIAL);
     const i64 row = (i64)mt * TILE_M + tid / 32 * 16 + lane / 4;
@@ -222,7 +226,7 @@ template <int SUMS, int KEPT> __device__ __forceinline__ void promote(const floa
 }
 
 template <class G, class S>
-__device__ __forceinline__ void consume(const Args &a, unsigned stages, unsigned full, unsigned empty, unsigned slot, int rank, int row_blocks, int tiles, i64 rows)
+__device__ __forceinline__ void consume(const typename G::A &a, unsigned stages, unsigned full, unsigned empty, unsigned slot, int rank, int row_blocks, int tiles, i64 rows)
 {
     constexpr bool promotes = G::MODE == MODE_FP32;
     constexpr int chunk = promotes ? G::CHUNK : G::LINES, CM = S::CM, SUMS = S::SUMS, KEPT = S::KEPT;
@@ -289,9 +293,8 @@ __device__ __forceinline__ void consume(const Args &a, unsigned stages, unsigned
     }
 }
 
-template <class G, class S> __device__ __forceinline__ void tensor_product(const Args &a, const TensorMap *x_map, const TensorMap *w_map)
+template <class G, class S> __device__ __forceinline__ void tensor_product(const typename G::A &a, const TensorMap *x_map, const TensorMap *w_map)
 {
-    extern __shared__ u8 raw[];
     const unsigned stages = (shared_address(raw) + 1023) & ~1023u, slots = stages + S::STAGES * Bytes<S>::STAGE;
     const unsigned full = slots + (G::MODE == MODE_FP32 ? Bytes<S>::SLOTS : 0), empty = full + 8 * S::STAGES;
     constexpr int CM = S::CM;
@@ -305,11 +308,19 @@ template <class G, class S> __device__ __forceinline__ void tensor_product(const
     cluster_sync();
     if (threadIdx.x < 128) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
-        if (threadIdx.x == 0)
+        if (threadIdx.x == 0) {
+            written_to_copied(); // x's lines, by an earlier stage
             produce<G, S>(x_map, w_map, stages, full, empty, rank, row_blocks, tiles);
+        }
+        __syncwarp();
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 168;"); // as the kernel began
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
         consume<G, S>(a, stages, full, empty, slots + (threadIdx.x - 128) * 16, rank, row_blocks, tiles, rows);
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 168;");
     }
-    cluster_sync(); // no block leaves while another may still signal it
+    cluster_sync(); // no block goes on while another may still signal it
+    if (threadIdx.x == 0)
+        for (int s = 0; s < 2 * S::STAGES; ++s)
+            barrier_end(full + 8 * s);
 }

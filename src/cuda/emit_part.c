@@ -1,0 +1,246 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A plan as a list of stages. A group becomes ranges of phases: what is complete within a row goes on in one stage; a wide
+ * product's phase is one of its own, and whatever needs all rows begins another. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "cuda/emit_parts.h"
+
+/* ---- what the source lists ---- */
+
+static void *grown(lf_emitter *e, void *list, int32_t count, size_t size)
+{
+    void *more = e->failed ? NULL : realloc(list, (size_t)(count + 1) * size);
+    e->failed = e->failed || !more;
+    return more;
+}
+
+static int32_t add_area(lf_emitter *e, lf_cuda_area area)
+{
+    lf_cuda_area *list = grown(e, e->out->area, e->out->areas, sizeof *list);
+    if (!list)
+        return 0;
+    e->out->area = list;
+    list[e->out->areas] = area;
+    return e->out->areas++;
+}
+
+static int32_t whole_area(lf_emitter *e, bool one_row, lf_extent width, int64_t each)
+{
+    return add_area(e, (lf_cuda_area){one_row ? lf_extent_of(1) : e->g->rows, width, 1, 1, each});
+}
+
+lf_cuda_stage *lf_emit_stage(lf_emitter *e, const char *name, lf_cuda_work work, lf_extent rows, lf_extent width)
+{
+    lf_cuda_stage *list = grown(e, e->out->stage, e->out->stages, sizeof *list);
+    if (!list)
+        return NULL;
+    e->out->stage = list;
+    lf_cuda_stage *l = &list[e->out->stages++];
+    *l = (lf_cuda_stage){.work = work, .group = e->group, .rows = rows, .width = width, .rows_a_block = 1};
+    memcpy(l->name, name, strlen(name) < sizeof l->name ? strlen(name) : sizeof l->name - 1);
+    return l;
+}
+
+/* ---- ranges ---- */
+
+static bool has_columns(const lf_group *g, int32_t phase)
+{
+    for (int32_t i = 0; i < g->stats; i++)
+        if (g->stat[i].phase == phase && g->stat[i].span == LF_SPAN_COLUMN)
+            return true;
+    return false;
+}
+
+static bool is_wide_product(const lf_group *g, int32_t phase)
+{
+    return g->product.node != LF_NONE && !g->product.narrow && g->product.phase == phase;
+}
+
+static void find_ranges(lf_emitter *e)
+{
+    const lf_group *g = e->g;
+    e->ranges = 0;
+    for (int32_t p = 0; p < g->phases; p++) {
+        const bool product = is_wide_product(g, p);
+        bool begins = p == 0 || product || is_wide_product(g, p - 1) || has_columns(g, p - 1) ||
+                      g->phase[p].one_row != g->phase[p - 1].one_row;
+        if (begins)
+            e->range[e->ranges++] = (lf_range){.first = p, .product = product};
+        e->range[e->ranges - 1].end = p + 1;
+    }
+}
+
+int32_t lf_range_of(const lf_emitter *e, int32_t phase)
+{
+    int32_t r = 0;
+    while (e->range[r].end <= phase)
+        r++;
+    return r;
+}
+
+bool lf_is_fed(const lf_emitter *e, int32_t stat, int32_t phase)
+{
+    const lf_stat *s = &e->g->stat[stat];
+    return s->phase == phase && s->span == LF_SPAN_ROW;
+}
+
+int32_t lf_finished_in(const lf_emitter *e, int32_t stat)
+{
+    const lf_stat *s = &e->g->stat[stat];
+    if (s->span == LF_SPAN_COLUMN)
+        return -1;
+    int32_t r = lf_range_of(e, s->phase);
+    if (e->range[r].product)
+        while (++r < e->ranges && e->g->phase[e->range[r].first].one_row)
+            ;
+    return r < e->ranges ? r : -1;
+}
+
+/* ---- memory ---- */
+
+static bool read_elsewhere(const lf_emitter *e, int32_t stat)
+{
+    for (int32_t p = 0; p < e->g->phases; p++)
+        for (int32_t i = 0; i < e->g->phase[p].steps; i++) {
+            const lf_step *s = &e->g->phase[p].step[i];
+            if (s->kind == LF_STEP_LOAD && s->from.place == LF_STAT && s->from.index == stat &&
+                lf_range_of(e, p) != lf_finished_in(e, stat))
+                return true;
+        }
+    return false;
+}
+
+static void place_stat(lf_emitter *e, int32_t i)
+{
+    const lf_stat *s = &e->g->stat[i];
+    const lf_monoid_info *m = lf_monoid_row(s->monoid);
+    const lf_phase *p = &e->g->phase[s->phase];
+    lf_extent own = s->span == LF_SPAN_ROW ? lf_extent_of(1) : s->span == LF_SPAN_COLUMN ? p->width : s->count;
+    if (s->span == LF_SPAN_WINDOW && !lf_extent_mul(s->count, s->groups, &own))
+        e->failed = true; /* the reader allows no such extents */
+    e->partial[i] = e->column[i] = -1;
+    for (int k = 0; k < LF_MAX_RESULTS; k++) {
+        bool stored = k < m->results && (s->span != LF_SPAN_ROW || read_elsewhere(e, i));
+        e->result[i][k] = stored ? whole_area(e, p->one_row || s->span == LF_SPAN_COLUMN, own, 1) : -1;
+    }
+    if (s->span == LF_SPAN_ROW && e->range[lf_range_of(e, s->phase)].product)
+        e->partial[i] = add_area(e, (lf_cuda_area){e->g->rows, e->g->product.n, 1, LF_CUDA_TILE, m->states});
+    if (s->span == LF_SPAN_COLUMN) {
+        e->column[i] = whole_area(e, p->one_row, p->width, 1);
+        e->partial[i] = add_area(e, (lf_cuda_area){p->one_row ? lf_extent_of(1) : e->g->rows, p->width, LF_CUDA_COLUMN_ROWS, 1, m->states});
+    }
+}
+
+static bool begin_group(lf_emitter *e, int32_t index)
+{
+    const lf_group *g = e->g = &e->plan->group[index];
+    e->group = index;
+    e->range = calloc((size_t)g->phases + 1, sizeof *e->range);
+    e->kept = calloc((size_t)g->kepts + 1, sizeof *e->kept);
+    e->result = calloc((size_t)g->stats + 1, sizeof *e->result);
+    e->partial = calloc((size_t)g->stats + 1, sizeof *e->partial);
+    e->column = calloc((size_t)g->stats + 1, sizeof *e->column);
+    if (!e->range || !e->kept || !e->result || !e->partial || !e->column)
+        return false;
+    find_ranges(e);
+    e->tensor = lf_is_tensor_product(e->target, &g->product);
+    if (e->tensor) {
+        int chunk;
+        e->x_lines = whole_area(e, false, lf_extent_of(lf_tensor_lines(e->target, &g->product, &chunk)), LF_CUDA_LINE / (int)sizeof(float));
+        e->x_scale = whole_area(e, false, lf_extent_of(1), 1);
+    }
+    for (int32_t k = 0; k < g->kepts; k++)
+        e->kept[k] = g->kept[k].in_output >= 0 ? -1 : whole_area(e, g->kept[k].one_row, g->kept[k].width, 1);
+    for (int32_t i = 0; i < g->stats; i++)
+        place_stat(e, i);
+    return true;
+}
+
+static void end_group(lf_emitter *e)
+{
+    free(e->range);
+    free(e->kept);
+    free(e->result);
+    free(e->partial);
+    free(e->column);
+}
+
+static void emit_group(lf_emitter *e, int32_t index)
+{
+    if (!begin_group(e, index)) {
+        e->failed = true;
+        end_group(e);
+        return;
+    }
+    lf_str_addf(&e->s, "// ---- group %d: %s ----\n\n", (int)index, e->g->name);
+    for (int32_t r = 0; r < e->ranges; r++) {
+        if (e->range[r].product)
+            lf_emit_product(e, r);
+        else
+            lf_emit_rows(e, r);
+        for (int32_t i = 0; i < e->g->stats; i++)
+            if (e->g->stat[i].span == LF_SPAN_COLUMN && lf_range_of(e, e->g->stat[i].phase) == r)
+                lf_emit_columns(e, i);
+    }
+    end_group(e);
+}
+
+/* ---- all of it ---- */
+
+static int at_least_one(int32_t n)
+{
+    return n > 0 ? (int)n : 1;
+}
+
+static void emit_arguments(lf_emitter *e, lf_str *to)
+{
+    const lf_plan *plan = e->plan;
+    lf_str body = e->s;
+    e->s = *to;
+    lf_str_addf(&e->s, "struct Args {\n    const float *in[%d];       // ", at_least_one(e->graph->inputs));
+    for (int32_t i = 0; i < e->graph->inputs; i++) {
+        lf_str_add(&e->s, i ? ", " : "");
+        lf_emit_shape(e, e->graph->input[i]);
+    }
+    lf_str_addf(&e->s, "\n    const float *prepared[%d]; // ", at_least_one(plan->prepareds));
+    for (int32_t i = 0; i < plan->prepareds; i++) {
+        lf_str_add(&e->s, i ? ", " : "");
+        lf_emit_shape(e, plan->prepared[i]);
+    }
+    lf_str_addf(&e->s, "\n    const double *narrow[%d];  // by group: a product of few columns, its weight and then its bias\n"
+                       "    const float *scale[%d];    // by group: what undoes the scaling of a weight's rows\n    float *out[%d];            // ",
+                at_least_one(plan->groups), at_least_one(plan->groups), at_least_one(e->graph->outputs));
+    for (int32_t i = 0; i < e->graph->outputs; i++) {
+        lf_str_add(&e->s, i ? ", " : "");
+        lf_emit_shape(e, e->graph->output[i]);
+    }
+    lf_str_addf(&e->s, "\n    i64 out_each[%d];          // elements of each row of the batch\n    float *area[%d];           // workspace\n    i64 dim[%d];               // ",
+                at_least_one(e->graph->outputs), at_least_one(e->out->areas), at_least_one(e->graph->symbols));
+    for (int i = 0; i < e->graph->symbols; i++)
+        lf_str_addf(&e->s, "%s%s", i ? ", " : "", e->graph->symbol[i]);
+    lf_str_add(&e->s, "\n    Redo redo;\n};\n\n");
+    *to = e->s;
+    e->s = body;
+}
+
+void lf_emit_part(lf_emitter *e, const char *name)
+{
+    lf_str head = {0}, before = e->s;
+    e->s = (lf_str){0};
+    for (int32_t i = 0; i < e->plan->buffers; i++) /* area i is buffer i */
+        add_area(e, (lf_cuda_area){e->plan->buffer[i].elements, lf_extent_of(1), 1, 1, 1});
+    for (int32_t i = 0; i < e->plan->groups && !e->failed; i++)
+        emit_group(e, i);
+    emit_arguments(e, &head);
+    lf_str_addf(&before, "namespace %s {\n\n", name);
+    if (head.text)
+        lf_str_addn(&before, head.text, head.length);
+    if (e->s.text)
+        lf_str_addn(&before, e->s.text, e->s.length);
+    lf_str_addf(&before, "} // namespace %s\n\n", name);
+    e->failed = e->failed || e->s.failed || head.failed;
+    lf_str_free(&e->s);
+    lf_str_free(&head);
+    e->s = before;
+}

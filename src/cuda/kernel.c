@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A program's kernels: which one serves how many rows, compiled when it is first wanted. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "cuda/compile.h"
+#include "cuda/device.h"
+
+enum { MAX_DYNAMIC_SHARED = 8, CLUSTER_DIMENSION = 4 }; /* CUfunction_attribute, CUlaunchAttributeID */
+
+/* Where all rows of all products are one row block, smaller tiles have more blocks read the weight at once. */
+static lf_cuda_shape shape_for(const lf_cuda_program *p, const int64_t *dims)
+{
+    int64_t most = 0;
+    for (int32_t g = 0; g < p->plan->groups; g++) {
+        const int64_t rows = p->plan->group[g].product.node == LF_NONE ? 0 : lf_extent_at(p->plan->group[g].rows, dims);
+        most = rows > most ? rows : most;
+    }
+    return p->target.unit == LF_CUDA_WGMMA && most <= LF_CUDA_TENSOR_ROWS ? LF_CUDA_ALONE : LF_CUDA_PAIRS;
+}
+
+static size_t words_of(const lf_cuda_part *part)
+{
+    const lf_graph *g = part->plan->graph;
+    return lf_at_least_one(g->inputs) + lf_at_least_one(part->plan->prepareds) + 2 * lf_at_least_one(part->plan->groups) + 2 * lf_at_least_one(g->outputs) +
+           lf_at_least_one(part->areas) + lf_at_least_one(g->symbols) + LF_CUDA_REDO_WORDS;
+}
+
+static int count_resident(const lf_cuda_device *d, lf_cuda_kernel *k)
+{
+    lf_cuda_attribute cluster = {.id = CLUSTER_DIMENSION, .value = {(uint32_t)k->cluster, 1, 1}};
+    lf_cuda_config config = {(unsigned)k->cluster, 1, 1, (unsigned)k->source.threads, 1, 1, k->shared, NULL, &cluster, 1};
+    int error = k->shared ? d->driver->function_set(k->function, MAX_DYNAMIC_SHARED, (int)k->shared) : 0;
+    if (!error && k->cluster > 1)
+        error = d->driver->clusters(&k->resident, k->function, &config);
+    else if (!error)
+        error = d->driver->blocks(&k->resident, k->function, k->source.threads, k->shared);
+    k->resident *= k->cluster > 1 ? k->cluster : d->units;
+    return error;
+}
+
+static lf_status load(const lf_cuda_program *p, lf_cuda_kernel *k, lf_diag *diag)
+{
+    const lf_cuda_device *d = p->device;
+    char arch[16], *cubin;
+    size_t size;
+    for (int i = 0; i < LF_CUDA_ROLES; i++)
+        if (k->source.part[i].plan && words_of(&k->source.part[i]) > LF_CUDA_MOST_WORDS)
+            return lf_fail(diag, LF_ERR_UNSUPPORTED, "device cuda: the model has more tensors than a kernel takes arguments (%zu)", words_of(&k->source.part[i]));
+    snprintf(arch, sizeof arch, "sm_%d%d%s", d->major, d->minor, p->target.unit == LF_CUDA_WGMMA ? "a" : "");
+    lf_status status = lf_cuda_compile(k->source.text, arch, &cubin, &size, NULL, diag);
+    free(k->source.text);
+    k->source.text = NULL;
+    if (status == LF_OK)
+        status = lf_cuda_status(d, d->driver->module_load(&k->module, cubin), "loading the kernel", diag);
+    free(cubin);
+    if (status == LF_OK)
+        status = lf_cuda_status(d, d->driver->function_get(&k->function, k->module, "program"), "finding the kernel", diag);
+    k->cluster = k->source.products > 0 && k->source.part[LF_CUDA_MAIN].target.shape == LF_CUDA_PAIRS ? 2 : 1;
+    k->shared = k->source.products > 0 ? lf_cuda_tensor_shared(k->source.part[LF_CUDA_MAIN].target) : LF_CUDA_PLAIN_SHARED;
+    if (status == LF_OK)
+        status = lf_cuda_status(d, count_resident(d, k), "asking what a kernel takes", diag);
+    if (status == LF_OK && k->resident < 1)
+        status = lf_fail(diag, LF_ERR_DEVICE, "device cuda: %s has no room for a block of the kernel", d->name);
+    return status;
+}
+
+static void free_kernel(const lf_cuda_program *p, lf_cuda_kernel *k)
+{
+    if (!k)
+        return;
+    if (k->module)
+        p->device->driver->module_unload(k->module);
+    lf_cuda_source_free(&k->source);
+    free(k);
+}
+
+static lf_status make(lf_cuda_program *p, lf_cuda_shape shape, lf_cuda_kernel **out, lf_diag *diag)
+{
+    lf_cuda_target target = p->target;
+    target.shape = shape;
+    lf_cuda_kernel *k = *out = calloc(1, sizeof *k);
+    if (!k)
+        return lf_fail_nomem(diag, "the kernel");
+    lf_status status = lf_cuda_emit(p->plan, p->as_written ? p->as_written->plan : NULL, target, &k->source, diag);
+    if (status == LF_OK)
+        status = load(p, k, diag);
+    if (status != LF_OK) {
+        free_kernel(p, k);
+        *out = NULL;
+    }
+    return status;
+}
+
+lf_status lf_cuda_kernel_for(lf_cuda_program *p, const int64_t *dims, const lf_cuda_kernel **out, lf_diag *diag)
+{
+    const lf_cuda_shape shape = shape_for(p, dims);
+    lf_cuda_kernel *k = p->kernel[shape];
+    lf_status status = LF_OK;
+    if (!k) {
+        pthread_mutex_lock(&p->compiling);
+        k = p->kernel[shape];
+        if (!k)
+            status = make(p, shape, &k, diag);
+        p->kernel[shape] = k;
+        pthread_mutex_unlock(&p->compiling);
+    }
+    *out = k;
+    return status;
+}
+
+void lf_cuda_kernels_free(lf_cuda_program *p)
+{
+    for (int i = 0; i < LF_CUDA_SHAPES; i++)
+        free_kernel(p, p->kernel[i]);
+}
