@@ -126,6 +126,7 @@ static int fake_device_attribute(int *value, int attribute, int device)
 static int fake_module_load(void **module, const void *image)
 {
     (void)image;
+    assert_false(forbidden());
     return fake_pointer(module);
 }
 
@@ -142,10 +143,16 @@ static int fake_context_current(void **context)
     return 0;
 }
 
-static int fake_launch(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, void *stream, void **params,
-                       void **extra)
+static int fake_blocks(int *count, void *function, int threads, size_t shared)
 {
-    (void)function, (void)gx, (void)gy, (void)gz, (void)bx, (void)by, (void)bz, (void)shared, (void)stream, (void)params, (void)extra;
+    (void)function, (void)threads, (void)shared;
+    *count = 1;
+    return 0;
+}
+
+static int fake_launch(const lf_cuda_config *config, void *function, void **params, void **extra)
+{
+    (void)config, (void)function, (void)params, (void)extra;
     launches++;
     return 0;
 }
@@ -179,6 +186,7 @@ lf_status __wrap_lf_cuda_driver_find(const lf_cuda_driver **out, lf_diag *diag)
     driver.primary_retain = fake_primary_retain;
     driver.module_load = fake_module_load;
     driver.function_get = fake_function_get;
+    driver.blocks = fake_blocks;
     driver.launch = fake_launch;
     *out = &driver;
     return LF_OK;
@@ -208,6 +216,7 @@ static const char guard_text[] = "input x f32[B, 40]\nparam w f32[48, 40]\na = l
 
 static rig begin(const char *text)
 {
+    memset(block, 0, sizeof block);
     limit = (size_t)1 << 30;
     capturing = false;
     mode = 0;
@@ -264,8 +273,8 @@ static void lent_workspace_takes_the_place_of_the_calls_own(void **state)
     assert_true(bytes > 0);
     assert_true(workspace_at(&r, 600) > bytes);
     OK_CALL(r.call, run(&r, 300, NULL, lent, bytes));
-    assert_int_equal(allocs, 0);
-    assert_int_equal(lf_call_memory(r.call), held);
+    assert_true(lf_call_memory(r.call) - held <= 1024); /* flags, which must stay as they are from run to run */
+    const size_t before = allocs;
     char want[64];
     snprintf(want, sizeof want, "%zu bytes", bytes);
     assert_int_equal(run(&r, 300, NULL, lent, bytes - 1), LF_ERR_ARG);
@@ -279,10 +288,10 @@ static void lent_workspace_takes_the_place_of_the_calls_own(void **state)
     assert_int_equal(again, bytes);
     OK_CALL(r.call, lf_call_use_workspace(r.call, (void *)(uintptr_t)lent, bytes));
     OK_CALL(r.call, lf_call_run(r.call));
-    assert_int_equal(allocs, 0);
+    assert_int_equal(allocs, before);
     OK_CALL(r.call, lf_call_use_workspace(r.call, NULL, 0));
     OK_CALL(r.call, lf_call_run(r.call));
-    assert_int_equal(allocs, 1);
+    assert_int_equal(allocs, before + 1);
     end(&r);
 }
 

@@ -17,7 +17,7 @@ enum { PRECISIONS = 4, MOST_WORKERS = 64 };
 /* A model's options: for cuda, in this precision. */
 static inline const char *words_of(int precision, const char *more, char *to, size_t size)
 {
-    snprintf(to, size, "device=cuda precision=%s %s", precisions[precision], more);
+    snprintf(to, size, "device=cuda precision=%s%s%s", precisions[precision], *more ? " " : "", more);
     return to;
 }
 

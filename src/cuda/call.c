@@ -6,7 +6,7 @@
 #include "cuda/device.h"
 
 enum { CONTROL = 64, WIDE_ANY = 16, WATCHED_ANY = 20, REDONE = 24 }; /* bytes before the flags, and what is in them behind the barrier's counts */
-enum { LEAST_ALIGNED = 256, NON_BLOCKING = 1, RELAXED = 2 }; /* where areas may begin; CU_STREAM_NON_BLOCKING, CU_STREAM_CAPTURE_MODE_RELAXED */
+enum { LEAST_ALIGNED = 256, NON_BLOCKING = 1 }; /* where areas may begin; CU_STREAM_NON_BLOCKING */
 
 /* Memory that grows and is reused. */
 typedef struct room {
@@ -143,18 +143,19 @@ static lf_status keep(lf_cuda_call *c, room *r, lf_diag *diag)
 static lf_status reserve_workspace(lf_cuda_call *c, const lf_cuda_job *job, size_t bytes, lf_diag *diag)
 {
     const lf_cuda_driver *driver = c->device->driver;
-    int captures = 0, mode = RELAXED;
+    int captures = 0, mode = LF_CUDA_RELAXED;
     bool grown;
     lf_status status = lf_cuda_status(c->device, driver->stream_captures(job->stream, &captures), "asking about the stream", diag);
-    if (status == LF_OK && bytes > c->workspace.bytes && (c->captured || captures)) {
-        status = keep(c, &c->workspace, diag);
+    if (status == LF_OK && bytes > c->workspace.bytes) {
+        if (c->captured || captures)
+            status = keep(c, &c->workspace, diag);
+        if (status != LF_OK)
+            return status;
         c->captured = false;
+        driver->capture_mode(&mode);
+        status = reserve(c, &c->workspace, bytes, "workspace", &grown, diag);
+        driver->capture_mode(&mode);
     }
-    if (status != LF_OK)
-        return status;
-    driver->capture_mode(&mode);
-    status = reserve(c, &c->workspace, bytes, "workspace", &grown, diag);
-    driver->capture_mode(&mode);
     c->areas = c->workspace.at;
     c->captured = c->captured || captures;
     return status;
@@ -192,7 +193,7 @@ static lf_status clear_flags(lf_cuda_call *c, lf_diag *diag)
 static lf_status reserve_flags(lf_cuda_call *c, const lf_cuda_job *job, lf_diag *diag)
 {
     const size_t bytes = CONTROL + 2 * rows_bytes(job);
-    int mode = RELAXED;
+    int mode = LF_CUDA_RELAXED;
     bool grown;
     if (bytes <= c->flags.bytes)
         return LF_OK;
@@ -220,16 +221,6 @@ static lf_status reserve_memory(lf_cuda_call *c, const lf_cuda_kernel *kernel, c
     if (status == LF_OK)
         status = job->lent ? use_lent(c, job, (size_t)bytes, diag) : reserve_workspace(c, job, (size_t)bytes, diag);
     return status == LF_OK && kernel->source.waits ? reserve_flags(c, job, diag) : status;
-}
-
-/* Code that is compiled and loaded while the caller captures is no part of the graph. */
-static lf_status find_kernel(lf_cuda_call *c, const lf_cuda_job *job, const lf_cuda_kernel **kernel, lf_diag *diag)
-{
-    int mode = RELAXED;
-    c->device->driver->capture_mode(&mode);
-    lf_status status = lf_cuda_kernel_for(runner(job), job->dims, kernel, diag);
-    c->device->driver->capture_mode(&mode);
-    return status;
 }
 
 static size_t port_bytes(const lf_graph *g, lf_node port, const int64_t *dims)
@@ -291,7 +282,7 @@ static lf_status run(lf_cuda_call *c, const lf_cuda_job *job, lf_diag *diag)
 {
     const lf_cuda_kernel *kernel;
     c->stream = job->stream;
-    lf_status status = find_kernel(c, job, &kernel, diag);
+    lf_status status = lf_cuda_kernel_for(runner(job), job->dims, &kernel, diag);
     if (status == LF_OK)
         status = reserve_memory(c, kernel, job, diag);
     if (status == LF_OK)

@@ -53,6 +53,8 @@ struct lf_cuda_program {
     size_t bytes;
 };
 
+enum { LF_CUDA_RELAXED = 2 }; /* CU_STREAM_CAPTURE_MODE_RELAXED: what a thread may do while one of its streams captures */
+
 /* Makes the device's context current for what follows; undone by leave. */
 lf_status lf_cuda_enter(const lf_cuda_device *d, lf_diag *diag);
 void lf_cuda_leave(const lf_cuda_device *d);

@@ -98,10 +98,13 @@ lf_status lf_cuda_kernel_for(lf_cuda_program *p, const int64_t *dims, const lf_c
     lf_cuda_kernel *k = p->kernel[shape];
     lf_status status = LF_OK;
     if (!k) {
+        int mode = LF_CUDA_RELAXED; /* code that is compiled and loaded while the caller captures is no part of the graph */
         pthread_mutex_lock(&p->compiling);
+        p->device->driver->capture_mode(&mode);
         k = p->kernel[shape];
         if (!k)
             status = make(p, shape, &k, diag);
+        p->device->driver->capture_mode(&mode);
         p->kernel[shape] = k;
         pthread_mutex_unlock(&p->compiling);
     }
