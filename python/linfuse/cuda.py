@@ -35,8 +35,8 @@ from .program import ALIGNED
 from .weights import Prepared, Slot, stamp
 
 _run_on = native.lib.lf_call_run_on
-_stream_of: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)
-_capturing: Any = getattr(torch._C, "_cuda_isCurrentStreamCapturing", lambda: False)
+_stream_of: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # not there, and not wanted, without CUDA
+_capturing: Any = getattr(torch._C, "_cuda_isCurrentStreamCapturing", None)
 _f32, _bytes = torch.float32, torch.uint8
 _grad_enabled, _transforms = fused._grad_enabled, fused._transforms
 
