@@ -9,20 +9,28 @@ static const char *const namespaces[LF_CUDA_ROLES] = {"fused", "full_range", "as
 
 /* ---- fixed texts ---- */
 
-/* Statistics within a row; a short run's moments have a faster way than one by one. */
+static void add_text(lf_str *to, const char *text)
+{
+    lf_str_add(to, text);
+    lf_str_add(to, "\n");
+}
+
+/* Statistics within a row; some monoids have a faster way than one by one. */
 static void emit_stats(lf_str *to, const lf_plan *const *plan, int plans)
 {
-    bool moments = false;
+    bool used[LF_MONOID_COUNT] = {false};
     for (int i = 0; i < plans; i++)
         for (int32_t g = 0; plan[i] && g < plan[i]->groups; g++)
             for (int32_t s = 0; s < plan[i]->group[g].stats; s++)
-                moments = moments || plan[i]->group[g].stat[s].monoid == LF_MONOID_moments;
-    lf_str_add(to, lf_text_stats);
-    lf_str_add(to, "\n");
-    lf_str_add(to, moments ? lf_text_short_moments : "");
-    lf_str_add(to, "\n");
-    lf_str_add(to, lf_text_windows);
-    lf_str_add(to, "\n");
+                used[plan[i]->group[g].stat[s].monoid] = true;
+    add_text(to, lf_text_stats);
+    if (used[LF_MONOID_moments]) {
+        add_text(to, lf_text_short_moments);
+        add_text(to, lf_text_partials_moments);
+    }
+    if (used[LF_MONOID_maxsumexp])
+        add_text(to, lf_text_partials_maxsumexp);
+    add_text(to, lf_text_windows);
 }
 
 static void emit_texts(lf_str *to, const lf_cuda_source *source)
@@ -31,15 +39,12 @@ static void emit_texts(lf_str *to, const lf_cuda_source *source)
     for (int i = 0; i < LF_CUDA_ROLES; i++)
         plan[i] = source->part[i].plan;
     lf_str_addf(to, "enum { THREADS = %d }; // of a block\n\n", source->threads);
-    lf_str_add(to, lf_text_base);
-    lf_str_add(to, "\n");
-    lf_str_add(to, lf_text_math);
-    lf_str_add(to, "\n");
+    add_text(to, lf_text_base);
+    add_text(to, lf_text_math);
     lf_emit_ops(to, plan, LF_CUDA_ROLES);
     lf_emit_monoids(to, plan, LF_CUDA_ROLES);
     emit_stats(to, plan, LF_CUDA_ROLES);
-    lf_str_add(to, lf_text_plain);
-    lf_str_add(to, "\n");
+    add_text(to, lf_text_plain);
     lf_emit_tensor_texts(to, &source->part[LF_CUDA_MAIN]);
 }
 
@@ -52,8 +57,10 @@ static void emit_stage_calls(lf_str *to, const lf_cuda_part *part, int role, int
         if (i > 0)
             lf_str_addf(to, "%*sgrid_sync(c);\n", indent, "");
         lf_str_addf(to, "%*s%s::%s(%s", indent, "", namespaces[role], part->stage[i].name, namespaces[role]);
+        if (part->stage[i].work == LF_CUDA_SPLIT)
+            lf_str_add(to, ", c");
         if (part->stage[i].work == LF_CUDA_TENSOR) {
-            lf_str_addf(to, ", &maps.map[%d], &maps.map[%d]", 2 * product, 2 * product + 1);
+            lf_str_addf(to, ", c, &maps.map[%d], &maps.map[%d]", 2 * product, 2 * product + 1);
             product++;
         }
         lf_str_add(to, ");\n");
@@ -77,7 +84,10 @@ static void emit_redo(lf_str *to, const lf_cuda_source *source, lf_cuda_role rol
 static void emit_redo_call(lf_str *to, lf_cuda_role role)
 {
     const char *name = namespaces[role], *flags = role == LF_CUDA_FULL_RANGE ? "wide" : "watched";
-    lf_str_addf(to, "    if (any_set(c.%s_any))\n        redo_%s(%s, c);\n", flags, name, name);
+    if (role == LF_CUDA_FULL_RANGE) /* set before a barrier that is long past */
+        lf_str_addf(to, "    if (any_set(c.%s_any)) {\n        grid_sync(c);\n        redo_%s(%s, c);\n    }\n", flags, name, name);
+    else /* set until now */
+        lf_str_addf(to, "    grid_sync(c);\n    if (any_set(c.%s_any))\n        redo_%s(%s, c);\n", flags, name, name);
     if (role == LF_CUDA_AS_WRITTEN)
         lf_str_add(to, "    else if (blockIdx.x == 0 && threadIdx.x == 0)\n        *c.redone = 0;\n");
 }
@@ -101,7 +111,6 @@ static void emit_kernel(lf_str *to, const lf_cuda_source *source)
             lf_str_addf(to, ", const __grid_constant__ %s::Args %s", namespaces[role], namespaces[role]);
     lf_str_add(to, ")\n{\n");
     emit_stage_calls(to, main, LF_CUDA_MAIN, 4);
-    lf_str_add(to, source->part[LF_CUDA_FULL_RANGE].plan || source->part[LF_CUDA_AS_WRITTEN].plan ? "    grid_sync(c);\n" : "");
     for (int role = LF_CUDA_MAIN + 1; role < LF_CUDA_ROLES; role++)
         if (source->part[role].plan)
             emit_redo_call(to, (lf_cuda_role)role);

@@ -54,6 +54,7 @@ typedef struct lf_cuda_area {
 /* How many blocks a stage has work for: */
 typedef enum lf_cuda_work {
     LF_CUDA_ROWS,          /* one for each rows_a_block rows */
+    LF_CUDA_SPLIT,         /* likewise; brings x into lines */
     LF_CUDA_TILES,         /* one a tile of rows x width */
     LF_CUDA_COLUMN_BLOCKS, /* one for each LF_CUDA_COLUMN_ROWS rows and LF_CUDA_THREADS columns */
     LF_CUDA_COLUMN_END,    /* one for each LF_CUDA_THREADS columns */

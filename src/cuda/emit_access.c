@@ -181,16 +181,17 @@ static form columns_of(const lf_access *a)
     return count == 0 ? REPEATED : count == 1 && lf_extent_is(at[0].stride, 1) ? CONTIGUOUS : OTHER;
 }
 
-/* Do four neighbours from a multiple of four on lie at a multiple of four? In memory of our own, if rows do. */
-static bool is_aligned(const lf_emitter *e, const lf_access *a)
+/* Do four neighbours from a multiple of four on lie at a multiple of four? Where rows do: in memory of our own; in the caller's, if that does (ALIGNED). */
+static const char *is_aligned(const lf_emitter *e, const lf_access *a)
 {
     axis at[LF_MAX_RANK];
     const int count = merged_axes(a, 0, a->row_axes, at);
-    bool ours = a->place == LF_STAT || (a->place == LF_KEPT && e->kept[a->index] >= 0) ||
-                (a->place == LF_VALUE && (e->plan->storage[a->index] == LF_PREPARED || e->plan->storage[a->index] == LF_IN_BUFFER));
+    const bool ours = a->place == LF_STAT || (a->place == LF_KEPT && e->kept[a->index] >= 0) ||
+                      (a->place == LF_VALUE && (e->plan->storage[a->index] == LF_PREPARED || e->plan->storage[a->index] == LF_IN_BUFFER));
+    bool rows = true;
     for (int i = 0; i < count; i++)
-        ours = ours && at[i].stride.coef % 4 == 0;
-    return ours;
+        rows = rows && at[i].stride.coef % 4 == 0;
+    return !rows ? "false" : ours ? "true" : "ALIGNED";
 }
 
 static void emit_comment(lf_emitter *e, const lf_access *a, lf_node node)
@@ -206,27 +207,52 @@ static void emit_comment(lf_emitter *e, const lf_access *a, lf_node node)
     lf_str_add(&e->s, "\n");
 }
 
+static void emit_repeated(lf_emitter *e, const lf_access *a, int32_t phase, int32_t step)
+{
+    lf_str_addf(&e->s, "const float u%d_%d = read<%s>(", (int)phase, (int)step, is_fixed(e, a) ? "true" : "false");
+    emit_base(e, a);
+    emit_sides(e, a, "col");
+    lf_str_add(&e->s, ");");
+}
+
+static bool is_register(const lf_emitter *e, int32_t phase, const lf_access *a)
+{
+    return a->place == LF_STAT && (phase == e->held.phase || e->g->stat[a->index].span == LF_SPAN_ROW) && lf_finished_in(e, a->index) == lf_range_of(e, phase);
+}
+
+void lf_emit_loads_ahead(lf_emitter *e, int32_t phase, int indent)
+{
+    for (int32_t i = 0; i < e->g->phase[phase].steps; i++) {
+        const lf_step *s = &e->g->phase[phase].step[i];
+        if (s->kind != LF_STEP_LOAD || is_register(e, phase, &s->from) || columns_of(&s->from) != REPEATED)
+            continue;
+        lf_emit_indent(e, indent);
+        emit_repeated(e, &s->from, phase, i);
+        lf_str_add(&e->s, "\n");
+    }
+}
+
 void lf_emit_load(lf_emitter *e, int32_t phase, int32_t step, int indent)
 {
     const lf_step *s = &e->g->phase[phase].step[step];
     const lf_access *a = &s->from;
     const char *fixed = is_fixed(e, a) ? "true" : "false";
     lf_emit_indent(e, indent);
-    if (a->place == LF_STAT && e->g->stat[a->index].span == LF_SPAN_ROW &&
-        lf_finished_in(e, a->index) == lf_range_of(e, phase)) {
-        lf_str_addf(&e->s, "float v%d[W]; EACH v%d[w] = stat%d[%d];", (int)step, (int)step, (int)a->index, a->result);
+    if (is_register(e, phase, a)) {
+        lf_str_addf(&e->s, "float v%d[W]; EACH v%d[w] = %sstat%d[%d];", (int)step, (int)step, phase == e->held.phase ? "known." : "", (int)a->index, a->result);
         emit_comment(e, a, s->node);
         return;
     }
     switch (columns_of(a)) {
     case REPEATED:
-        lf_str_addf(&e->s, "const float u%d = read<%s>(", (int)step, fixed);
-        emit_base(e, a);
-        emit_sides(e, a, "col");
-        lf_str_addf(&e->s, "); float v%d[W]; EACH v%d[w] = u%d;", (int)step, (int)step, (int)step);
+        if (!e->ahead) {
+            emit_repeated(e, a, phase, step);
+            lf_str_add(&e->s, " ");
+        }
+        lf_str_addf(&e->s, "float v%d[W]; EACH v%d[w] = u%d_%d;", (int)step, (int)step, (int)phase, (int)step);
         break;
     case CONTIGUOUS:
-        lf_str_addf(&e->s, "float v%d[W]; load<%s, %s>(v%d, ", (int)step, fixed, is_aligned(e, a) ? "true" : "false", (int)step);
+        lf_str_addf(&e->s, "float v%d[W]; load<%s, %s>(v%d, ", (int)step, fixed, is_aligned(e, a), (int)step);
         emit_base(e, a);
         emit_sides(e, a, "col");
         lf_str_add(&e->s, ");");
@@ -255,7 +281,7 @@ void lf_emit_store(lf_emitter *e, const lf_store *store, int indent)
         emit_sides(e, a, col);
         lf_str_addf(&e->s, ", a.out_each[%d]", (int)output);
     } else {
-        lf_str_add(&e->s, "store(");
+        lf_str_addf(&e->s, "store<%s>(", together ? is_aligned(e, a) : "false");
         emit_base(e, a);
         emit_sides(e, a, col);
     }

@@ -63,8 +63,8 @@ static void find_ranges(lf_emitter *e)
     e->ranges = 0;
     for (int32_t p = 0; p < g->phases; p++) {
         const bool product = is_wide_product(g, p);
-        bool begins = p == 0 || product || is_wide_product(g, p - 1) || has_columns(g, p - 1) ||
-                      g->phase[p].one_row != g->phase[p - 1].one_row;
+        bool begins = p != e->held.phase && (p == 0 || product || is_wide_product(g, p - 1) || has_columns(g, p - 1) ||
+                                             g->phase[p].one_row != g->phase[p - 1].one_row);
         if (begins)
             e->range[e->ranges++] = (lf_range){.first = p, .product = product};
         e->range[e->ranges - 1].end = p + 1;
@@ -91,7 +91,7 @@ int32_t lf_finished_in(const lf_emitter *e, int32_t stat)
     if (s->span == LF_SPAN_COLUMN)
         return -1;
     int32_t r = lf_range_of(e, s->phase);
-    if (e->range[r].product)
+    if (e->range[r].product && e->held.phase < 0)
         while (++r < e->ranges && e->g->phase[e->range[r].first].one_row)
             ;
     return r < e->ranges ? r : -1;
@@ -121,7 +121,7 @@ static void place_stat(lf_emitter *e, int32_t i)
         e->failed = true; /* the reader allows no such extents */
     e->partial[i] = e->column[i] = -1;
     for (int k = 0; k < LF_MAX_RESULTS; k++) {
-        bool stored = k < m->results && (s->span != LF_SPAN_ROW || read_elsewhere(e, i));
+        bool stored = k < m->results && i != e->held.run && (s->span != LF_SPAN_ROW || read_elsewhere(e, i));
         e->result[i][k] = stored ? whole_area(e, p->one_row || s->span == LF_SPAN_COLUMN, own, 1) : -1;
     }
     if (s->span == LF_SPAN_ROW && e->range[lf_range_of(e, s->phase)].product)
@@ -143,15 +143,16 @@ static bool begin_group(lf_emitter *e, int32_t index)
     e->column = calloc((size_t)g->stats + 1, sizeof *e->column);
     if (!e->range || !e->kept || !e->result || !e->partial || !e->column)
         return false;
-    find_ranges(e);
     e->tensor = lf_is_tensor_product(e->target, &g->product);
+    e->held = lf_find_held(e);
+    find_ranges(e);
     if (e->tensor) {
         int chunk;
         e->x_lines = whole_area(e, false, lf_extent_of(lf_tensor_lines(e->target, &g->product, &chunk)), LF_CUDA_LINE / (int)sizeof(float));
         e->x_scale = whole_area(e, false, lf_extent_of(1), 1);
     }
     for (int32_t k = 0; k < g->kepts; k++)
-        e->kept[k] = g->kept[k].in_output >= 0 ? -1 : whole_area(e, g->kept[k].one_row, g->kept[k].width, 1);
+        e->kept[k] = g->kept[k].in_output >= 0 || k == e->held.kept ? -1 : whole_area(e, g->kept[k].one_row, g->kept[k].width, 1);
     for (int32_t i = 0; i < g->stats; i++)
         place_stat(e, i);
     return true;

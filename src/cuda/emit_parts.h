@@ -12,6 +12,16 @@ typedef struct lf_range {
     bool product; /* tiles of the wide product; otherwise row by row */
 } lf_range;
 
+/* A phase that goes on with what the product's phase leaves in registers. */
+typedef struct lf_held {
+    int32_t phase;  /* -1: there is none */
+    int32_t kept;   /* the value that is held instead of kept */
+    int32_t step;   /* of the product's phase, that makes it */
+    int32_t run;    /* a statistic of segments that lie within a partial's columns; -1: none */
+    int64_t length; /* of these */
+    bool waits;     /* for statistics of whole rows */
+} lf_held;
+
 typedef struct lf_emitter {
     const lf_plan *plan;
     const lf_graph *graph;
@@ -21,12 +31,14 @@ typedef struct lf_emitter {
     lf_cuda_part *out;
     lf_str s;
     bool failed;             /* no memory for something other than text */
+    bool ahead;              /* what is the same for all columns is loaded already */
     /* the group under way */
     const lf_group *g;
     int32_t group;
     lf_range *range;         /* one per phase at most */
     int32_t ranges;
     bool tensor;             /* its product is on tensor cores */
+    lf_held held;            /* then: the phase after it, if that goes on with what is in registers */
     int32_t x_lines, x_scale; /* then: areas of x as they read it */
     int32_t *kept;           /* one per kept value: its area, -1 where it lies in an output */
     int32_t (*result)[LF_MAX_RESULTS]; /* one per statistic: the areas of its results, -1 where they stay in registers */
@@ -35,6 +47,7 @@ typedef struct lf_emitter {
 } lf_emitter;
 
 /* Fixed texts, from src/cuda/text. */
+extern const char lf_text_partials_maxsumexp[], lf_text_partials_moments[], lf_text_quad_moments[];
 extern const char lf_text_base[], lf_text_math[], lf_text_plain[], lf_text_stats[], lf_text_windows[], lf_text_short_moments[], lf_text_split[], lf_text_finish[], lf_text_wgmma[], lf_text_fold_maxsumexp[];
 
 /* ---- emit_access.c ---- */
@@ -49,6 +62,8 @@ void lf_emit_shape(lf_emitter *e, lf_node node);
 bool lf_emit_home(lf_emitter *e, lf_node node);
 /* `float vI[W];` and the loading of step I, at `row` and `col`. */
 void lf_emit_load(lf_emitter *e, int32_t phase, int32_t step, int indent);
+/* Loads that are the same for all columns, before the loop over them; those are left out within it while `ahead`. */
+void lf_emit_loads_ahead(lf_emitter *e, int32_t phase, int indent);
 /* One store of a phase. */
 void lf_emit_store(lf_emitter *e, const lf_store *store, int indent);
 /* The element at column `column` of the row a segment's or window's statistic is taken from, as an expression. */
@@ -57,7 +72,7 @@ void lf_emit_indent(lf_emitter *e, int indent);
 
 /* ---- emit_phase.c ---- */
 
-/* All steps, then watches and stores. product: what LF_STEP_PRODUCT is, an expression of w. */
+/* All steps, then watches and stores. product: what LF_STEP_PRODUCT is, or what is held, an expression of w. */
 void lf_emit_steps(lf_emitter *e, int32_t phase, const char *product, int indent);
 /* A multiple of 4 known in advance gives 4 elements at a time, everything else 1. */
 int lf_emit_lanes(lf_extent width);
@@ -68,6 +83,8 @@ void lf_emit_monoids(lf_str *to, const lf_plan *const *plan, int plans);
 /* ---- emit_rows.c, emit_product.c, emit_columns.c: stages ---- */
 
 void lf_emit_rows(lf_emitter *e, int32_t range);
+/* The joined partials of a row's statistic, as an expression. */
+void lf_emit_partials(lf_emitter *e, int32_t stat);
 void lf_emit_product(lf_emitter *e, int32_t range);
 void lf_emit_columns(lf_emitter *e, int32_t stat);
 
@@ -84,6 +101,13 @@ void lf_emit_tensor_stages(lf_emitter *e);
 void lf_emit_tensor_weights(lf_str *to, const lf_cuda_part *part);
 /* The fixed texts a part's tensor products need. */
 void lf_emit_tensor_texts(lf_str *to, const lf_cuda_part *part);
+
+/* ---- emit_held.c ---- */
+
+/* Does the phase after the product's go on in registers? */
+lf_held lf_find_held(const lf_emitter *e);
+/* What the struct of a product says about it. */
+void lf_emit_held(lf_emitter *e);
 
 /* ---- emit_part.c ---- */
 

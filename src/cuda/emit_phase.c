@@ -147,7 +147,8 @@ static void emit_op_step(lf_emitter *e, const lf_step *s, int32_t index)
 static void emit_step(lf_emitter *e, int32_t phase, int32_t index, const char *product, int indent)
 {
     const lf_step *s = &e->g->phase[phase].step[index];
-    if (s->kind == LF_STEP_LOAD) {
+    const bool held = s->kind == LF_STEP_LOAD && s->from.place == LF_KEPT && phase == e->held.phase;
+    if (s->kind == LF_STEP_LOAD && !held) {
         lf_emit_load(e, phase, index, indent);
         return;
     }
@@ -157,7 +158,9 @@ static void emit_step(lf_emitter *e, int32_t phase, int32_t index, const char *p
         return;
     }
     lf_str_addf(&e->s, "float v%d[W]; EACH v%d[w] = ", (int)index, (int)index);
-    if (s->kind == LF_STEP_PRODUCT)
+    if (held)
+        lf_str_addf(&e->s, "%s; // %s\n", product, lf_at(e->graph, e->g->kept[s->from.index].node)->name);
+    else if (s->kind == LF_STEP_PRODUCT)
         lf_str_addf(&e->s, "%s; // product\n", product);
     else {
         lf_emit_number(e, s->number);
@@ -177,11 +180,12 @@ void lf_emit_steps(lf_emitter *e, int32_t phase, const char *product, int indent
     for (int32_t i = 0; i < e->g->stats; i++)
         if (e->g->stat[i].phase == phase && e->column[i] >= 0) {
             lf_emit_indent(e, indent);
-            lf_str_addf(&e->s, "store(a.area[%d] + row * ", (int)e->column[i]);
+            lf_str_addf(&e->s, "store<false>(a.area[%d] + row * ", (int)e->column[i]);
             lf_emit_extent(e, p->width);
             lf_str_addf(&e->s, " + col, v%d); // for the columns' %s\n", (int)e->g->stat[i].step,
                         lf_monoid_row(e->g->stat[i].monoid)->name);
         }
     for (int32_t i = 0; i < p->stores; i++)
-        lf_emit_store(e, &p->store[i], indent);
+        if (p->store[i].to.place != LF_KEPT || p->store[i].to.index != e->held.kept)
+            lf_emit_store(e, &p->store[i], indent);
 }

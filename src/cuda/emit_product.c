@@ -65,6 +65,8 @@ static void emit_element(lf_emitter *e, int32_t first)
     if (first >= 0)
         lf_str_addf(&e->s, "        EACH p[w] = v%d[w]; // for the %s of the row\n", (int)e->g->stat[first].step,
                     lf_monoid_row(e->g->stat[first].monoid)->name);
+    else if (e->held.phase >= 0)
+        lf_str_addf(&e->s, "        EACH p[w] = v%d[w]; // for phase %d\n", (int)e->held.step, (int)e->held.phase);
     lf_str_addf(&e->s, "    }\n%s void end(const Args &a, const i64 row, const int tile, const int tiles, const First &first, const Rest &rest)\n    {\n",
                 inside);
     for (int32_t i = first; i < e->g->stats && first >= 0; i++)
@@ -95,7 +97,7 @@ void lf_emit_product(lf_emitter *e, int32_t range)
     lf_emit_shape(e, p->node);
     lf_str_addf(&e->s, " = rows of %s elements by ", lf_extent_text(e->graph, p->k));
     lf_emit_shape(e, p->weight);
-    lf_str_addf(&e->s, "%s\nstruct g%d {\n    typedef Args A;\n    enum { W = %d, STATS = %d, WEIGHT_IS_KN = %d };\n", p->w_is_kn ? "" : " transposed", (int)e->group,
+    lf_str_addf(&e->s, "%s\nstruct g%d {\n    typedef Args A;\n    enum { ALIGNED = 0 }; // nothing is known about the caller's arrays\n    enum { W = %d, STATS = %d, WEIGHT_IS_KN = %d };\n", p->w_is_kn ? "" : " transposed", (int)e->group,
                 lf_emit_lanes(p->n), (int)fed, p->w_is_kn);
     if (first < 0)
         lf_str_add(&e->s, "    typedef no_stat First;\n");
@@ -109,6 +111,7 @@ void lf_emit_product(lf_emitter *e, int32_t range)
         emit_operands(e);
     emit_element(e, first);
     if (e->tensor) {
+        lf_emit_held(e);
         lf_str_add(&e->s, "};\n\n");
         lf_emit_tensor_stages(e);
         return;

@@ -41,6 +41,16 @@ static void emit_stat_comment(lf_emitter *e, int32_t index)
     lf_str_addf(&e->s, "    // %s for %s\n", lf_monoid_row(st->monoid)->name, lf_at(e->graph, st->node)->name);
 }
 
+void lf_emit_partials(lf_emitter *e, int32_t stat)
+{
+    const lf_monoid_info *m = lf_monoid_row(e->g->stat[stat].monoid);
+    lf_str_addf(&e->s, "partials<%s_stat>::of(a.area[%d] + row * ((", m->name, (int)e->partial[stat]);
+    lf_emit_extent(e, e->g->product.n);
+    lf_str_addf(&e->s, " + %d) / %d * %d), (int)((", LF_CUDA_TILE - 1, LF_CUDA_TILE, m->states);
+    lf_emit_extent(e, e->g->product.n);
+    lf_str_addf(&e->s, " + %d) / %d))", LF_CUDA_TILE - 1, LF_CUDA_TILE);
+}
+
 /* ROW: from what the threads of this row have folded, or from a product's partials. */
 static void emit_row_stat(lf_emitter *e, int32_t index, bool partials)
 {
@@ -51,11 +61,7 @@ static void emit_row_stat(lf_emitter *e, int32_t index, bool partials)
     if (!partials) {
         lf_str_addf(&e->s, "join_row<T>(fold%d.total())", (int)index);
     } else {
-        lf_str_addf(&e->s, "join_partials<T, %s_stat>(a.area[%d] + row * ((", m->name, (int)e->partial[index]);
-        lf_emit_extent(e, e->g->product.n);
-        lf_str_addf(&e->s, " + %d) / %d * %d), (int)((", LF_CUDA_TILE - 1, LF_CUDA_TILE, m->states);
-        lf_emit_extent(e, e->g->product.n);
-        lf_str_addf(&e->s, " + %d) / %d), tid)", LF_CUDA_TILE - 1, LF_CUDA_TILE);
+        lf_emit_partials(e, index);
     }
     emit_finish(e, index);
 }
@@ -132,10 +138,13 @@ static void emit_phase(lf_emitter *e, int32_t phase)
         if (lf_is_fed(e, i, phase))
             lf_str_addf(&e->s, "    fold<%s_stat> fold%d;\n", lf_monoid_row(e->g->stat[i].monoid)->name, (int)i);
     if (p->steps > 0) {
-        lf_str_addf(&e->s, "#pragma unroll 2\n    for (i64 col = tid * %d; col < ", lanes);
+        lf_emit_loads_ahead(e, phase, 1);
+        e->ahead = true;
+        lf_str_addf(&e->s, "#pragma unroll 4\n    for (i64 col = tid * %d; col < ", lanes);
         lf_emit_extent(e, p->width);
         lf_str_addf(&e->s, "; col += T * %d) {\n        enum { W = %d };\n", lanes, lanes);
         lf_emit_steps(e, phase, "product[threadIdx.x / T][col + w]", 2);
+        e->ahead = false;
         for (int32_t i = 0; i < e->g->stats; i++)
             if (lf_is_fed(e, i, phase))
                 lf_str_addf(&e->s, "        EACH fold%d.put(v%d[w]);\n", (int)i, (int)e->g->stat[i].step);
@@ -153,7 +162,7 @@ void lf_emit_rows(lf_emitter *e, int32_t range)
     const lf_extent rows = e->g->phase[r->first].one_row ? lf_extent_of(1) : e->g->rows;
     char name[32];
     snprintf(name, sizeof name, "g%d_rows%d", (int)e->group, (int)r->first);
-    lf_str_addf(&e->s, "// A row through phases %d to %d.\n__device__ __forceinline__ void %s_row(const Args &a, const i64 row, const i64 rows, const int tid)\n{\n"
+    lf_str_addf(&e->s, "// A row through phases %d to %d.\ntemplate <bool ALIGNED> __device__ __forceinline__ void %s_row(const Args &a, const i64 row, const i64 rows, const int tid)\n{\n"
                        "    enum { T = %d };\n",
                 (int)r->first, (int)r->end - 1, name, threads);
     for (int32_t i = 0; i < e->g->stats; i++)
@@ -161,10 +170,15 @@ void lf_emit_rows(lf_emitter *e, int32_t range)
             emit_stat(e, i, true);
     for (int32_t p = r->first; p < r->end; p++)
         emit_phase(e, p);
-    lf_str_addf(&e->s, "}\n\n__device__ __forceinline__ void %s(const Args &a)\n{\n    enum { T = %d, ROWS = THREADS / T };\n    const i64 rows = ", name, threads);
+    lf_str_addf(&e->s, "}\n\n__device__ __forceinline__ void %s(const Args &a)\n{\n    enum { T = %d, ROWS = THREADS / T };\n%s    const i64 rows = ", name, threads,
+                e->role == LF_CUDA_MAIN ? "    const bool aligned = all_aligned(a.in) && all_aligned(a.out);\n" : "");
     lf_emit_extent(e, rows);
-    lf_str_addf(&e->s, ";\n    for (i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T; row < rows; row += (i64)gridDim.x * ROWS)\n%s%s_row(a, row, rows, threadIdx.x %% T);\n}\n\n",
-                e->role != LF_CUDA_MAIN ? "        if (!left_out(a.redo, row, rows))\n            " : "        ", name);
+    lf_str_addf(&e->s, ";\n    for (i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T; row < rows; row += (i64)gridDim.x * ROWS)\n");
+    if (e->role == LF_CUDA_MAIN)
+        lf_str_addf(&e->s, "        if (aligned)\n            %s_row<true>(a, row, rows, threadIdx.x %% T);\n        else\n            %s_row<false>(a, row, rows, threadIdx.x %% T);\n}\n\n",
+                    name, name);
+    else
+        lf_str_addf(&e->s, "        if (!left_out(a.redo, row, rows))\n            %s_row<false>(a, row, rows, threadIdx.x %% T);\n}\n\n", name);
     lf_cuda_stage *stage = lf_emit_stage(e, name, LF_CUDA_ROWS, rows, e->g->phase[r->first].width);
     if (stage)
         stage->rows_a_block = e->threads / threads;

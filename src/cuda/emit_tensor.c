@@ -31,9 +31,10 @@ static bool is_scaled(const lf_emitter *e)
 }
 
 /* How many of a thread's 64 sums in a partial's columns the steps' code is written out for; see text/wgmma.cu. Measured: logsumexp alone wants all, gelu and silu few. */
+enum { ALL = 64, SOME = 32, MUCH = 8 };
+
 static int sums_at_a_time(int flops)
 {
-    enum { ALL = 64, SOME = 32, MUCH = 8 };
     return flops > MUCH ? SOME : ALL;
 }
 
@@ -43,7 +44,8 @@ static void emit_parts(lf_emitter *e)
     int steps = 0;
     for (int32_t i = 0; i < p->steps; i++)
         steps += p->step[i].kind == LF_STEP_OP ? lf_op_row(p->step[i].op)->flops : 0;
-    lf_str_addf(&e->s, "    enum { PART = %d };\n", sums_at_a_time(steps));
+    const int part = e->held.run >= 0 ? SOME : sums_at_a_time(steps), run = (int)e->held.length / 2; /* a thread's sums of a segment, which are taken together */
+    lf_str_addf(&e->s, "    enum { PART = %d };\n", part > run ? part : run);
 }
 
 void lf_emit_tensor_extents(lf_emitter *e)
@@ -70,8 +72,8 @@ static void emit_split(lf_emitter *e, int64_t lines)
     const int threads = split_threads(p);
     char name[32];
     snprintf(name, sizeof name, "g%d_split", (int)e->group);
-    lf_str_addf(&e->s, "// x, %s elements a row, into %lld lines of 128 bytes\n__device__ __forceinline__ void %s(const Args &a)\n{\n"
-                       "    enum { T = %d, ROWS = THREADS / T };\n    const i64 rows = ",
+    lf_str_addf(&e->s, "// x, %s elements a row, into %lld lines of 128 bytes\n__device__ __forceinline__ void %s(const Args &a, const Control &c)\n{\n"
+                       "    enum { T = %d, ROWS = THREADS / T };\n    if (blockIdx.x == 0 && threadIdx.x == 0)\n        c.barrier[2] = 0;\n    const i64 rows = ",
                 lf_extent_text(e->graph, p->k), (long long)lines, name, threads);
     lf_emit_extent(e, e->g->rows);
     lf_str_addf(&e->s, ";\n    for (i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T; row < rows; row += (i64)gridDim.x * ROWS)\n"
@@ -81,7 +83,7 @@ static void emit_split(lf_emitter *e, int64_t lines)
     lf_str_addf(&e->s, ", 1, (u8 *)a.area[%d] + row * %lld, a.area[%d] + row, threadIdx.x %% T) && threadIdx.x %% T == 0)\n"
                        "            flag(a.redo, a.redo.wide, a.redo.wide_any, row, rows);\n    written_to_copied();\n}\n\n",
                 (int)e->x_lines, (long long)lines * LF_CUDA_LINE, (int)e->x_scale);
-    lf_cuda_stage *stage = lf_emit_stage(e, name, LF_CUDA_ROWS, e->g->rows, p->k);
+    lf_cuda_stage *stage = lf_emit_stage(e, name, LF_CUDA_SPLIT, e->g->rows, p->k);
     if (stage)
         stage->rows_a_block = e->threads / threads;
 }
@@ -94,7 +96,7 @@ void lf_emit_tensor_stages(lf_emitter *e)
     char name[32];
     emit_split(e, lines);
     snprintf(name, sizeof name, "g%d_product", (int)e->group);
-    lf_str_addf(&e->s, "__device__ __forceinline__ void %s(const Args &a, const TensorMap *x, const TensorMap *w)\n{\n    tensor_product<g%d, %s>(a, x, w);\n}\n\n", name,
+    lf_str_addf(&e->s, "__device__ __forceinline__ void %s(const Args &a, const Control &c, const TensorMap *x, const TensorMap *w)\n{\n    tensor_product<g%d, %s>(a, c, x, w);\n}\n\n", name,
                 (int)e->group, shapes[e->target.shape]);
     lf_cuda_stage *stage = lf_emit_stage(e, name, LF_CUDA_TENSOR, e->g->rows, e->g->product.n);
     if (stage) {
@@ -115,12 +117,13 @@ void lf_emit_tensor_weights(lf_str *to, const lf_cuda_part *part)
     }
 }
 
-/* The first statistic that a group's product feeds is taken from registers; some have a better way to do that than one by one. */
+/* Statistics that are taken from registers: some have a better way to do that than one by one. */
 static const struct own_fold {
     lf_monoid monoid;
     const char *text;
 } own_folds[] = {
     {LF_MONOID_maxsumexp, lf_text_fold_maxsumexp},
+    {LF_MONOID_moments, lf_text_quad_moments},
 };
 
 static bool feeds(const lf_cuda_part *part, lf_monoid monoid)
@@ -128,7 +131,7 @@ static bool feeds(const lf_cuda_part *part, lf_monoid monoid)
     for (int32_t g = 0; g < part->plan->groups; g++) {
         const lf_group *group = &part->plan->group[g];
         for (int32_t i = 0; i < group->stats && lf_is_tensor_product(part->target, &group->product); i++)
-            if (group->stat[i].monoid == monoid && group->stat[i].span == LF_SPAN_ROW && group->stat[i].phase == group->product.phase)
+            if (group->stat[i].monoid == monoid && group->stat[i].phase == group->product.phase)
                 return true;
     }
     return false;

@@ -41,6 +41,7 @@ static int64_t blocks_of(const lf_cuda_kernel *k, const lf_cuda_stage *s, const 
 {
     const int64_t rows = lf_extent_at(s->rows, dims), width = lf_extent_at(s->width, dims);
     switch (s->work) {
+    case LF_CUDA_SPLIT:
     case LF_CUDA_ROWS: return ceil_div(rows, s->rows_a_block);
     case LF_CUDA_TILES: return ceil_div(rows, LF_CUDA_TILE) * ceil_div(width, LF_CUDA_TILE);
     case LF_CUDA_COLUMN_BLOCKS: return ceil_div(rows, LF_CUDA_COLUMN_ROWS) * ceil_div(width, LF_CUDA_THREADS);

@@ -4,6 +4,7 @@
 // a [B, 1024] = rows of 1024 elements by linear.weight [1024, 1024] transposed
 struct g0 {
     typedef Args A;
+    enum { ALIGNED = 0 }; // nothing is known about the caller's arrays
     enum { W = 4, STATS = 0, WEIGHT_IS_KN = 0 };
     typedef no_stat First;
     struct Rest {
@@ -22,8 +23,8 @@ struct g0 {
         float v0[W]; EACH v0[w] = p[w]; // product
         float v1[W]; load<true, true>(v1, a.prepared[1] + col); // linear.bias [1024]
         float v2[W]; EACH v2[w] = op_add(v0[w], v1[w], 1.0f); // a
-        store(a.area[2] + row * 1024 + col, v2); // for the columns' moments
-        store(a.out[0] + row * 1024 + col, v2); // a
+        store<false>(a.area[2] + row * 1024 + col, v2); // for the columns' moments
+        store<ALIGNED>(a.out[0] + row * 1024 + col, v2); // a
     }
     static __device__ __forceinline__ void end(const Args &a, const i64 row, const int tile, const int tiles, const First &first, const Rest &rest)
     {
@@ -47,14 +48,14 @@ __device__ __forceinline__ void g0_column_end0(const Args &a)
 }
 
 // A row through phases 1 to 1.
-__device__ __forceinline__ void g0_rows1_row(const Args &a, const i64 row, const i64 rows, const int tid)
+template <bool ALIGNED> __device__ __forceinline__ void g0_rows1_row(const Args &a, const i64 row, const i64 rows, const int tid)
 {
     enum { T = 32 };
     // phase 1: B x 1024
-#pragma unroll 2
+#pragma unroll 4
     for (i64 col = tid * 4; col < 1024; col += T * 4) {
         enum { W = 4 };
-        float v0[W]; load<false, false>(v0, a.out[0] + row * 1024 + col); // a
+        float v0[W]; load<false, ALIGNED>(v0, a.out[0] + row * 1024 + col); // a
         float v1[W]; load<false, true>(v1, a.area[0] + col); // moments of b
         float v2[W]; load<false, true>(v2, a.area[1] + col); // moments of b
         float v3[W]; EACH v3[w] = op_batch_norm(v0[w], v1[w], v2[w], 9.99999975e-06f); // b
@@ -63,7 +64,7 @@ __device__ __forceinline__ void g0_rows1_row(const Args &a, const i64 row, const
         float v6[W]; load<true, true>(v6, a.prepared[5] + col); // norm.bias [1024]
         float v7[W]; EACH v7[w] = op_add(v5[w], v6[w], 1.0f); // b
         float v8[W]; EACH v8[w] = op_relu(v7[w]); // c
-        store(a.out[0] + row * 1024 + col, v8); // c [B, 1024]
+        store<ALIGNED>(a.out[0] + row * 1024 + col, v8); // c [B, 1024]
     }
     row_sync<T>();
 }
@@ -71,9 +72,13 @@ __device__ __forceinline__ void g0_rows1_row(const Args &a, const i64 row, const
 __device__ __forceinline__ void g0_rows1(const Args &a)
 {
     enum { T = 32, ROWS = THREADS / T };
+    const bool aligned = all_aligned(a.in) && all_aligned(a.out);
     const i64 rows = a.dim[0];
     for (i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T; row < rows; row += (i64)gridDim.x * ROWS)
-        g0_rows1_row(a, row, rows, threadIdx.x % T);
+        if (aligned)
+            g0_rows1_row<true>(a, row, rows, threadIdx.x % T);
+        else
+            g0_rows1_row<false>(a, row, rows, threadIdx.x % T);
 }
 
 } // namespace fused

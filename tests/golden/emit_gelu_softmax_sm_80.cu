@@ -4,6 +4,7 @@
 // a [B, 8192] = rows of 8192 elements by linear.weight [8192, 8192] transposed
 struct g0 {
     typedef Args A;
+    enum { ALIGNED = 0 }; // nothing is known about the caller's arrays
     enum { W = 4, STATS = 1, WEIGHT_IS_KN = 0 };
     typedef maxsumexp_stat<float> First;
     struct Rest {
@@ -23,7 +24,7 @@ struct g0 {
         float v1[W]; load<true, true>(v1, a.prepared[1] + col); // linear.bias [8192]
         float v2[W]; EACH v2[w] = op_add(v0[w], v1[w], 1.0f); // a
         float v3[W]; EACH v3[w] = op_gelu(v2[w], 0.0f); // b
-        store(a.area[0] + row * 8192 + col, v3); // b
+        store<true>(a.area[0] + row * 8192 + col, v3); // b
         EACH p[w] = v3[w]; // for the maxsumexp of the row
     }
     static __device__ __forceinline__ void end(const Args &a, const i64 row, const int tile, const int tiles, const First &first, const Rest &rest)
@@ -38,21 +39,21 @@ __device__ __forceinline__ void g0_product(const Args &a)
 }
 
 // A row through phases 1 to 1.
-__device__ __forceinline__ void g0_rows1_row(const Args &a, const i64 row, const i64 rows, const int tid)
+template <bool ALIGNED> __device__ __forceinline__ void g0_rows1_row(const Args &a, const i64 row, const i64 rows, const int tid)
 {
     enum { T = 128 };
     // maxsumexp for c
     float stat0[2];
-    join_partials<T, maxsumexp_stat>(a.area[1] + row * ((8192 + 127) / 128 * 2), (int)((8192 + 127) / 128), tid).finish((double)8192, stat0);
+    partials<maxsumexp_stat>::of(a.area[1] + row * ((8192 + 127) / 128 * 2), (int)((8192 + 127) / 128)).finish((double)8192, stat0);
     // phase 1: B x 8192
-#pragma unroll 2
+#pragma unroll 4
     for (i64 col = tid * 4; col < 8192; col += T * 4) {
         enum { W = 4 };
         float v0[W]; load<false, true>(v0, a.area[0] + row * 8192 + col); // b
         float v1[W]; EACH v1[w] = stat0[0]; // maxsumexp of c
         float v2[W]; EACH v2[w] = stat0[1]; // maxsumexp of c
         float v3[W]; EACH v3[w] = op_softmax(v0[w], v1[w], v2[w]); // c
-        store(a.out[0] + row * 8192 + col, v3); // c [B, 8192]
+        store<ALIGNED>(a.out[0] + row * 8192 + col, v3); // c [B, 8192]
     }
     row_sync<T>();
 }
@@ -60,9 +61,13 @@ __device__ __forceinline__ void g0_rows1_row(const Args &a, const i64 row, const
 __device__ __forceinline__ void g0_rows1(const Args &a)
 {
     enum { T = 128, ROWS = THREADS / T };
+    const bool aligned = all_aligned(a.in) && all_aligned(a.out);
     const i64 rows = a.dim[0];
     for (i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T; row < rows; row += (i64)gridDim.x * ROWS)
-        g0_rows1_row(a, row, rows, threadIdx.x % T);
+        if (aligned)
+            g0_rows1_row<true>(a, row, rows, threadIdx.x % T);
+        else
+            g0_rows1_row<false>(a, row, rows, threadIdx.x % T);
 }
 
 } // namespace fused

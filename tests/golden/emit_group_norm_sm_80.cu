@@ -4,6 +4,7 @@
 // a [B, 1024] = rows of 1024 elements by linear.weight [1024, 1024] transposed
 struct g0 {
     typedef Args A;
+    enum { ALIGNED = 0 }; // nothing is known about the caller's arrays
     enum { W = 4, STATS = 0, WEIGHT_IS_KN = 0 };
     typedef no_stat First;
     struct Rest {
@@ -22,7 +23,7 @@ struct g0 {
         float v0[W]; EACH v0[w] = p[w]; // product
         float v1[W]; load<true, true>(v1, a.prepared[1] + col); // linear.bias [1024]
         float v2[W]; EACH v2[w] = op_add(v0[w], v1[w], 1.0f); // a
-        store(a.area[0] + row * 1024 + col, v2); // a
+        store<true>(a.area[0] + row * 1024 + col, v2); // a
     }
     static __device__ __forceinline__ void end(const Args &a, const i64 row, const int tile, const int tiles, const First &first, const Rest &rest)
     {
@@ -35,14 +36,14 @@ __device__ __forceinline__ void g0_product(const Args &a)
 }
 
 // A row through phases 1 to 1.
-__device__ __forceinline__ void g0_rows1_row(const Args &a, const i64 row, const i64 rows, const int tid)
+template <bool ALIGNED> __device__ __forceinline__ void g0_rows1_row(const Args &a, const i64 row, const i64 rows, const int tid)
 {
     enum { T = 32 };
     // moments for b
     segments<T, moments_stat>([&](i64 c) { return *(a.area[0] + row * 1024 + c); }, 32, 32, tid, a.area[1] + row * 32, a.area[2] + row * 32);
     row_sync<T>();
     // phase 1: B x 1024
-#pragma unroll 2
+#pragma unroll 4
     for (i64 col = tid * 4; col < 1024; col += T * 4) {
         enum { W = 4 };
         float v0[W]; load<false, true>(v0, a.area[0] + row * 1024 + col); // a
@@ -54,7 +55,7 @@ __device__ __forceinline__ void g0_rows1_row(const Args &a, const i64 row, const
         float v6[W]; load<true, true>(v6, a.prepared[3] + col); // norm.bias [1024]
         float v7[W]; EACH v7[w] = op_add(v5[w], v6[w], 1.0f); // b
         float v8[W]; EACH v8[w] = op_hardtanh(v7[w], -2.0f, 2.0f); // c
-        store(a.out[0] + row * 1024 + col, v8); // c [B, 1024]
+        store<ALIGNED>(a.out[0] + row * 1024 + col, v8); // c [B, 1024]
     }
     row_sync<T>();
 }
@@ -62,9 +63,13 @@ __device__ __forceinline__ void g0_rows1_row(const Args &a, const i64 row, const
 __device__ __forceinline__ void g0_rows1(const Args &a)
 {
     enum { T = 32, ROWS = THREADS / T };
+    const bool aligned = all_aligned(a.in) && all_aligned(a.out);
     const i64 rows = a.dim[0];
     for (i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T; row < rows; row += (i64)gridDim.x * ROWS)
-        g0_rows1_row(a, row, rows, threadIdx.x % T);
+        if (aligned)
+            g0_rows1_row<true>(a, row, rows, threadIdx.x % T);
+        else
+            g0_rows1_row<false>(a, row, rows, threadIdx.x % T);
 }
 
 } // namespace fused

@@ -4,6 +4,7 @@
 // a [B, 1024] = rows of 1024 elements by linear.weight [1024, 1024] transposed
 struct g0 {
     typedef Args A;
+    enum { ALIGNED = 0 }; // nothing is known about the caller's arrays
     enum { W = 4, STATS = 0, WEIGHT_IS_KN = 0 };
     typedef no_stat First;
     struct Rest {
@@ -14,7 +15,7 @@ struct g0 {
     static __device__ __forceinline__ i64 columns(const Args &a) { return 1024; }
     static __device__ __forceinline__ i64 depth(const Args &a) { return 1024; }
     enum { MODE = 0, SCALED = 1, N = 1024, LINES = 32, CHUNK = 4 };
-    enum { PART = 64 };
+    enum { PART = 32 };
     static __device__ __forceinline__ const float *x_unscale(const Args &a) { return a.area[1]; }
     static __device__ __forceinline__ const float *w_unscale(const Args &a) { return a.scale[0]; }
     // phase 0: B x 1024
@@ -24,17 +25,43 @@ struct g0 {
         float v0[W]; EACH v0[w] = p[w]; // product
         float v1[W]; load<true, true>(v1, a.prepared[1] + col); // linear.bias [1024]
         float v2[W]; EACH v2[w] = op_add(v0[w], v1[w], 1.0f); // a
-        store(a.area[2] + row * 1024 + col, v2); // a
+        EACH p[w] = v2[w]; // for phase 1
     }
     static __device__ __forceinline__ void end(const Args &a, const i64 row, const int tile, const int tiles, const First &first, const Rest &rest)
     {
     }
+    enum { HELD = 1, WAITS = 0, RUN = 32 }; // goes on with what is in registers; for whole rows' statistics; columns of a segment
+    struct Known {
+        float stat0[2]; // moments for b
+    };
+    static __device__ __forceinline__ void total(const Args &a, const i64 row, Known &known)
+    {
+    }
+    typedef moments_stat<float> Run;
+    static __device__ __forceinline__ void run(const Run &s, Known &known) { s.finish(32.0f, known.stat0); }
+    // phase 1: B x 1024
+    template <int W>
+    static __device__ __forceinline__ void later(const Args &a, const i64 row, const i64 rows, const i64 col, float (&p)[W], const Known &known)
+    {
+        float v0[W]; EACH v0[w] = p[w]; // a
+        float v1[W]; EACH v1[w] = known.stat0[0]; // moments of b
+        float v2[W]; EACH v2[w] = known.stat0[1]; // moments of b
+        float v3[W]; EACH v3[w] = op_group_norm(v0[w], v1[w], v2[w], 9.99999975e-06f); // b
+        float v4[W]; load<true, true>(v4, a.prepared[2] + col); // norm.weight [1024]
+        float v5[W]; EACH v5[w] = op_mul(v3[w], v4[w]); // b
+        float v6[W]; load<true, true>(v6, a.prepared[3] + col); // norm.bias [1024]
+        float v7[W]; EACH v7[w] = op_add(v5[w], v6[w], 1.0f); // b
+        float v8[W]; EACH v8[w] = op_hardtanh(v7[w], -2.0f, 2.0f); // c
+        store<ALIGNED>(a.out[0] + row * 1024 + col, v8); // c [B, 1024]
+    }
 };
 
 // x, 1024 elements a row, into 32 lines of 128 bytes
-__device__ __forceinline__ void g0_split(const Args &a)
+__device__ __forceinline__ void g0_split(const Args &a, const Control &c)
 {
     enum { T = 32, ROWS = THREADS / T };
+    if (blockIdx.x == 0 && threadIdx.x == 0)
+        c.barrier[2] = 0;
     const i64 rows = a.dim[0];
     for (i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T; row < rows; row += (i64)gridDim.x * ROWS)
         if (split_row<T, 0, 1024, 32, false>(&*(a.in[0] + row * 1024 + 0), 1, (u8 *)a.area[0] + row * 4096, a.area[1] + row, threadIdx.x % T) && threadIdx.x % T == 0)
@@ -42,42 +69,9 @@ __device__ __forceinline__ void g0_split(const Args &a)
     written_to_copied();
 }
 
-__device__ __forceinline__ void g0_product(const Args &a, const TensorMap *x, const TensorMap *w)
+__device__ __forceinline__ void g0_product(const Args &a, const Control &c, const TensorMap *x, const TensorMap *w)
 {
-    tensor_product<g0, Pairs>(a, x, w);
-}
-
-// A row through phases 1 to 1.
-__device__ __forceinline__ void g0_rows1_row(const Args &a, const i64 row, const i64 rows, const int tid)
-{
-    enum { T = 32 };
-    // moments for b
-    segments<T, moments_stat>([&](i64 c) { return *(a.area[2] + row * 1024 + c); }, 32, 32, tid, a.area[3] + row * 32, a.area[4] + row * 32);
-    row_sync<T>();
-    // phase 1: B x 1024
-#pragma unroll 2
-    for (i64 col = tid * 4; col < 1024; col += T * 4) {
-        enum { W = 4 };
-        float v0[W]; load<false, true>(v0, a.area[2] + row * 1024 + col); // a
-        float v1[W]; EACH v1[w] = read<false>(a.area[3] + row * 32 + (col + w) / 32); // moments of b
-        float v2[W]; EACH v2[w] = read<false>(a.area[4] + row * 32 + (col + w) / 32); // moments of b
-        float v3[W]; EACH v3[w] = op_group_norm(v0[w], v1[w], v2[w], 9.99999975e-06f); // b
-        float v4[W]; load<true, true>(v4, a.prepared[2] + col); // norm.weight [1024]
-        float v5[W]; EACH v5[w] = op_mul(v3[w], v4[w]); // b
-        float v6[W]; load<true, true>(v6, a.prepared[3] + col); // norm.bias [1024]
-        float v7[W]; EACH v7[w] = op_add(v5[w], v6[w], 1.0f); // b
-        float v8[W]; EACH v8[w] = op_hardtanh(v7[w], -2.0f, 2.0f); // c
-        store(a.out[0] + row * 1024 + col, v8); // c [B, 1024]
-    }
-    row_sync<T>();
-}
-
-__device__ __forceinline__ void g0_rows1(const Args &a)
-{
-    enum { T = 32, ROWS = THREADS / T };
-    const i64 rows = a.dim[0];
-    for (i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T; row < rows; row += (i64)gridDim.x * ROWS)
-        g0_rows1_row(a, row, rows, threadIdx.x % T);
+    tensor_product<g0, Pairs>(a, c, x, w);
 }
 
 } // namespace fused
@@ -101,6 +95,7 @@ struct Args {
 // a [B, 1024] = rows of 1024 elements by linear.weight [1024, 1024] transposed
 struct g0 {
     typedef Args A;
+    enum { ALIGNED = 0 }; // nothing is known about the caller's arrays
     enum { W = 4, STATS = 0, WEIGHT_IS_KN = 0 };
     typedef no_stat First;
     struct Rest {
@@ -119,7 +114,7 @@ struct g0 {
         float v0[W]; EACH v0[w] = p[w]; // product
         float v1[W]; load<true, true>(v1, a.prepared[1] + col); // linear.bias [1024]
         float v2[W]; EACH v2[w] = op_add(v0[w], v1[w], 1.0f); // a
-        store(a.area[0] + row * 1024 + col, v2); // a
+        store<true>(a.area[0] + row * 1024 + col, v2); // a
     }
     static __device__ __forceinline__ void end(const Args &a, const i64 row, const int tile, const int tiles, const First &first, const Rest &rest)
     {
@@ -132,14 +127,14 @@ __device__ __forceinline__ void g0_product(const Args &a)
 }
 
 // A row through phases 1 to 1.
-__device__ __forceinline__ void g0_rows1_row(const Args &a, const i64 row, const i64 rows, const int tid)
+template <bool ALIGNED> __device__ __forceinline__ void g0_rows1_row(const Args &a, const i64 row, const i64 rows, const int tid)
 {
     enum { T = 32 };
     // moments for b
     segments<T, moments_stat>([&](i64 c) { return *(a.area[0] + row * 1024 + c); }, 32, 32, tid, a.area[1] + row * 32, a.area[2] + row * 32);
     row_sync<T>();
     // phase 1: B x 1024
-#pragma unroll 2
+#pragma unroll 4
     for (i64 col = tid * 4; col < 1024; col += T * 4) {
         enum { W = 4 };
         float v0[W]; load<false, true>(v0, a.area[0] + row * 1024 + col); // a
@@ -162,7 +157,7 @@ __device__ __forceinline__ void g0_rows1(const Args &a)
     const i64 rows = a.dim[0];
     for (i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T; row < rows; row += (i64)gridDim.x * ROWS)
         if (!left_out(a.redo, row, rows))
-            g0_rows1_row(a, row, rows, threadIdx.x % T);
+            g0_rows1_row<false>(a, row, rows, threadIdx.x % T);
 }
 
 } // namespace full_range
@@ -191,13 +186,12 @@ struct Maps {
 extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(384, 1)
 program(const __grid_constant__ Maps maps, const __grid_constant__ Control c, const __grid_constant__ fused::Args fused, const __grid_constant__ full_range::Args full_range)
 {
-    fused::g0_split(fused);
+    fused::g0_split(fused, c);
     grid_sync(c);
-    fused::g0_product(fused, &maps.map[0], &maps.map[1]);
-    grid_sync(c);
-    fused::g0_rows1(fused);
-    grid_sync(c);
-    if (any_set(c.wide_any))
+    fused::g0_product(fused, c, &maps.map[0], &maps.map[1]);
+    if (any_set(c.wide_any)) {
+        grid_sync(c);
         redo_full_range(full_range, c);
+    }
     leave(c);
 }

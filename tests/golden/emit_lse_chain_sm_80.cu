@@ -4,6 +4,7 @@
 // a [B, 8192] = rows of 8192 elements by linear.weight [8192, 8192] transposed
 struct g0 {
     typedef Args A;
+    enum { ALIGNED = 0 }; // nothing is known about the caller's arrays
     enum { W = 4, STATS = 1, WEIGHT_IS_KN = 0 };
     typedef maxsumexp_stat<float> First;
     struct Rest {
@@ -36,14 +37,14 @@ __device__ __forceinline__ void g0_product(const Args &a)
 }
 
 // A row through phases 1 to 1.
-__device__ __forceinline__ void g0_rows1_row(const Args &a, const i64 row, const i64 rows, const int tid)
+template <bool ALIGNED> __device__ __forceinline__ void g0_rows1_row(const Args &a, const i64 row, const i64 rows, const int tid)
 {
     enum { T = 32 };
     // maxsumexp for b
     float stat0[2];
-    join_partials<T, maxsumexp_stat>(a.area[0] + row * ((8192 + 127) / 128 * 2), (int)((8192 + 127) / 128), tid).finish((double)8192, stat0);
+    partials<maxsumexp_stat>::of(a.area[0] + row * ((8192 + 127) / 128 * 2), (int)((8192 + 127) / 128)).finish((double)8192, stat0);
     // phase 1: B x 1
-#pragma unroll 2
+#pragma unroll 4
     for (i64 col = tid * 1; col < 1; col += T * 1) {
         enum { W = 1 };
         float v0[W]; EACH v0[w] = stat0[0]; // maxsumexp of b
@@ -52,7 +53,7 @@ __device__ __forceinline__ void g0_rows1_row(const Args &a, const i64 row, const
         float v3[W]; EACH v3[w] = op_leaky_relu(v2[w], 9.99999975e-05f); // d
         float v4[W]; EACH v4[w] = op_gelu(v3[w], 0.0f); // e
         float v5[W]; EACH v5[w] = op_gelu(v4[w], 0.0f); // f
-        EACH { const float one[1] = {v5[w]}; store(a.out[0] + row, one); } // f [B, 1]
+        EACH { const float one[1] = {v5[w]}; store<false>(a.out[0] + row, one); } // f [B, 1]
     }
     row_sync<T>();
 }
@@ -60,9 +61,13 @@ __device__ __forceinline__ void g0_rows1_row(const Args &a, const i64 row, const
 __device__ __forceinline__ void g0_rows1(const Args &a)
 {
     enum { T = 32, ROWS = THREADS / T };
+    const bool aligned = all_aligned(a.in) && all_aligned(a.out);
     const i64 rows = a.dim[0];
     for (i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T; row < rows; row += (i64)gridDim.x * ROWS)
-        g0_rows1_row(a, row, rows, threadIdx.x % T);
+        if (aligned)
+            g0_rows1_row<true>(a, row, rows, threadIdx.x % T);
+        else
+            g0_rows1_row<false>(a, row, rows, threadIdx.x % T);
 }
 
 } // namespace fused

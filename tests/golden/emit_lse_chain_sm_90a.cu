@@ -4,6 +4,7 @@
 // a [B, 8192] = rows of 8192 elements by linear.weight [8192, 8192] transposed
 struct g0 {
     typedef Args A;
+    enum { ALIGNED = 0 }; // nothing is known about the caller's arrays
     enum { W = 4, STATS = 1, WEIGHT_IS_KN = 0 };
     typedef maxsumexp_stat<float> First;
     struct Rest {
@@ -30,12 +31,15 @@ struct g0 {
     {
         first.set(a.area[2] + (row * tiles + tile) * 2);
     }
+    enum { HELD = 0, WAITS = 0, RUN = 0 }; // goes on with what is in registers; for whole rows' statistics; columns of a segment
 };
 
 // x, 8192 elements a row, into 256 lines of 128 bytes
-__device__ __forceinline__ void g0_split(const Args &a)
+__device__ __forceinline__ void g0_split(const Args &a, const Control &c)
 {
     enum { T = 128, ROWS = THREADS / T };
+    if (blockIdx.x == 0 && threadIdx.x == 0)
+        c.barrier[2] = 0;
     const i64 rows = a.dim[0];
     for (i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T; row < rows; row += (i64)gridDim.x * ROWS)
         if (split_row<T, 0, 8192, 256, false>(&*(a.in[0] + row * 8192 + 0), 1, (u8 *)a.area[0] + row * 32768, a.area[1] + row, threadIdx.x % T) && threadIdx.x % T == 0)
@@ -43,20 +47,20 @@ __device__ __forceinline__ void g0_split(const Args &a)
     written_to_copied();
 }
 
-__device__ __forceinline__ void g0_product(const Args &a, const TensorMap *x, const TensorMap *w)
+__device__ __forceinline__ void g0_product(const Args &a, const Control &c, const TensorMap *x, const TensorMap *w)
 {
-    tensor_product<g0, Pairs>(a, x, w);
+    tensor_product<g0, Pairs>(a, c, x, w);
 }
 
 // A row through phases 1 to 1.
-__device__ __forceinline__ void g0_rows1_row(const Args &a, const i64 row, const i64 rows, const int tid)
+template <bool ALIGNED> __device__ __forceinline__ void g0_rows1_row(const Args &a, const i64 row, const i64 rows, const int tid)
 {
     enum { T = 32 };
     // maxsumexp for b
     float stat0[2];
-    join_partials<T, maxsumexp_stat>(a.area[2] + row * ((8192 + 127) / 128 * 2), (int)((8192 + 127) / 128), tid).finish((double)8192, stat0);
+    partials<maxsumexp_stat>::of(a.area[2] + row * ((8192 + 127) / 128 * 2), (int)((8192 + 127) / 128)).finish((double)8192, stat0);
     // phase 1: B x 1
-#pragma unroll 2
+#pragma unroll 4
     for (i64 col = tid * 1; col < 1; col += T * 1) {
         enum { W = 1 };
         float v0[W]; EACH v0[w] = stat0[0]; // maxsumexp of b
@@ -65,7 +69,7 @@ __device__ __forceinline__ void g0_rows1_row(const Args &a, const i64 row, const
         float v3[W]; EACH v3[w] = op_leaky_relu(v2[w], 9.99999975e-05f); // d
         float v4[W]; EACH v4[w] = op_gelu(v3[w], 0.0f); // e
         float v5[W]; EACH v5[w] = op_gelu(v4[w], 0.0f); // f
-        EACH { const float one[1] = {v5[w]}; store(a.out[0] + row, one); } // f [B, 1]
+        EACH { const float one[1] = {v5[w]}; store<false>(a.out[0] + row, one); } // f [B, 1]
     }
     row_sync<T>();
 }
@@ -73,9 +77,13 @@ __device__ __forceinline__ void g0_rows1_row(const Args &a, const i64 row, const
 __device__ __forceinline__ void g0_rows1(const Args &a)
 {
     enum { T = 32, ROWS = THREADS / T };
+    const bool aligned = all_aligned(a.in) && all_aligned(a.out);
     const i64 rows = a.dim[0];
     for (i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T; row < rows; row += (i64)gridDim.x * ROWS)
-        g0_rows1_row(a, row, rows, threadIdx.x % T);
+        if (aligned)
+            g0_rows1_row<true>(a, row, rows, threadIdx.x % T);
+        else
+            g0_rows1_row<false>(a, row, rows, threadIdx.x % T);
 }
 
 } // namespace fused
@@ -99,6 +107,7 @@ struct Args {
 // a [B, 8192] = rows of 8192 elements by linear.weight [8192, 8192] transposed
 struct g0 {
     typedef Args A;
+    enum { ALIGNED = 0 }; // nothing is known about the caller's arrays
     enum { W = 4, STATS = 1, WEIGHT_IS_KN = 0 };
     typedef maxsumexp_stat<float> First;
     struct Rest {
@@ -131,14 +140,14 @@ __device__ __forceinline__ void g0_product(const Args &a)
 }
 
 // A row through phases 1 to 1.
-__device__ __forceinline__ void g0_rows1_row(const Args &a, const i64 row, const i64 rows, const int tid)
+template <bool ALIGNED> __device__ __forceinline__ void g0_rows1_row(const Args &a, const i64 row, const i64 rows, const int tid)
 {
     enum { T = 32 };
     // maxsumexp for b
     float stat0[2];
-    join_partials<T, maxsumexp_stat>(a.area[0] + row * ((8192 + 127) / 128 * 2), (int)((8192 + 127) / 128), tid).finish((double)8192, stat0);
+    partials<maxsumexp_stat>::of(a.area[0] + row * ((8192 + 127) / 128 * 2), (int)((8192 + 127) / 128)).finish((double)8192, stat0);
     // phase 1: B x 1
-#pragma unroll 2
+#pragma unroll 4
     for (i64 col = tid * 1; col < 1; col += T * 1) {
         enum { W = 1 };
         float v0[W]; EACH v0[w] = stat0[0]; // maxsumexp of b
@@ -158,7 +167,7 @@ __device__ __forceinline__ void g0_rows1(const Args &a)
     const i64 rows = a.dim[0];
     for (i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T; row < rows; row += (i64)gridDim.x * ROWS)
         if (!left_out(a.redo, row, rows))
-            g0_rows1_row(a, row, rows, threadIdx.x % T);
+            g0_rows1_row<false>(a, row, rows, threadIdx.x % T);
 }
 
 } // namespace full_range
@@ -187,13 +196,14 @@ struct Maps {
 extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(384, 1)
 program(const __grid_constant__ Maps maps, const __grid_constant__ Control c, const __grid_constant__ fused::Args fused, const __grid_constant__ full_range::Args full_range)
 {
-    fused::g0_split(fused);
+    fused::g0_split(fused, c);
     grid_sync(c);
-    fused::g0_product(fused, &maps.map[0], &maps.map[1]);
+    fused::g0_product(fused, c, &maps.map[0], &maps.map[1]);
     grid_sync(c);
     fused::g0_rows1(fused);
-    grid_sync(c);
-    if (any_set(c.wide_any))
+    if (any_set(c.wide_any)) {
+        grid_sync(c);
         redo_full_range(full_range, c);
+    }
     leave(c);
 }

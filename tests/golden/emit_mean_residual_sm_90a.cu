@@ -2,30 +2,31 @@
 // ---- group 0: linear+gelu+add ----
 
 // A row through phases 0 to 1.
-__device__ __forceinline__ void g0_rows0_row(const Args &a, const i64 row, const i64 rows, const int tid)
+template <bool ALIGNED> __device__ __forceinline__ void g0_rows0_row(const Args &a, const i64 row, const i64 rows, const int tid)
 {
     enum { T = 128 };
     // phase 0: B x 1
     // product of 1 columns, in double precision: v5 [1, 8192]
     __shared__ float product[THREADS / T][1];
     narrow_product<T, 1, 8192>(product[threadIdx.x / T], &*(a.in[0] + row * 8192 + 0), a.narrow[0], tid);
-#pragma unroll 2
+#pragma unroll 4
     for (i64 col = tid * 1; col < 1; col += T * 1) {
         enum { W = 1 };
         float v0[W]; EACH v0[w] = product[threadIdx.x / T][col + w]; // product
         float v1[W]; EACH v1[w] = op_gelu(v0[w], 0.0f); // e
         watch(a.redo, row, rows, v0);
-        EACH { const float one[1] = {v1[w]}; store(a.area[0] + row, one); } // e
+        EACH { const float one[1] = {v1[w]}; store<false>(a.area[0] + row, one); } // e
     }
     row_sync<T>();
     // phase 1: B x 8192
-#pragma unroll 2
+    const float u1_0 = read<false>(a.area[0] + row);
+#pragma unroll 4
     for (i64 col = tid * 4; col < 8192; col += T * 4) {
         enum { W = 4 };
-        const float u0 = read<false>(a.area[0] + row); float v0[W]; EACH v0[w] = u0; // e
-        float v1[W]; load<true, false>(v1, a.in[0] + row * 8192 + col); // x [B, 8192]
+        float v0[W]; EACH v0[w] = u1_0; // e
+        float v1[W]; load<true, ALIGNED>(v1, a.in[0] + row * 8192 + col); // x [B, 8192]
         float v2[W]; EACH v2[w] = op_add(v0[w], v1[w], 1.0f); // f
-        store(a.out[0] + row * 8192 + col, v2); // f [B, 8192]
+        store<ALIGNED>(a.out[0] + row * 8192 + col, v2); // f [B, 8192]
     }
     row_sync<T>();
 }
@@ -33,9 +34,13 @@ __device__ __forceinline__ void g0_rows0_row(const Args &a, const i64 row, const
 __device__ __forceinline__ void g0_rows0(const Args &a)
 {
     enum { T = 128, ROWS = THREADS / T };
+    const bool aligned = all_aligned(a.in) && all_aligned(a.out);
     const i64 rows = a.dim[0];
     for (i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T; row < rows; row += (i64)gridDim.x * ROWS)
-        g0_rows0_row(a, row, rows, threadIdx.x % T);
+        if (aligned)
+            g0_rows0_row<true>(a, row, rows, threadIdx.x % T);
+        else
+            g0_rows0_row<false>(a, row, rows, threadIdx.x % T);
 }
 
 } // namespace fused
@@ -59,6 +64,7 @@ struct Args {
 // a [B, 8192] = rows of 8192 elements by linear.weight [8192, 8192] transposed
 struct g0 {
     typedef Args A;
+    enum { ALIGNED = 0 }; // nothing is known about the caller's arrays
     enum { W = 4, STATS = 1, WEIGHT_IS_KN = 0 };
     typedef mean_stat<float> First;
     struct Rest {
@@ -93,27 +99,28 @@ __device__ __forceinline__ void g0_product(const Args &a)
 }
 
 // A row through phases 1 to 2.
-__device__ __forceinline__ void g0_rows1_row(const Args &a, const i64 row, const i64 rows, const int tid)
+template <bool ALIGNED> __device__ __forceinline__ void g0_rows1_row(const Args &a, const i64 row, const i64 rows, const int tid)
 {
     enum { T = 128 };
     // mean for c
     float stat0[1];
-    join_partials<T, mean_stat>(a.area[1] + row * ((8192 + 127) / 128 * 1), (int)((8192 + 127) / 128), tid).finish((double)8192, stat0);
+    partials<mean_stat>::of(a.area[1] + row * ((8192 + 127) / 128 * 1), (int)((8192 + 127) / 128)).finish((double)8192, stat0);
     // phase 1: B x 1
-#pragma unroll 2
+#pragma unroll 4
     for (i64 col = tid * 1; col < 1; col += T * 1) {
         enum { W = 1 };
         float v0[W]; EACH v0[w] = stat0[0]; // mean of c
         float v1[W]; EACH v1[w] = op_gelu(v0[w], 0.0f); // e
-        EACH { const float one[1] = {v1[w]}; store(a.area[0] + row, one); } // e
+        EACH { const float one[1] = {v1[w]}; store<false>(a.area[0] + row, one); } // e
     }
     row_sync<T>();
     // phase 2: B x 8192
-#pragma unroll 2
+    const float u2_0 = read<false>(a.area[0] + row);
+#pragma unroll 4
     for (i64 col = tid * 4; col < 8192; col += T * 4) {
         enum { W = 4 };
-        const float u0 = read<false>(a.area[0] + row); float v0[W]; EACH v0[w] = u0; // e
-        float v1[W]; load<true, false>(v1, a.in[0] + row * 8192 + col); // x [B, 8192]
+        float v0[W]; EACH v0[w] = u2_0; // e
+        float v1[W]; load<true, ALIGNED>(v1, a.in[0] + row * 8192 + col); // x [B, 8192]
         float v2[W]; EACH v2[w] = op_add(v0[w], v1[w], 1.0f); // f
         store_out(a.redo, a.out[0], 0 + row * 8192 + col, a.out_each[0], v2); // f [B, 8192]
     }
@@ -126,7 +133,7 @@ __device__ __forceinline__ void g0_rows1(const Args &a)
     const i64 rows = a.dim[0];
     for (i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T; row < rows; row += (i64)gridDim.x * ROWS)
         if (!left_out(a.redo, row, rows))
-            g0_rows1_row(a, row, rows, threadIdx.x % T);
+            g0_rows1_row<false>(a, row, rows, threadIdx.x % T);
 }
 
 } // namespace as_written

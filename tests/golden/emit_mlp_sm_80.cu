@@ -4,6 +4,7 @@
 // a [B, 256] = rows of 784 elements by hidden.weight [256, 784] transposed
 struct g0 {
     typedef Args A;
+    enum { ALIGNED = 0 }; // nothing is known about the caller's arrays
     enum { W = 4, STATS = 0, WEIGHT_IS_KN = 0 };
     typedef no_stat First;
     struct Rest {
@@ -23,7 +24,7 @@ struct g0 {
         float v1[W]; load<true, true>(v1, a.prepared[1] + col); // hidden.bias [256]
         float v2[W]; EACH v2[w] = op_add(v0[w], v1[w], 1.0f); // a
         float v3[W]; EACH v3[w] = op_gelu(v2[w], 0.0f); // b
-        store(a.area[0] + row * 256 + col, v3); // b [B, 256]
+        store<true>(a.area[0] + row * 256 + col, v3); // b [B, 256]
     }
     static __device__ __forceinline__ void end(const Args &a, const i64 row, const int tile, const int tiles, const First &first, const Rest &rest)
     {
@@ -40,6 +41,7 @@ __device__ __forceinline__ void g0_product(const Args &a)
 // c [B, 10] = rows of 256 elements by classes.weight [10, 256] transposed
 struct g1 {
     typedef Args A;
+    enum { ALIGNED = 0 }; // nothing is known about the caller's arrays
     enum { W = 1, STATS = 1, WEIGHT_IS_KN = 0 };
     typedef maxsumexp_stat<float> First;
     struct Rest {
@@ -58,7 +60,7 @@ struct g1 {
         float v0[W]; EACH v0[w] = p[w]; // product
         float v1[W]; load<true, true>(v1, a.prepared[3] + col); // classes.bias [10]
         float v2[W]; EACH v2[w] = op_add(v0[w], v1[w], 1.0f); // c
-        store(a.area[1] + row * 10 + col, v2); // c
+        store<false>(a.area[1] + row * 10 + col, v2); // c
         EACH p[w] = v2[w]; // for the maxsumexp of the row
     }
     static __device__ __forceinline__ void end(const Args &a, const i64 row, const int tile, const int tiles, const First &first, const Rest &rest)
@@ -73,21 +75,21 @@ __device__ __forceinline__ void g1_product(const Args &a)
 }
 
 // A row through phases 1 to 1.
-__device__ __forceinline__ void g1_rows1_row(const Args &a, const i64 row, const i64 rows, const int tid)
+template <bool ALIGNED> __device__ __forceinline__ void g1_rows1_row(const Args &a, const i64 row, const i64 rows, const int tid)
 {
     enum { T = 32 };
     // maxsumexp for d
     float stat0[2];
-    join_partials<T, maxsumexp_stat>(a.area[2] + row * ((10 + 127) / 128 * 2), (int)((10 + 127) / 128), tid).finish((double)10, stat0);
+    partials<maxsumexp_stat>::of(a.area[2] + row * ((10 + 127) / 128 * 2), (int)((10 + 127) / 128)).finish((double)10, stat0);
     // phase 1: B x 10
-#pragma unroll 2
+#pragma unroll 4
     for (i64 col = tid * 1; col < 10; col += T * 1) {
         enum { W = 1 };
         float v0[W]; load<false, false>(v0, a.area[1] + row * 10 + col); // c
         float v1[W]; EACH v1[w] = stat0[0]; // maxsumexp of d
         float v2[W]; EACH v2[w] = stat0[1]; // maxsumexp of d
         float v3[W]; EACH v3[w] = op_log_softmax(v0[w], v1[w], v2[w]); // d
-        store(a.out[0] + row * 10 + col, v3); // d [B, 10]
+        store<false>(a.out[0] + row * 10 + col, v3); // d [B, 10]
     }
     row_sync<T>();
 }
@@ -95,9 +97,13 @@ __device__ __forceinline__ void g1_rows1_row(const Args &a, const i64 row, const
 __device__ __forceinline__ void g1_rows1(const Args &a)
 {
     enum { T = 32, ROWS = THREADS / T };
+    const bool aligned = all_aligned(a.in) && all_aligned(a.out);
     const i64 rows = a.dim[0];
     for (i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T; row < rows; row += (i64)gridDim.x * ROWS)
-        g1_rows1_row(a, row, rows, threadIdx.x % T);
+        if (aligned)
+            g1_rows1_row<true>(a, row, rows, threadIdx.x % T);
+        else
+            g1_rows1_row<false>(a, row, rows, threadIdx.x % T);
 }
 
 } // namespace fused

@@ -2,15 +2,15 @@
 // ---- group 0: layer_norm+linear+silu+add ----
 
 // A row through phases 0 to 1.
-__device__ __forceinline__ void g0_rows0_row(const Args &a, const i64 row, const i64 rows, const int tid)
+template <bool ALIGNED> __device__ __forceinline__ void g0_rows0_row(const Args &a, const i64 row, const i64 rows, const int tid)
 {
     enum { T = 32 };
     // phase 0: B*S x 1024
     fold<moments_stat> fold0;
-#pragma unroll 2
+#pragma unroll 4
     for (i64 col = tid * 4; col < 1024; col += T * 4) {
         enum { W = 4 };
-        float v0[W]; load<true, false>(v0, a.in[0] + row * 1024 + col); // x [B, S, 1024]
+        float v0[W]; load<true, ALIGNED>(v0, a.in[0] + row * 1024 + col); // x [B, S, 1024]
         EACH fold0.put(v0[w]);
     }
     row_sync<T>();
@@ -18,10 +18,10 @@ __device__ __forceinline__ void g0_rows0_row(const Args &a, const i64 row, const
     float stat0[2];
     join_row<T>(fold0.total()).finish((double)1024, stat0);
     // phase 1: B*S x 1024
-#pragma unroll 2
+#pragma unroll 4
     for (i64 col = tid * 4; col < 1024; col += T * 4) {
         enum { W = 4 };
-        float v0[W]; load<true, false>(v0, a.in[0] + row * 1024 + col); // x [B, S, 1024]
+        float v0[W]; load<true, ALIGNED>(v0, a.in[0] + row * 1024 + col); // x [B, S, 1024]
         float v1[W]; EACH v1[w] = stat0[0]; // moments of a
         float v2[W]; EACH v2[w] = stat0[1]; // moments of a
         float v3[W]; EACH v3[w] = op_layer_norm(v0[w], v1[w], v2[w], 9.99999997e-07f); // a
@@ -29,7 +29,7 @@ __device__ __forceinline__ void g0_rows0_row(const Args &a, const i64 row, const
         float v5[W]; EACH v5[w] = op_mul(v3[w], v4[w]); // a
         float v6[W]; load<true, true>(v6, a.prepared[1] + col); // norm.bias [1024]
         float v7[W]; EACH v7[w] = op_add(v5[w], v6[w], 1.0f); // a
-        store(a.area[0] + row * 1024 + col, v7); // a
+        store<true>(a.area[0] + row * 1024 + col, v7); // a
     }
     row_sync<T>();
 }
@@ -37,14 +37,19 @@ __device__ __forceinline__ void g0_rows0_row(const Args &a, const i64 row, const
 __device__ __forceinline__ void g0_rows0(const Args &a)
 {
     enum { T = 32, ROWS = THREADS / T };
+    const bool aligned = all_aligned(a.in) && all_aligned(a.out);
     const i64 rows = (a.dim[0] * a.dim[1]);
     for (i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T; row < rows; row += (i64)gridDim.x * ROWS)
-        g0_rows0_row(a, row, rows, threadIdx.x % T);
+        if (aligned)
+            g0_rows0_row<true>(a, row, rows, threadIdx.x % T);
+        else
+            g0_rows0_row<false>(a, row, rows, threadIdx.x % T);
 }
 
 // b [B, S, 1024] = rows of 1024 elements by linear.weight [1024, 1024] transposed
 struct g0 {
     typedef Args A;
+    enum { ALIGNED = 0 }; // nothing is known about the caller's arrays
     enum { W = 4, STATS = 0, WEIGHT_IS_KN = 0 };
     typedef no_stat First;
     struct Rest {
@@ -64,9 +69,9 @@ struct g0 {
         float v1[W]; load<true, true>(v1, a.prepared[3] + col); // linear.bias [1024]
         float v2[W]; EACH v2[w] = op_add(v0[w], v1[w], 1.0f); // b
         float v3[W]; EACH v3[w] = op_silu(v2[w]); // c
-        float v4[W]; load<true, false>(v4, a.in[0] + row * 1024 + col); // x [B, S, 1024]
+        float v4[W]; load<true, ALIGNED>(v4, a.in[0] + row * 1024 + col); // x [B, S, 1024]
         float v5[W]; EACH v5[w] = op_add(v4[w], v3[w], 1.0f); // d
-        store(a.out[0] + row * 1024 + col, v5); // d [B, S, 1024]
+        store<ALIGNED>(a.out[0] + row * 1024 + col, v5); // d [B, S, 1024]
     }
     static __device__ __forceinline__ void end(const Args &a, const i64 row, const int tile, const int tiles, const First &first, const Rest &rest)
     {

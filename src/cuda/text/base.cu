@@ -28,17 +28,27 @@ template <bool fixed, bool aligned, int W> __device__ __forceinline__ void load(
         EACH v[w] = read<fixed>(p + w);
     }
 }
-template <int W> __device__ __forceinline__ void store(float *p, const float (&v)[W])
+template <bool aligned, int W> __device__ __forceinline__ void store(float *p, const float (&v)[W])
 {
-    if (W % 4 == 0 && ((size_t)p & 15) == 0) {
+    if (W % 4 == 0 && (aligned || ((size_t)p & 15) == 0)) {
 #pragma unroll
         for (int i = 0; i < W / 4; ++i)
             *((float4 *)p + i) = make_float4(v[4 * i], v[4 * i + 1], v[4 * i + 2], v[4 * i + 3]);
-    } else if (W == 2 && ((size_t)p & 7) == 0) {
+    } else if (W == 2 && (aligned || ((size_t)p & 7) == 0)) {
         *(float2 *)p = make_float2(v[0], v[W - 1]);
     } else {
         EACH p[w] = v[w];
     }
+}
+
+// Do all of a caller's arrays begin where several elements can be accessed at once?
+template <class P, int N> __device__ __forceinline__ bool all_aligned(P *const (&p)[N])
+{
+    size_t bits = 0;
+#pragma unroll
+    for (int i = 0; i < N; ++i)
+        bits |= (size_t)p[i];
+    return (bits & 15) == 0;
 }
 
 // ---- stages ----
@@ -46,7 +56,7 @@ template <int W> __device__ __forceinline__ void store(float *p, const float (&v
 // A program is one kernel: its stages follow one another, with a barrier of all blocks between two of them. Blocks wait for each other, so all of them must be
 // resident. Between runs everything here is 0 but redone.
 struct Control {
-    unsigned *barrier;         // [2] arrivals at barriers, and blocks that are done
+    unsigned *barrier;         // [3] arrivals at barriers, blocks that are done, tiles whose partials are there
     i64 batch;
     u8 *wide;                  // [batch] rows of too wide a range for the tensor cores
     unsigned *wide_any;
@@ -55,15 +65,24 @@ struct Control {
     i64 *redone;               // how many of these there were
 };
 
+// Bounded: a hang becomes an error on the host.
+__device__ __forceinline__ void wait_for(const unsigned *count, unsigned least)
+{
+#pragma unroll 1
+    for (int spin = 0; spin < (1 << 27); ++spin)
+        if ((int)(*(const volatile unsigned *)count - least) >= 0)
+            return;
+    __trap();
+}
+
 // All that was written before is seen by all that comes after, in every block.
 __device__ __forceinline__ void grid_sync(const Control &c)
 {
     __syncthreads();
     if (threadIdx.x == 0) {
         __threadfence();
-        const unsigned before = atomicAdd(c.barrier, 1u), all = (before / gridDim.x + 1) * gridDim.x;
-        while ((int)(*(volatile unsigned *)c.barrier - all) < 0)
-            ;
+        const unsigned before = atomicAdd(c.barrier, 1u);
+        wait_for(c.barrier, (before / gridDim.x + 1) * gridDim.x);
         __threadfence();
     }
     __syncthreads();
@@ -73,7 +92,7 @@ __device__ __forceinline__ void grid_sync(const Control &c)
 __device__ __forceinline__ void leave(const Control &c)
 {
     if (threadIdx.x == 0 && atomicInc(c.barrier + 1, gridDim.x - 1) == gridDim.x - 1)
-        *c.barrier = 0;
+        c.barrier[0] = c.barrier[2] = 0;
 }
 
 // ---- rows that are done again ----
@@ -141,7 +160,7 @@ __device__ __forceinline__ i64 clear_flags(u8 *flags, unsigned *any, i64 batch)
 template <int W> __device__ __forceinline__ void store_out(const Redo &r, float *out, i64 at, i64 each, const float (&v)[W])
 {
     if (!r.wanted) {
-        store<W>(out + at, v);
+        store<false>(out + at, v);
         return;
     }
     EACH if (r.wanted[(at + w) / each]) out[at + w] = v[w];
@@ -221,15 +240,24 @@ template <template <typename> class M> struct fold {
     }
 };
 
-// The partials [tiles][states] of one row; T threads.
-template <int T, template <typename> class M> __device__ __forceinline__ M<double> join_partials(const float *partial, int tiles, int tid)
-{
-    M<double> s;
-    s.begin();
-    for (int i = tid; i < tiles; i += T) {
-        M<float> t;
-        t.get(partial + (i64)i * M<float>::STATES);
-        s.join(t);
+// The partials [tiles][states] of one row, joined by four neighbouring lanes, each of which has the result: a lane takes every fourth in order, then the lanes in
+// order. Others' stores of this kernel are read: not by way of L1.
+template <template <typename> class M> struct partials {
+    static __device__ __forceinline__ M<double> of(const float *partial, int tiles)
+    {
+        M<double> s;
+        s.begin();
+        for (int i = threadIdx.x % 4; i < tiles; i += 4) {
+            M<float> t;
+            t.get(partial + (i64)i * M<float>::STATES);
+            s.join(t);
+        }
+        return join_lanes(s, 4);
     }
-    return join_row<T>(s);
+};
+__device__ __forceinline__ double quad_sum(double x)
+{
+    for (int o = 1; o < 4; o *= 2)
+        x += __shfl_xor_sync(~0u, x, o); // two numbers: either order gives the same
+    return x;
 }

@@ -92,3 +92,67 @@ __device__ __forceinline__ void finish_half(const typename G::A &a, float (&v)[S
         }
     }
 }
+
+// ---- a phase that goes on with what the product's phase left in registers ----
+
+// A statistic of a run of 8 STEPS columns of one row, in a quad of lanes: v[AT + 4j] and its neighbour.
+template <class M> struct quad_run {
+    template <int AT, int STEPS, int SUMS> static __device__ __forceinline__ M of(const float (&v)[SUMS])
+    {
+        M s;
+        s.begin();
+#pragma unroll
+        for (int i = 0; i < 2 * STEPS; ++i)
+            s.put(v[AT + 4 * (i / 2) + i % 2]);
+        return join_lanes(s, 4);
+    }
+};
+
+template <class G> __device__ __forceinline__ void later_pair(const typename G::A &a, float v0, float v1, i64 row, i64 rows, int col, const typename G::Known &known)
+{
+    if (G::N % 2 == 0) {
+        float p[2] = {v0, v1};
+        G::template later<2>(a, row, rows, col, p, known);
+    } else {
+        float p[1] = {v0}, q[1] = {v1};
+        G::template later<1>(a, row, rows, col, p, known);
+        if (col + 1 < G::N)
+            G::template later<1>(a, row, rows, col + 1, q, known);
+    }
+}
+
+// One run of columns of a part, or all of a part where there are no runs: v[AT] on.
+template <class G, int AT, int STEPS, int SUMS>
+__device__ __forceinline__ void later_run(const typename G::A &a, const float (&v)[SUMS], i64 row, i64 rows, int col, typename G::Known &known)
+{
+    if constexpr (G::RUN > 0)
+        G::run(quad_run<typename G::Run>::template of<AT, STEPS>(v), known);
+    if (row >= rows)
+        return;
+#pragma unroll
+    for (int j = 0; j < STEPS; ++j)
+        if (G::N % PARTIAL == 0 || col + 8 * j < G::N)
+            later_pair<G>(a, v[AT + 4 * j], v[AT + 4 * j + 1], row, rows, col + 8 * j, known);
+}
+template <class G, int AT, int STEPS, int RUNS, int SUMS>
+__device__ __forceinline__ void later_runs(const typename G::A &a, const float (&v)[SUMS], i64 row, i64 rows, int col, typename G::Known (&known)[2])
+{
+    if constexpr (RUNS > 0) {
+        later_run<G, AT, STEPS>(a, v, row, rows, col, known[0]);
+        later_run<G, AT + 2, STEPS>(a, v, row + 8, rows, col, known[1]);
+        later_runs<G, AT + 4 * STEPS, STEPS, RUNS - 1>(a, v, row, rows, col + 8 * STEPS, known);
+    }
+}
+
+// The columns of one partial, as finish_half has them.
+template <class G, int AT, bool TURNS, int SUMS>
+__device__ __forceinline__ void later_half(const typename G::A &a, float (&v)[SUMS], i64 row, i64 rows, int col, typename G::Known (&known)[2])
+{
+    constexpr int PART = TURNS ? G::PART : HALF, RUNS = G::RUN > 0 ? 2 * PART / G::RUN : 1;
+#pragma unroll 1
+    for (int part = 0; part < HALF / PART; ++part) {
+        later_runs<G, AT, PART / 4 / RUNS, RUNS>(a, v, row, rows, col + 2 * PART * part, known);
+        if (TURNS)
+            turn<PART>(v);
+    }
+}

@@ -26,13 +26,25 @@ template <int T, int N, i64 K> __device__ __forceinline__ void narrow_product(fl
 {
     constexpr int W = 4;
     narrow_sums<N> all = {};
-#pragma unroll 4
-    for (i64 k = (i64)tid * W; k + W <= K; k += T * W) {
-        float v[W];
-        load<false, false>(v, x + k);
+    const auto put = [&](const float (&v)[W], i64 k) {
 #pragma unroll
         for (int n = 0; n < N; ++n)
             EACH all.s[n] += (double)v[w] * __ldg(weight + n * K + k + w);
+    };
+    if (((size_t)x & 15) == 0) { // no branch between two loads: several are under way at once
+#pragma unroll 8
+        for (i64 k = (i64)tid * W; k + W <= K; k += T * W) {
+            float v[W];
+            load<false, true>(v, x + k);
+            put(v, k);
+        }
+    } else {
+#pragma unroll 2
+        for (i64 k = (i64)tid * W; k + W <= K; k += T * W) {
+            float v[W];
+            load<false, false>(v, x + k);
+            put(v, k);
+        }
     }
     for (i64 k = K / W * W + tid; k < K; k += T)
 #pragma unroll

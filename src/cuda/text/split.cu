@@ -92,18 +92,31 @@ template <int T, int MODE, i64 K, i64 LINES, bool fixed> __device__ __forceinlin
     constexpr i64 PADDED = LINES * E, TURNS = (PADDED + T * W - 1) / (T * W);
     constexpr int HELD = TURNS <= 16 && Line<MODE>::SCALED ? (int)TURNS : 1;
     float v[HELD][W];
+    const bool aligned = K % W == 0 && step == 1 && ((size_t)row & 15) == 0;
     const auto take = [&](float (&to)[W], i64 k) {
         if (step == 1 && k + W <= K)
             load<fixed, false>(to, row + k);
         else
             EACH to[w] = k + w < K ? read<fixed>(row + (k + w) * step) : 0.0f;
     };
+    const auto take_aligned = [&](float (&to)[W], i64 k) {
+        if (k < K)
+            load<fixed, true>(to, row + k);
+        else
+            EACH to[w] = 0.0f;
+    };
     row_range range = {0, ~0u};
     if (Line<MODE>::SCALED) {
         if (HELD == TURNS) {
+            if (aligned) { // no branch between two loads: all of them are under way at once
 #pragma unroll
-            for (int i = 0; i < HELD; ++i)
-                take(v[i], ((i64)i * T + tid) * W);
+                for (int i = 0; i < HELD; ++i)
+                    take_aligned(v[i], ((i64)i * T + tid) * W);
+            } else {
+#pragma unroll
+                for (int i = 0; i < HELD; ++i)
+                    take(v[i], ((i64)i * T + tid) * W);
+            }
 #pragma unroll
             for (int i = 0; i < HELD; ++i)
                 EACH range.put(v[i][w]);
@@ -126,6 +139,12 @@ template <int T, int MODE, i64 K, i64 LINES, bool fixed> __device__ __forceinlin
             const i64 k = ((i64)i * T + tid) * W;
             if (k < PADDED)
                 put_four<MODE>(lines, k, v[i], scale);
+        }
+    } else if (aligned) {
+#pragma unroll 8
+        for (i64 k = tid * W; k < PADDED; k += T * W) {
+            take_aligned(v[0], k);
+            put_four<MODE>(lines, k, v[0], scale);
         }
     } else {
 #pragma unroll 4

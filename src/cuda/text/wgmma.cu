@@ -146,12 +146,22 @@ template <int SUMS> __device__ __forceinline__ void pin(float (&d)[SUMS])
 
 // ---- tiles ----
 
+// Which tiles a cluster takes. Where a phase waits for its rows' statistics with its tile in registers, all tiles of a row block are under way at once, in waves of
+// whole row blocks.
+template <class G, class S> struct Tiles {
+    enum { COLUMNS = (G::N + S::N - 1) / S::N };
+    static __device__ __forceinline__ int clusters() { return gridDim.x / S::CM; }
+    static __device__ __forceinline__ int high() { return G::WAITS ? clusters() / COLUMNS : RASTER / S::CM; }
+    static __device__ __forceinline__ int step() { return G::WAITS ? high() * COLUMNS : clusters(); }
+    static __device__ __forceinline__ int first(int tiles) { return (int)blockIdx.x / S::CM < step() ? (int)blockIdx.x / S::CM : tiles; }
+};
+
 // Tile t of the cluster -> this block's row block and column tile. Row blocks go fastest, RASTER of them, then columns: x's rows stay in L2
 // while the weight streams past them once.
 template <class G, class S> __device__ __forceinline__ void tile_at(int t, int row_blocks, int rank, int &mt, int &nt)
 {
-    constexpr int CM = S::CM, columns = (G::N + S::N - 1) / S::N;
-    const int pairs = (row_blocks + CM - 1) / CM, high = RASTER / CM;
+    constexpr int CM = S::CM, columns = Tiles<G, S>::COLUMNS;
+    const int pairs = (row_blocks + CM - 1) / CM, high = Tiles<G, S>::high();
     const int group = t / (high * columns), first = group * high, here = min(high, pairs - first);
     const int r = t - group * high * columns;
     mt = (first + r % here) * CM + rank;
@@ -164,7 +174,7 @@ __device__ __forceinline__ void produce(const TensorMap *x_map, const TensorMap 
 {
     constexpr int CM = S::CM, step = G::MODE == MODE_TF32 ? 32 : 64; // elements of the map in a line
     int s = 0, phase = 0, mt, nt;
-    for (int t = blockIdx.x / CM; t < tiles; t += gridDim.x / CM) {
+    for (int t = Tiles<G, S>::first(tiles); t < tiles; t += Tiles<G, S>::step()) {
         tile_at<G, S>(t, row_blocks, rank, mt, nt);
         for (int line = 0; line < G::LINES; ++line) {
             barrier_wait(empty + 8 * s, phase ^ 1);
@@ -183,7 +193,49 @@ __device__ __forceinline__ void produce(const TensorMap *x_map, const TensorMap 
 
 // ---- what becomes of the sums ----
 
-template <class G, class S> __device__ __forceinline__ void finish_tile(const typename G::A &a, float (&v)[S::SUMS], int mt, int nt, int tid, i64 rows)
+// The four warps of a group have stored their partials, and go on when all tiles of the wave have; `tiles`: so many since the stage began, of two groups in each block.
+template <int CM> __device__ __forceinline__ void wait_for_tiles(const Control &c, int tiles, int tid, bool waits)
+{
+    const int bar = 1 + tid / 128;
+    __threadfence();
+    asm volatile("bar.sync %0, 128;" ::"r"(bar) : "memory");
+    if (tid % 128 == 0) {
+        atomicAdd(c.barrier + 2, 1u);
+        if (waits)
+            wait_for(c.barrier + 2, 2 * CM * tiles);
+        __threadfence();
+    }
+    asm volatile("bar.sync %0, 128;" ::"r"(bar) : "memory");
+}
+
+// Tiles up to the end of the wave of tile t.
+template <class G, class S> __device__ __forceinline__ int wave_end(int t, int tiles)
+{
+    const int step = Tiles<G, S>::step();
+    return min((t / step + 1) * step, tiles);
+}
+
+template <class G, class S> __device__ __forceinline__ void later_tile(const typename G::A &a, float (&v)[S::SUMS], int nt, i64 row, i64 rows, int col)
+{
+    typename G::Known known[2];
+    if constexpr (G::WAITS) { // rows past the last one have no partials: any row's will do
+        G::total(a, row < rows ? row : 0, known[0]);
+        G::total(a, row + 8 < rows ? row + 8 : 0, known[1]);
+    }
+    if constexpr (G::PART < HALF) {
+#pragma unroll 1
+        for (int half = 0; half < S::SUMS / HALF && (G::N % S::N == 0 || nt * S::N + half * PARTIAL < G::N); ++half)
+            later_half<G, 0, true>(a, v, row, rows, col + half * PARTIAL, known);
+    } else {
+        later_half<G, 0, false>(a, v, row, rows, col, known);
+        if constexpr (S::SUMS > HALF)
+            if (G::N % S::N == 0 || nt * S::N + PARTIAL < G::N)
+                later_half<G, S::SUMS - HALF, false>(a, v, row, rows, col + PARTIAL, known);
+    }
+}
+
+template <class G, class S>
+__device__ __forceinline__ void finish_tile(const typename G::A &a, const Control &c, float (&v)[S::SUMS], int mt, int nt, int tid, i64 rows, int wave)
 {
     const int lane = tid % 32, col = nt * S::N + 2 * (lane % 4), partial = nt * (S::N / PARTIAL);
     const i64 row = (i64)mt * TILE_M + tid / 32 * 16 + lane / 4;
@@ -198,6 +250,13 @@ template <class G, class S> __device__ __forceinline__ void finish_tile(const ty
             if (G::N % S::N == 0 || nt * S::N + PARTIAL < G::N)
                 finish_half<G, S::SUMS - HALF, false>(a, v, row, rows, col + PARTIAL, partial + 1, unscale);
     }
+    if constexpr (G::PART < HALF && S::SUMS > HALF) // a last half that is not there was not turned
+        if (G::HELD && G::N % S::N != 0 && nt * S::N + PARTIAL >= G::N)
+            turn<HALF>(v);
+    if constexpr (G::WAITS)
+        wait_for_tiles<S::CM>(c, wave, tid, true);
+    if constexpr (G::HELD)
+        later_tile<G, S>(a, v, nt, row, rows, col);
 }
 
 // ---- the multiplying warps ----
@@ -226,7 +285,7 @@ template <int SUMS, int KEPT> __device__ __forceinline__ void promote(const floa
 }
 
 template <class G, class S>
-__device__ __forceinline__ void consume(const typename G::A &a, unsigned stages, unsigned full, unsigned empty, unsigned slot, int rank, int row_blocks, int tiles, i64 rows)
+__device__ __forceinline__ void consume(const typename G::A &a, const Control &c, unsigned stages, unsigned full, unsigned empty, unsigned slot, int rank, int row_blocks, int tiles, i64 rows)
 {
     constexpr bool promotes = G::MODE == MODE_FP32;
     constexpr int chunk = promotes ? G::CHUNK : G::LINES, CM = S::CM, SUMS = S::SUMS, KEPT = S::KEPT;
@@ -234,7 +293,7 @@ __device__ __forceinline__ void consume(const typename G::A &a, unsigned stages,
     const int peer = tid % 128;                                               // thread i tells block i that a stage is free
     const unsigned at_a = tile_low(stages + group * (64 * LINE)), at_b = tile_low(stages + A_BYTES);
     int s = 0, phase = 0, last = 0;
-    for (int t = blockIdx.x / CM; t < tiles; t += gridDim.x / CM) {
+    for (int t = Tiles<G, S>::first(tiles); t < tiles; t += Tiles<G, S>::step()) {
         int mt, nt;
         tile_at<G, S>(t, row_blocks, rank, mt, nt);
         if ((i64)mt * TILE_M + group * 64 >= rows) { // no such rows: only hand the stages on
@@ -245,6 +304,8 @@ __device__ __forceinline__ void consume(const typename G::A &a, unsigned stages,
                 if (++s == S::STAGES)
                     s = 0, phase ^= 1;
             }
+            if constexpr (G::WAITS)
+                wait_for_tiles<CM>(c, 0, tid, false);
             continue;
         }
         float acc[SUMS], sum[KEPT];
@@ -289,11 +350,11 @@ __device__ __forceinline__ void consume(const typename G::A &a, unsigned stages,
                 acc[i] = v.x, acc[i + 1] = v.y, acc[i + 2] = v.z, acc[i + 3] = v.w;
             }
         }
-        finish_tile<G, S>(a, acc, mt, nt, tid, rows);
+        finish_tile<G, S>(a, c, acc, mt, nt, tid, rows, wave_end<G, S>(t, tiles));
     }
 }
 
-template <class G, class S> __device__ __forceinline__ void tensor_product(const typename G::A &a, const TensorMap *x_map, const TensorMap *w_map)
+template <class G, class S> __device__ __forceinline__ void tensor_product(const typename G::A &a, const Control &c, const TensorMap *x_map, const TensorMap *w_map)
 {
     const unsigned stages = (shared_address(raw) + 1023) & ~1023u, slots = stages + S::STAGES * Bytes<S>::STAGE;
     const unsigned full = slots + (G::MODE == MODE_FP32 ? Bytes<S>::SLOTS : 0), empty = full + 8 * S::STAGES;
@@ -316,7 +377,7 @@ template <class G, class S> __device__ __forceinline__ void tensor_product(const
         asm volatile("setmaxnreg.inc.sync.aligned.u32 168;"); // as the kernel began
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
-        consume<G, S>(a, stages, full, empty, slots + (threadIdx.x - 128) * 16, rank, row_blocks, tiles, rows);
+        consume<G, S>(a, c, stages, full, empty, slots + (threadIdx.x - 128) * 16, rank, row_blocks, tiles, rows);
         asm volatile("setmaxnreg.dec.sync.aligned.u32 168;");
     }
     cluster_sync(); // no block goes on while another may still signal it

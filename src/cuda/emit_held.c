@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A phase that goes on with the product's sums in registers: what a softmax or a norm does once the statistics are known. Nothing is kept in memory for it. */
+#include "cuda/emit_parts.h"
+
+/* Clusters of two that an H200 has room for, and how many of them waves of whole row blocks must keep busy. */
+enum { CLUSTERS = 66, BUSY = 56, SHORTEST = 8 };
+
+static bool same_access(const lf_access *a, const lf_access *b)
+{
+    bool same = a->rank == b->rank && a->row_axes == b->row_axes;
+    for (int i = 0; same && i < a->rank; i++)
+        same = lf_extent_same(a->extent[i], b->extent[i]) && lf_extent_same(a->stride[i], b->stride[i]);
+    return same;
+}
+
+static bool repeats_columns(const lf_access *a)
+{
+    bool still = true;
+    for (int i = a->row_axes; i < a->rank; i++)
+        still = still && a->stride[i].coef == 0;
+    return still;
+}
+
+/* [count*1, length*0]: one result for each run of neighbouring columns. */
+static bool repeats_in_runs(const lf_access *a, int64_t length)
+{
+    return a->rank == a->row_axes + 2 && lf_extent_is(a->stride[a->row_axes], 1) && a->stride[a->row_axes + 1].coef == 0 &&
+           lf_extent_is(a->extent[a->row_axes + 1], length);
+}
+
+static const lf_store *store_of(const lf_phase *p, int32_t kept)
+{
+    for (int32_t i = 0; i < p->stores; i++)
+        if (p->store[i].to.place == LF_KEPT && p->store[i].to.index == kept)
+            return &p->store[i];
+    return NULL;
+}
+
+static bool is_stored(const lf_phase *p, lf_node node)
+{
+    for (int32_t i = 0; i < p->stores; i++)
+        if (p->store[i].to.place == LF_VALUE && p->store[i].to.index == node)
+            return true;
+    return false;
+}
+
+/* One value is held: the same in all of the phase's loads, and where it was stored. */
+static bool holds(const lf_phase *before, const lf_access *from, lf_held *held)
+{
+    const lf_store *store = store_of(before, from->index);
+    if (!store || !same_access(&store->to, from) || (held->kept >= 0 && held->kept != from->index))
+        return false;
+    held->kept = from->index;
+    held->step = store->step;
+    return true;
+}
+
+static bool knows(const lf_emitter *e, const lf_access *from, lf_held *held)
+{
+    const lf_stat *st = &e->g->stat[from->index];
+    if (st->phase != e->g->product.phase)
+        return false;
+    if (st->span == LF_SPAN_ROW) {
+        held->waits = true;
+        return repeats_columns(from);
+    }
+    if (st->span != LF_SPAN_SEGMENT || !lf_extent_known(st->length) || (held->run >= 0 && held->run != from->index))
+        return false;
+    held->run = from->index;
+    held->length = st->length.coef;
+    return held->length >= SHORTEST && LF_CUDA_TILE % held->length == 0 && e->g->product.n.coef % held->length == 0 && repeats_in_runs(from, held->length) &&
+           st->from.place == LF_KEPT && store_of(&e->g->phase[st->phase], st->from.index);
+}
+
+/* Statistics of the product's phase that are neither of rows nor the one that is held want the value in memory. */
+static bool others_do_without(const lf_emitter *e, const lf_held *held)
+{
+    for (int32_t i = 0; i < e->g->stats; i++) {
+        const lf_stat *st = &e->g->stat[i];
+        if (st->phase == held->phase || (st->phase == e->g->product.phase && st->span == LF_SPAN_ROW && st->step != held->step) ||
+            (st->phase == e->g->product.phase && st->span != LF_SPAN_ROW && i != held->run))
+            return false;
+    }
+    return held->run < 0 || e->g->stat[held->run].from.index == held->kept;
+}
+
+/* Blocks that wait for a whole row hold as many tiles as a row has: there must be room for whole rows, and little left over. */
+static bool has_room(const lf_emitter *e, const lf_held *held)
+{
+    const int64_t columns = (e->g->product.n.coef + LF_CUDA_TENSOR_COLUMNS - 1) / LF_CUDA_TENSOR_COLUMNS;
+    return !held->waits || (e->target.unit == LF_CUDA_WGMMA && columns <= CLUSTERS && CLUSTERS / columns * columns >= BUSY);
+}
+
+lf_held lf_find_held(const lf_emitter *e)
+{
+    const lf_held none = {.phase = -1, .kept = -1, .run = -1};
+    const lf_group *g = e->g;
+    const int32_t before = g->product.phase, phase = before + 1;
+    lf_held held = none;
+    if (!e->tensor || phase != g->phases - 1 || g->phase[phase].one_row || !lf_extent_same(g->phase[phase].width, g->product.n))
+        return none;
+    held.phase = phase;
+    for (int32_t i = 0; i < g->phase[phase].steps; i++) {
+        const lf_step *s = &g->phase[phase].step[i];
+        bool good = s->kind != LF_STEP_PRODUCT;
+        if (s->kind == LF_STEP_LOAD && s->from.place == LF_KEPT)
+            good = holds(&g->phase[before], &s->from, &held);
+        else if (s->kind == LF_STEP_LOAD && s->from.place == LF_STAT)
+            good = knows(e, &s->from, &held);
+        else if (s->kind == LF_STEP_LOAD)
+            good = s->from.place == LF_VALUE && !is_stored(&g->phase[before], s->from.index);
+        if (!good)
+            return none;
+    }
+    return held.kept >= 0 && others_do_without(e, &held) && has_room(e, &held) ? held : none;
+}
+
+/* ---- text ---- */
+
+static void emit_known(lf_emitter *e)
+{
+    lf_str_add(&e->s, "    struct Known {\n");
+    for (int32_t i = 0; i < e->g->stats; i++)
+        if (e->g->stat[i].phase == e->g->product.phase)
+            lf_str_addf(&e->s, "        float stat%d[%d]; // %s for %s\n", (int)i, lf_monoid_row(e->g->stat[i].monoid)->results, lf_monoid_row(e->g->stat[i].monoid)->name,
+                        lf_at(e->graph, e->g->stat[i].node)->name);
+    lf_str_add(&e->s, "    };\n    static __device__ __forceinline__ void total(const Args &a, const i64 row, Known &known)\n    {\n");
+    for (int32_t i = 0; i < e->g->stats; i++)
+        if (lf_is_fed(e, i, e->g->product.phase)) {
+            lf_str_add(&e->s, "        ");
+            lf_emit_partials(e, i);
+            lf_str_addf(&e->s, ".finish((double)%lld, known.stat%d);\n", (long long)e->g->product.n.coef, (int)i);
+        }
+    lf_str_add(&e->s, "    }\n");
+    if (e->held.run >= 0)
+        lf_str_addf(&e->s, "    typedef %s_stat<float> Run;\n    static __device__ __forceinline__ void run(const Run &s, Known &known) { s.finish(%lld.0f, known.stat%d); }\n",
+                    lf_monoid_row(e->g->stat[e->held.run].monoid)->name, (long long)e->held.length, (int)e->held.run);
+}
+
+void lf_emit_held(lf_emitter *e)
+{
+    const lf_held *held = &e->held;
+    lf_str_addf(&e->s, "    enum { HELD = %d, WAITS = %d, RUN = %lld }; // goes on with what is in registers; for whole rows' statistics; columns of a segment\n", held->phase >= 0, held->waits,
+                (long long)held->length);
+    if (held->phase < 0)
+        return;
+    emit_known(e);
+    lf_str_addf(&e->s, "    // phase %d: %s x %s\n    template <int W>\n    static __device__ __forceinline__ void later(const Args &a, const i64 row, const i64 rows, const i64 col, "
+                       "float (&p)[W], const Known &known)\n    {\n",
+                (int)held->phase, lf_extent_text(e->graph, e->g->rows), lf_extent_text(e->graph, e->g->phase[held->phase].width));
+    lf_emit_steps(e, held->phase, "p[w]", 2);
+    lf_str_add(&e->s, "    }\n");
+}

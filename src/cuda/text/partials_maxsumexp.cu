@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// Two passes over a row's partials: the largest, then the sum of what is left of each, one exp a partial.
+template <> struct partials<maxsumexp_stat> {
+    static __device__ __forceinline__ maxsumexp_stat<double> of(const float *partial, int tiles)
+    {
+        float most = -INFINITY;
+        double sum = 0.0;
+        for (int i = threadIdx.x % 4; i < tiles; i += 4) {
+            const float t = __ldcg((const float2 *)partial + i).x;
+            most = sel((most > t) | (most != most), most, t);
+        }
+        for (int o = 1; o < 4; o *= 2) {
+            const float t = __shfl_xor_sync(~0u, most, o);
+            most = sel((most > t) | (most != most), most, t);
+        }
+        for (int i = threadIdx.x % 4; i < tiles; i += 4) {
+            const float2 t = __ldcg((const float2 *)partial + i);
+            sum += t.y == 0.0f ? 0.0 : (double)t.y * (double)expf(t.x - most);
+        }
+        maxsumexp_stat<double> s;
+        s.s0 = most, s.s1 = quad_sum(sum);
+        return s;
+    }
+};
