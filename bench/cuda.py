@@ -161,7 +161,7 @@ def measure_linfuse(torch, clock, row, tensors, mode, native, check):
     again.close()
     begun = time.perf_counter()
     for value in row.spec.params:
-        program.set_param_cuda(value.name, tensors[value.name].data_ptr(), tensors[value.name].numel(), stream)
+        program.borrow_param_cuda(value.name, tensors[value.name].data_ptr(), tensors[value.name].numel(), stream)
     program.prepare()
     prepared = time.perf_counter() - begun
     call = native.Call(program)

@@ -173,6 +173,9 @@ LF_API lf_status lf_program_set_param(lf_program *program, const char *name, con
 /* The same for a program compiled for cuda from the GPU's memory (data: an address there), once the work on stream (a CUstream; NULL is the default
  * one) is done, for which it waits. */
 LF_API lf_status lf_program_set_param_cuda(lf_program *program, const char *name, const float *data, size_t count, void *stream);
+/* The same, and the values stay where and as they are until the parameter is given anew or the program is freed: runs read them there where nothing else was
+ * made of them (and they begin at a multiple of 256 bytes), and the GPU holds one copy less. */
+LF_API lf_status lf_program_borrow_param_cuda(lf_program *program, const char *name, const float *data, size_t count, void *stream);
 /* The same as lf_program_set_param without the copy: the values are borrowed, and stay where and as they are until the parameter is given anew or the program is
  * freed. After a change of them, give them again and prepare. */
 LF_API lf_status lf_program_borrow_param(lf_program *program, const char *name, const float *data, size_t count);

@@ -28,7 +28,7 @@ static rig begin(int which, int precision)
 static bool compile_one(long number)
 {
     static const int64_t rows[] = {2, 17, 70, 300};
-    rig r = begin((int)(number / PRECISIONS), (int)(number % PRECISIONS));
+    rig r = begin((int)(number / precision_count()), (int)(number % precision_count()));
     for (int i = 0; i < 4; i++) {
         size_t bytes;
         OK_CALL(r.call, lf_call_workspace_at(r.call, &rows[i], &bytes));
@@ -41,7 +41,7 @@ static bool compile_one(long number)
 static void all_of_it_compiles(void **state)
 {
     (void)state;
-    deal(MODELS * PRECISIONS, compile_one);
+    deal(MODELS * precision_count(), compile_one);
 }
 
 /* What a number of a tail may be off by, where the product's operands have so many digits. */
@@ -57,7 +57,7 @@ static void a_hundred_runs_have_the_same_bits(void **state)
     gpu g = gpu_begin();
     void *const stream[] = {NULL, gpu_stream(&g), gpu_stream(&g)};
     for (int m = 0; m < MODELS; m++)
-        for (int p = 0; p < PRECISIONS; p++) {
+        for (int p = 0; p < precision_count(); p++) {
             rig r = begin(m, p);
             const int64_t rows = 300;
             tensors first = tensors_begin(r.model, &rows), next = tensors_begin(r.model, &rows);
@@ -89,7 +89,7 @@ static void a_rows_bits_are_its_own(void **state)
     static const int64_t batch[] = {1, 2, 3, 16, 17, 64, 65, 127, 128, 129, 256, 300};
     const int64_t all = 300;
     for (int m = 0; m < BARE; m++)
-        for (int p = 0; p < PRECISIONS && m != COLUMNS; p++) {
+        for (int p = 0; p < precision_count() && m != COLUMNS; p++) {
             rig r = begin(m, p);
             tensors whole = tensors_begin(r.model, &all);
             tensors_run(&whole, r.call);
@@ -252,7 +252,7 @@ static void threads_run_one_program_at_once(void **state)
     (void)state;
     gpu g = gpu_begin();
     for (int m = 0; m < MODELS; m++) {
-        rig r = begin(m, m % PRECISIONS);
+        rig r = begin(m, m % precision_count());
         tensors want[SIZES];
         for (int i = 0; i < SIZES; i++) {
             want[i] = tensors_begin(r.model, &sizes[i]);
@@ -287,7 +287,7 @@ static void too_little_memory_is_told(void **state)
     const int64_t rows = 100, many = 250000000; /* 500 GB of x alone */
     const float *in[] = {(const float *)(uintptr_t)4096};
     float *out[] = {(float *)(uintptr_t)((size_t)1 << 46)};
-    for (int p = 0; p < PRECISIONS; p++) {
+    for (int p = 0; p < precision_count(); p++) {
         rig r = begin(0, p);
         tensors before = tensors_begin(r.model, &rows), after = tensors_begin(r.model, &rows);
         tensors_run(&before, r.call);
@@ -354,22 +354,39 @@ static void parameters_are_taken_from_the_device(void **state)
     rig r = begin(0, 0);
     tensors drawn = tensors_begin(r.model, &rows), given = tensors_begin(r.model, &rows);
     tensors_run(&drawn, r.call);
-    lf_program *second = program_of(r.context, r.model, "device=cuda");
     static const struct { const char *name; size_t count; } param[] = {{"w", 700 * 500}, {"b", 700}};
-    for (int i = 0; i < 2; i++) {
-        lf_cuda_ptr at = gpu_memory(&g, param[i].count * sizeof(float));
-        CUDA(g.driver->to_device(at, lf_program_param(r.program, param[i].name), param[i].count * sizeof(float), NULL));
-        assert_int_equal(lf_program_set_param_cuda(second, param[i].name, (const float *)(uintptr_t)at, param[i].count + 1, NULL), LF_ERR_DATA);
-        OK_PROGRAM(second, lf_program_set_param_cuda(second, param[i].name, (const float *)(uintptr_t)at, param[i].count, NULL));
-        g.driver->free(at); /* it was copied */
+    size_t held[3];
+    for (int way = 0; way < 3; way++) { /* copied, borrowed, borrowed where it cannot be */
+        lf_program *second = program_of(r.context, r.model, "device=cuda");
+        lf_cuda_ptr at[2];
+        for (int i = 0; i < 2; i++) {
+            at[i] = gpu_memory(&g, (param[i].count + 1) * sizeof(float));
+            const float *data = (const float *)(uintptr_t)at[i] + (way == 2);
+            CUDA(g.driver->to_device((lf_cuda_ptr)(uintptr_t)data, lf_program_param(r.program, param[i].name), param[i].count * sizeof(float), NULL));
+            assert_int_equal(lf_program_set_param_cuda(second, param[i].name, data, param[i].count + 1, NULL), LF_ERR_DATA);
+            OK_PROGRAM(second, (way ? lf_program_borrow_param_cuda : lf_program_set_param_cuda)(second, param[i].name, data, param[i].count, NULL));
+            if (!way)
+                CUDA(g.driver->set_bytes(at[i], 0xff, param[i].count * sizeof(float), NULL)); /* ours again */
+        }
+        lf_call *call = NULL;
+        OK_PROGRAM(second, lf_program_prepare(second));
+        OK_PROGRAM(second, lf_call_new(second, &call));
+        for (int again = 0; again < 2; again++) {
+            tensors_run(&given, call);
+            assert_same_bits(&drawn, &given, "parameters from the device");
+            given.in[0][7] = drawn.in[0][7] = INFINITY; /* a row that is done again, from the weights as they were given */
+            tensors_run(&drawn, r.call);
+        }
+        given.in[0][7] = drawn.in[0][7] = 0.5f;
+        tensors_run(&drawn, r.call);
+        lf_program_memory(second, NULL, &held[way], NULL);
+        lf_call_free(call);
+        lf_program_free(second);
+        for (int i = 0; i < 2; i++)
+            CUDA(g.driver->free(at[i])); /* still there: it was not ours to free */
     }
-    lf_call *call = NULL;
-    OK_PROGRAM(second, lf_program_prepare(second));
-    OK_PROGRAM(second, lf_call_new(second, &call));
-    tensors_run(&given, call);
-    assert_same_bits(&drawn, &given, "parameters from the device");
-    lf_call_free(call);
-    lf_program_free(second);
+    assert_true(held[1] + 700 * 500 * sizeof(float) <= held[0]);
+    assert_int_equal(held[2], held[0]);
     tensors_end(&drawn);
     tensors_end(&given);
     rig_end(&r);

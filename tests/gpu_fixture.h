@@ -14,6 +14,13 @@
 static const char *const precisions[] = {"fp32", "tf32", "bf16", "fp16"};
 enum { PRECISIONS = 4, MOST_WORKERS = 64 };
 
+/* The ordinary units, which LINFUSE_CUDA can ask for, have one. */
+static inline int precision_count(void)
+{
+    const char *units = getenv("LINFUSE_CUDA");
+    return units && strcmp(units, "plain") == 0 ? 1 : PRECISIONS;
+}
+
 /* A model's options: for cuda, in this precision. */
 static inline const char *words_of(int precision, const char *more, char *to, size_t size)
 {

@@ -166,7 +166,7 @@ static void other_precisions_are_as_good_as_their_digits(void **state)
     static const struct { const char *words; double most; } mode[] = {{"device=cuda", 2e-6}, {"device=cuda precision=tf32", 2e-3}, {"device=cuda precision=fp16", 2e-3},
                                                                       {"device=cuda precision=bf16", 2e-2}};
     const int64_t rows = 260;
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < precision_count(); i++) {
         rig r = rig_begin(1, "input x f32[B, 900]\nparam w f32[600, 900]\na = linear(x, w)\nreturn a\n", mode[i].words);
         tensors t = tensors_begin(r.model, &rows);
         tensors_eval(&t, r.model, r.program);

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """NVIDIA's compute-sanitizer over small models that between them run every family of kernels (make sanitize-gpu).
 
-    python3 tests/sanitize_gpu.py LINFUSE [--tools memcheck,racecheck,synccheck] [--only NAME,...] [--precisions fp32,...]
+    python3 tests/sanitize_gpu.py LINFUSE [--tools memcheck,racecheck,synccheck] [--only NAME,...] [--precisions fp32,...] [--units best,mma,plain]
 
-LINFUSE is the built command. Each model is checked by it (fused and op by op, beside double precision) under each tool, in each precision, at each of its
-batches. Anything a tool finds, a check that does not hold, and a run past its time are failures, and so is having run nothing.
+LINFUSE is the built command. Each model is checked by it (fused and op by op, beside double precision) under each tool, with the kernels this GPU is best served
+with and with those that others get (LINFUSE_CUDA), in each precision they have, at each of its batches. Anything a tool finds, a check that does not hold, and a run past its time are failures, and so is having run nothing.
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from typing import NamedTuple
 
 TOOLS = ("memcheck", "racecheck", "synccheck")
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
+UNITS = ("best", "mma", "plain")
 TOOLKIT = "/usr/local/cuda/bin"  # where it is when it is not on the path
 SECONDS = 240  # of one run; racecheck is the slowest
 
@@ -42,24 +44,33 @@ MODELS: dict[str, tuple[tuple[int, ...], str]] = {
 }
 
 
-def _jobs(tools: list[str], names: list[str], precisions: list[str]) -> list[tuple[str, str, int, str]]:
+class Job(NamedTuple):
+    tool: str
+    unit: str
+    name: str
+    precision: str
+    batch: int
+
+
+def _jobs(tools: list[str], units: list[str], names: list[str], precisions: list[str]) -> list[Job]:
     jobs = []
-    for tool, name, precision in itertools.product(tools, names, precisions):
-        for batch in MODELS[name][0]:
-            jobs.append((tool, name, batch, precision))
+    for tool, unit, name, precision in itertools.product(tools, units, names, precisions):
+        if unit != "plain" or precision == "fp32":  # the ordinary units have no other
+            jobs += [Job(tool, unit, name, precision, batch) for batch in MODELS[name][0]]
     return jobs
 
 
-def _run(job: tuple[str, str, int, str], sanitizer: str, command: str, folder: pathlib.Path) -> tuple[str, float]:
+def _run(job: Job, sanitizer: str, command: str, folder: pathlib.Path) -> tuple[str, float]:
     """What is wrong, "" where nothing is, and the seconds it took."""
-    tool, name, batch, precision = job
+    tool, unit, name, precision, batch = job
     text = MODELS[name][1]
     dims = ["--dim", f"B={batch}"] + (["--dim", "K=50", "--dim", "N=70"] if "K]" in text else [])
     line = [sanitizer, "--tool", tool, "--error-exitcode", "99", command, "check", str(folder / f"{name}.lf")]
     line += ["--device", "cuda", "--precision", precision, *dims]
+    environment = {**os.environ, **({} if unit == "best" else {"LINFUSE_CUDA": unit})}
     begun = time.monotonic()
     try:
-        done = subprocess.run(line, capture_output=True, text=True, timeout=SECONDS)
+        done = subprocess.run(line, capture_output=True, text=True, timeout=SECONDS, env=environment)
     except subprocess.TimeoutExpired:
         return f"not done after {SECONDS} s", time.monotonic() - begun
     took = time.monotonic() - begun
@@ -74,13 +85,14 @@ def main() -> int:
     reader.add_argument("--tools", default=",".join(TOOLS))
     reader.add_argument("--only", default=",".join(MODELS))
     reader.add_argument("--precisions", default=",".join(PRECISIONS))
+    reader.add_argument("--units", default=",".join(UNITS))
     reader.add_argument("--at-once", type=int, default=min(8, os.cpu_count() or 1))
     chosen = reader.parse_args()
     sanitizer = shutil.which("compute-sanitizer") or shutil.which("compute-sanitizer", path=TOOLKIT)
     if not sanitizer:
         print("sanitize_gpu: compute-sanitizer is not here; it comes with the CUDA toolkit", file=sys.stderr)
         return 3
-    jobs = _jobs(chosen.tools.split(","), chosen.only.split(","), chosen.precisions.split(","))
+    jobs = _jobs(chosen.tools.split(","), chosen.units.split(","), chosen.only.split(","), chosen.precisions.split(","))
     bad = 0
     with tempfile.TemporaryDirectory() as made:
         folder = pathlib.Path(made)
@@ -88,7 +100,7 @@ def main() -> int:
             (folder / f"{name}.lf").write_text(text)
         with concurrent.futures.ThreadPoolExecutor(chosen.at_once) as pool:
             for job, (wrong, took) in zip(jobs, pool.map(lambda job: _run(job, sanitizer, chosen.command, folder), jobs)):
-                print(f"{job[0]:9}  {job[1]:9}  batch {job[2]:<4} {job[3]}  {took:5.1f} s  {'WRONG' if wrong else 'clean'}", flush=True)
+                print(f"{job.tool:9}  {job.unit:5}  {job.name:9}  {job.precision}  batch {job.batch:<4} {took:5.1f} s  {'WRONG' if wrong else 'clean'}", flush=True)
                 if wrong:
                     bad += 1
                     print(wrong, flush=True)

@@ -6,7 +6,7 @@
 #include "cuda/device.h"
 
 enum { CONTROL = 64, WIDE_ANY = 16, WATCHED_ANY = 20, REDONE = 24 }; /* bytes before the flags, and what is in them behind the barrier's counts */
-enum { LEAST_ALIGNED = 256, NON_BLOCKING = 1 }; /* where areas may begin; CU_STREAM_NON_BLOCKING */
+enum { NON_BLOCKING = 1 }; /* CU_STREAM_NON_BLOCKING */
 
 /* Memory that grows and is reused. */
 typedef struct room {
@@ -165,8 +165,8 @@ static lf_status use_lent(lf_cuda_call *c, const lf_cuda_job *job, size_t bytes,
 {
     if (job->lent_bytes < bytes)
         return lf_fail(diag, LF_ERR_ARG, "a run at these extents wants %zu bytes of workspace, %zu were lent", bytes, job->lent_bytes);
-    if ((uintptr_t)job->lent % LEAST_ALIGNED != 0)
-        return lf_fail(diag, LF_ERR_ARG, "workspace begins at a multiple of %d bytes, what was lent does not", LEAST_ALIGNED);
+    if ((uintptr_t)job->lent % LF_CUDA_ALIGNED != 0)
+        return lf_fail(diag, LF_ERR_ARG, "workspace begins at a multiple of %d bytes, what was lent does not", LF_CUDA_ALIGNED);
     c->areas = (lf_cuda_ptr)(uintptr_t)job->lent;
     return LF_OK;
 }

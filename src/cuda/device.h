@@ -48,7 +48,8 @@ struct lf_cuda_program {
     bool borrows;            /* this is such a program: prepared and narrow are the other's */
     lf_cuda_ptr *lines;      /* one per group: the weight of a product on tensor cores, and what undoes its scales; owned; 0 where there is none */
     lf_cuda_ptr *scale;
-    lf_cuda_ptr *prepared;   /* one per prepared tensor, owned */
+    lf_cuda_ptr *prepared;   /* one per prepared tensor; owned, unless it is lent */
+    bool *lent;
     lf_cuda_ptr *narrow;     /* one per group, owned; 0 where there is none */
     size_t bytes;
 };
