@@ -232,7 +232,7 @@ static bool are_aligned(const lf_cuda_job *job)
         bits |= (uintptr_t)job->input[i];
     for (int32_t i = 0; i < g->outputs && !job->on_host; i++)
         bits |= (uintptr_t)job->output[i];
-    return bits % LF_CUDA_ALIGNED == 0;
+    return bits % LF_CUDA_FOUR == 0;
 }
 
 static size_t port_bytes(const lf_graph *g, lf_node port, const int64_t *dims)

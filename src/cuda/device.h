@@ -21,7 +21,7 @@ struct lf_cuda_device {
     char name[128];
 };
 
-enum { LF_CUDA_MOST_WORDS = 500, LF_CUDA_MAP = 128, LF_CUDA_MOST_PRODUCTS = 64, LF_CUDA_ALIGNED = 16 }; /* of Args; bytes of a tensor map; CUDA's limit for all parameters is 32 KB */
+enum { LF_CUDA_MOST_WORDS = 500, LF_CUDA_MAP = 128, LF_CUDA_MOST_PRODUCTS = 64, LF_CUDA_FOUR = 16 }; /* of Args; bytes of a tensor map; products, so that all parameters fit CUDA's 32 KB; bytes of four floats */
 
 /* Empty arrays of Args have one word. */
 static inline size_t lf_at_least_one(int32_t n)
@@ -81,7 +81,7 @@ typedef struct lf_cuda_pass {
     void *stream;
 } lf_cuda_pass;
 
-/* The kernel for these extents, compiled if it is not yet. aligned: the caller's arrays begin at multiples of LF_CUDA_ALIGNED bytes. Thread-safe. Inside enter and
+/* The kernel for these extents, compiled if it is not yet. aligned: the caller's arrays begin at multiples of LF_CUDA_FOUR bytes. Thread-safe. Inside enter and
  * leave, as all that follows. */
 lf_status lf_cuda_kernel_for(lf_cuda_program *program, const int64_t *dims, bool aligned, const lf_cuda_kernel **out, lf_diag *diag);
 void lf_cuda_kernels_free(lf_cuda_program *program);
