@@ -134,7 +134,7 @@ static void folds_leave_exps(void **state)
                     x[row * LDX + i] = element(row, i, n, &r);
             rig_fill(exps, ROWS * LDE + 1);
             rig_fill(states, 2 * ROWS + 1);
-            kern->fold_exps(ROWS, n, x, LDX, states, exps, LDE);
+            kern->fold_exps(ROWS, n, x, LDX, 0, states, exps, LDE);
             assert_true(rig_is_poison(states[2 * ROWS]));
             for (int row = 0; row < ROWS; row++) {
                 kern->fold[LF_MONOID_maxsumexp](1, n, x + row * LDX, 0, alone);
