@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Products of few rows on Hopper's tensor cores, at the speed of memory: the weight goes past once, 64 of its rows in each block, and is what the tensor cores
-// take from the left, so that x need not be filled up to 64 rows. A block has three parts: one thread keeps as many stages on their way as fit, four warps
-// bring x into lines and multiply, four finish. A cluster of two blocks makes the 128 columns of a partial: both leave their sums with the block that finishes
+// take from the left, so that x need not be filled up to 64 rows. A block has three parts: two threads keep as many stages on their way as fit, four
+// warps bring x into lines and multiply, four finish. A cluster of two blocks makes the 128 columns of a partial: both leave their sums with the block that finishes
 // their rows. The order of all additions is that of text/wgmma.cu, so a row's bits are the same.
 
 template <int MOST> struct Few {
@@ -61,39 +61,39 @@ __device__ __forceinline__ void copy_box_once(unsigned to, const TensorMap *map,
     asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%2, %3}], [%4], %5;"
                  ::"r"(to), "l"(map), "r"(x), "r"(y), "r"(bar), "l"(0x12F0000000000000ull) : "memory"); // evict_first, as createpolicy makes it
 }
-__device__ __forceinline__ void barrier_expect_more(unsigned bar, int bytes)
-{
-    asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(bytes) : "memory");
-}
 
-// The weight's part of the first stages does not wait for x.
-template <class G, class S> __device__ __forceinline__ void few_produce(const Control &c, const TensorMap *x_map, const TensorMap *w_map, const few_room &r, int rank, int rows)
+// A stage's barrier hears of the weight and of x from a thread each: the weight does not wait for x.
+template <class G, class S> __device__ __forceinline__ void few_produce_w(const TensorMap *w_map, const few_room &r, int rank)
 {
-    const int mine = S::SHARED ? (rows + 15) / 16 * 8 : rows, x_bytes = (S::SHARED ? 2 : 1) * mine * LINE; // whole groups of eight rows, as they are swizzled
-    int s = 0, phase = 0, begun = 0;
-    if (blockIdx.x / 2 < Lines<G>::TILES)
-        for (; begun < S::STAGES && begun < G::LINES; ++begun) {
-            barrier_expect_more(r.full + 8 * begun, S::W_BYTES);
-            copy_box_once(r.stages + begun * S::STAGE, w_map, begun * Lines<G>::STEP, blockIdx.x * S::COLUMNS, r.full + 8 * begun);
+    int s = 0, phase = 0;
+    for (int t = blockIdx.x / 2; t < Lines<G>::TILES; t += gridDim.x / 2)
+        for (int line = 0; line < G::LINES; ++line) {
+            barrier_wait(r.empty + 8 * s, phase ^ 1);
+            barrier_expect(r.full + 8 * s, S::W_BYTES);
+            copy_box_once(r.stages + s * S::STAGE, w_map, line * Lines<G>::STEP, t * PARTIAL + rank * S::COLUMNS, r.full + 8 * s);
+            if (++s == S::STAGES)
+                s = 0, phase ^= 1;
         }
-    barrier_wait(r.split, 0);
+}
+template <class G, class S> __device__ __forceinline__ void few_produce_x(const Control &c, const TensorMap *x_map, const few_room &r, int rank, int rows)
+{
+    const int mine = S::SHARED ? (rows + 15) / 16 * 8 : rows, bytes = (S::SHARED ? 2 : 1) * mine * LINE; // whole groups of eight rows, as they are swizzled
+    int s = 0, phase = 0;
     unsigned target;
+    barrier_wait(r.split, 0);
     asm volatile("ld.shared.u32 %0, [%1];" : "=r"(target) : "r"(r.target) : "memory");
     wait_for(c.barrier, target);
     __threadfence();
     written_to_copied();
-    for (int t = blockIdx.x / 2; t < Lines<G>::TILES; t += gridDim.x / 2, begun = 0)
+    for (int t = blockIdx.x / 2; t < Lines<G>::TILES; t += gridDim.x / 2)
         for (int line = 0; line < G::LINES; ++line) {
-            const unsigned to = r.stages + s * S::STAGE, full = r.full + 8 * s;
-            const int x = line * Lines<G>::STEP;
+            const unsigned to = r.stages + s * S::STAGE + S::W_BYTES, full = r.full + 8 * s;
             barrier_wait(r.empty + 8 * s, phase ^ 1);
-            barrier_expect(full, x_bytes + (line < begun ? 0 : S::W_BYTES));
-            if (line >= begun)
-                copy_box_once(to, w_map, x, t * PARTIAL + rank * S::COLUMNS, full);
+            barrier_expect(full, bytes);
             if (S::SHARED)
-                copy_box_to(to + S::W_BYTES + rank * mine * LINE, x_map, x, rank * mine, full, 3);
+                copy_box_to(to + rank * mine * LINE, x_map, line * Lines<G>::STEP, rank * mine, full, 3);
             else
-                copy_box(to + S::W_BYTES, x_map, x, 0, full);
+                copy_box(to, x_map, line * Lines<G>::STEP, 0, full);
             if (++s == S::STAGES)
                 s = 0, phase ^= 1;
         }
@@ -101,7 +101,7 @@ template <class G, class S> __device__ __forceinline__ void few_produce(const Co
 
 // ---- the multiplying warps ----
 
-// Rows of x into lines, G::SPLIT threads each. The barrier of all blocks that follows is passed by the thread that copies, and by nobody else.
+// Rows of x into lines, G::SPLIT threads each. The barrier of all blocks that follows is passed by the thread that copies x, and by nobody else.
 template <class G> __device__ __forceinline__ void few_split(const typename G::A &a, const Control &c, const few_room &r, int rows)
 {
     enum { T = G::SPLIT, EACH_BLOCK = 128 / T };
@@ -308,16 +308,19 @@ template <class G, class S> __device__ __forceinline__ void few_rows_product(con
 {
     const few_room r = few_room_at<S>();
     const int rank = blockIdx.x % 2, part = __shfl_sync(~0u, threadIdx.x / 128, 0), rows = (int)G::rows(a);
-    if (threadIdx.x == 0) {
-        for (int s = 0; s < S::STAGES; ++s)
-            barrier_init(r.full + 8 * s, 1), barrier_init(r.empty + 8 * s, S::SHARED ? 2 : 1);
-        barrier_init(r.ready, 2 * 128), barrier_init(r.taken, S::OWNERS * 128), barrier_init(r.split, 1);
+    if (threadIdx.x < 32) {
+        for (int s = threadIdx.x; s < S::STAGES; s += 32)
+            barrier_init(r.full + 8 * s, 2), barrier_init(r.empty + 8 * s, S::SHARED ? 2 : 1);
+        if (threadIdx.x == 0)
+            barrier_init(r.ready, 2 * 128), barrier_init(r.taken, S::OWNERS * 128), barrier_init(r.split, 1);
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     cluster_sync();
     if (part == 0) {
         if (threadIdx.x == 0)
-            few_produce<G, S>(c, x_map, w_map, r, rank, rows);
+            few_produce_w<G, S>(w_map, r, rank);
+        if (threadIdx.x == 32)
+            few_produce_x<G, S>(c, x_map, r, rank, rows);
     } else if (part == 1) {
         few_split<G>(a, c, r, rows);
         few_multiply<G, S>(a, r, rank, rows);
