@@ -222,12 +222,24 @@ static lf_status reserve_memory(lf_cuda_call *c, const lf_cuda_kernel *kernel, c
     return status == LF_OK && kernel->source.waits ? reserve_flags(c, job, diag) : status;
 }
 
+/* Arrays on the host are copied to where they are. */
+static bool are_aligned(const lf_cuda_job *job)
+{
+    const lf_graph *g = job->program->plan->graph;
+    uintptr_t bits = 0;
+    for (int32_t i = 0; i < g->inputs && !job->on_host; i++)
+        bits |= (uintptr_t)job->input[i];
+    for (int32_t i = 0; i < g->outputs && !job->on_host; i++)
+        bits |= (uintptr_t)job->output[i];
+    return bits % LF_CUDA_ALIGNED == 0;
+}
+
 /* Code that is compiled and loaded while the caller captures is no part of the graph. */
 static lf_status find_kernel(lf_cuda_call *c, const lf_cuda_job *job, const lf_cuda_kernel **kernel, lf_diag *diag)
 {
     int mode = RELAXED;
     c->device->driver->capture_mode(&mode);
-    lf_status status = lf_cuda_kernel_for(runner(job), job->dims, kernel, diag);
+    lf_status status = lf_cuda_kernel_for(runner(job), job->dims, are_aligned(job), kernel, diag);
     c->device->driver->capture_mode(&mode);
     return status;
 }
@@ -356,7 +368,7 @@ lf_status lf_cuda_call_time(lf_cuda_call *c, const lf_cuda_job *job, size_t runs
     lf_status status = lf_cuda_enter(c->device, diag);
     if (status != LF_OK)
         return status;
-    status = lf_cuda_kernel_for(runner(job), job->dims, &kernel, diag);
+    status = find_kernel(c, job, &kernel, diag);
     if (status == LF_OK)
         status = reserve(c, &c->flush, 4 * c->device->cache_bytes + 1, "flushing the cache", &grown, diag);
     if (status == LF_OK)

@@ -20,7 +20,7 @@ struct lf_cuda_device {
     char name[128];
 };
 
-enum { LF_CUDA_MOST_WORDS = 500, LF_CUDA_MAP = 128, LF_CUDA_MOST_PRODUCTS = 64 }; /* of Args; bytes of a tensor map; CUDA's limit for all parameters is 32 KB */
+enum { LF_CUDA_MOST_WORDS = 500, LF_CUDA_MAP = 128, LF_CUDA_MOST_PRODUCTS = 64, LF_CUDA_ALIGNED = 16 }; /* of Args; bytes of a tensor map; CUDA's limit for all parameters is 32 KB */
 
 /* Empty arrays of Args have one word. */
 static inline size_t lf_at_least_one(int32_t n)
@@ -42,7 +42,7 @@ struct lf_cuda_program {
     lf_cuda_device *device;  /* borrowed */
     const lf_plan *plan;     /* borrowed */
     const lf_cuda_program *as_written; /* borrowed; NULL: nothing is watched */
-    lf_cuda_kernel *_Atomic kernel[LF_CUDA_SHAPES]; /* each compiled when first wanted */
+    lf_cuda_kernel *_Atomic kernel[LF_CUDA_SHAPES][2]; /* for arrays that are aligned and those that are not, each compiled when first wanted */
     pthread_mutex_t compiling;
     lf_cuda_program *full;   /* the same plan on the ordinary units, where a weight has too wide a range: all runs are its; NULL: not needed */
     bool borrows;            /* this is such a program: prepared and narrow are the other's */
@@ -76,8 +76,9 @@ typedef struct lf_cuda_pass {
     void *stream;
 } lf_cuda_pass;
 
-/* The kernel for these extents, compiled if it is not yet. Thread-safe. Inside enter and leave, as all that follows. */
-lf_status lf_cuda_kernel_for(lf_cuda_program *program, const int64_t *dims, const lf_cuda_kernel **out, lf_diag *diag);
+/* The kernel for these extents, compiled if it is not yet. aligned: the caller's arrays begin at multiples of LF_CUDA_ALIGNED bytes. Thread-safe. Inside enter and
+ * leave, as all that follows. */
+lf_status lf_cuda_kernel_for(lf_cuda_program *program, const int64_t *dims, bool aligned, const lf_cuda_kernel **out, lf_diag *diag);
 void lf_cuda_kernels_free(lf_cuda_program *program);
 /* Bytes of the largest part's areas, -1 where that overflows. */
 int64_t lf_cuda_kernel_workspace(const lf_cuda_kernel *kernel, const int64_t *dims);

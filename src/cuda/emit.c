@@ -38,7 +38,8 @@ static void emit_texts(lf_str *to, const lf_cuda_source *source)
     const lf_plan *plan[LF_CUDA_ROLES];
     for (int i = 0; i < LF_CUDA_ROLES; i++)
         plan[i] = source->part[i].plan;
-    lf_str_addf(to, "enum { THREADS = %d }; // of a block\n\n", source->threads);
+    lf_str_addf(to, "enum { THREADS = %d, ALIGNED = %d }; // of a block; the caller's arrays begin at multiples of 16 bytes\n\n", source->threads,
+                source->part[LF_CUDA_MAIN].target.aligned);
     add_text(to, lf_text_base);
     add_text(to, lf_text_math);
     lf_emit_ops(to, plan, LF_CUDA_ROLES);

@@ -57,6 +57,7 @@ typedef struct lf_cuda_target {
     lf_cuda_unit unit;
     lf_cuda_mode mode;
     lf_cuda_shape shape;
+    bool aligned; /* the caller's arrays begin at multiples of 16 bytes */
 } lf_cuda_target;
 
 /* ceil(rows / row_block) * ceil(width / width_block) * each floats */

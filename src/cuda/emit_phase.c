@@ -12,7 +12,8 @@ static const struct own_form {
     lf_op op;
     const char *expression;
 } own_forms[] = {
-    {LF_OP_gelu, "sel(a == 0.0f, gelu_erf(x), x / (1.0f + expf(-1.59576912f * (x + 0.044715f * x * x * x))))"},
+    {LF_OP_gelu, "sel(a == 0.0f, gelu_erf(x), x / (1.0f + exp(-1.59576912f * (x + 0.044715f * x * x * x))))"},
+    {LF_OP_silu, "x / (1.0f + exp(-x))"}, /* 0 below -88, as PyTorch has it */
 };
 
 static const char *expression_of(lf_op op)
@@ -21,6 +22,50 @@ static const char *expression_of(lf_op op)
         if (own_forms[i].op == op)
             return own_forms[i].expression;
     return lf_op_row(op)->expression;
+}
+
+/* What stands for a division: the ordinary one; quotient(a, b) where the divisor is neither tiny nor huge; a * inverse(b) where a statistic is the divisor, whose inverse
+ * is then had once for all that share it. */
+static const char *divider_of(lf_op op)
+{
+    static const lf_op mild[] = {LF_OP_gelu, LF_OP_sigmoid, LF_OP_silu, LF_OP_mish, LF_OP_hardswish, LF_OP_hardsigmoid};
+    for (size_t i = 0; i < sizeof mild / sizeof *mild; i++)
+        if (mild[i] == op)
+            return "quotient";
+    return lf_op_row(op)->kind == LF_NORMALIZE ? "over" : NULL;
+}
+
+/* Where the operand of the division at `at` ends in this direction: behind it parentheses no longer balance, or one of the operators that end it comes. */
+static const char *operand_end(const char *at, const char *limit, int dir, const char *stops)
+{
+    int depth = 0;
+    for (at += dir; at != limit; at += dir) {
+        depth += *at == '(' ? dir : *at == ')' ? -dir : 0;
+        if (depth < 0 || (depth == 0 && strchr(stops, *at)))
+            break;
+    }
+    return at;
+}
+
+/* The expression, with its division, of which there is one at most, as a call. */
+static void emit_divided(lf_str *to, const char *expression, const char *divider)
+{
+    const char *at = strchr(expression, '/');
+    const char *end = expression + strlen(expression);
+    if (!at) {
+        lf_str_add(to, expression);
+        return;
+    }
+    const char *from = operand_end(at, expression - 1, -1, "+,") + 1, *until = operand_end(at, end, 1, "+-*/,");
+    lf_str_addn(to, expression, (size_t)(from - expression));
+    lf_str_addf(to, "%s%s(", from > expression && from[-1] == ',' ? " " : "", divider);
+    while (*from == ' ')
+        from++;
+    lf_str_addn(to, from, (size_t)(at - from) - (at[-1] == ' '));
+    lf_str_add(to, ",");
+    lf_str_addn(to, at + 1, (size_t)(until - at - 1));
+    lf_str_add(to, ")");
+    lf_str_add(to, until);
 }
 
 /* Does the expression name this variable? */
@@ -45,7 +90,12 @@ static void emit_op(lf_str *to, lf_op op)
             lf_str_addf(to, "%sfloat %c", comma, *v);
             comma = ", ";
         }
-    lf_str_addf(to, ") { return %s; }\n", expression);
+    lf_str_add(to, ") { return ");
+    if (divider_of(op))
+        emit_divided(to, expression, divider_of(op));
+    else
+        lf_str_add(to, expression);
+    lf_str_add(to, "; }\n");
 }
 
 void lf_emit_ops(lf_str *to, const lf_plan *const *plan, int plans)

@@ -162,7 +162,7 @@ void lf_emit_rows(lf_emitter *e, int32_t range)
     const lf_extent rows = e->g->phase[r->first].one_row ? lf_extent_of(1) : e->g->rows;
     char name[32];
     snprintf(name, sizeof name, "g%d_rows%d", (int)e->group, (int)r->first);
-    lf_str_addf(&e->s, "// A row through phases %d to %d.\ntemplate <bool ALIGNED> __device__ __forceinline__ void %s_row(const Args &a, const i64 row, const i64 rows, const int tid)\n{\n"
+    lf_str_addf(&e->s, "// A row through phases %d to %d.\n__device__ __forceinline__ void %s_row(const Args &a, const i64 row, const i64 rows, const int tid)\n{\n"
                        "    enum { T = %d };\n",
                 (int)r->first, (int)r->end - 1, name, threads);
     for (int32_t i = 0; i < e->g->stats; i++)
@@ -170,15 +170,10 @@ void lf_emit_rows(lf_emitter *e, int32_t range)
             emit_stat(e, i, true);
     for (int32_t p = r->first; p < r->end; p++)
         emit_phase(e, p);
-    lf_str_addf(&e->s, "}\n\n__device__ __forceinline__ void %s(const Args &a)\n{\n    enum { T = %d, ROWS = THREADS / T };\n%s    const i64 rows = ", name, threads,
-                e->role == LF_CUDA_MAIN ? "    const bool aligned = all_aligned(a.in) && all_aligned(a.out);\n" : "");
+    lf_str_addf(&e->s, "}\n\n__device__ __forceinline__ void %s(const Args &a)\n{\n    enum { T = %d, ROWS = THREADS / T };\n    const i64 rows = ", name, threads);
     lf_emit_extent(e, rows);
-    lf_str_addf(&e->s, ";\n    for (i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T; row < rows; row += (i64)gridDim.x * ROWS)\n");
-    if (e->role == LF_CUDA_MAIN)
-        lf_str_addf(&e->s, "        if (aligned)\n            %s_row<true>(a, row, rows, threadIdx.x %% T);\n        else\n            %s_row<false>(a, row, rows, threadIdx.x %% T);\n}\n\n",
-                    name, name);
-    else
-        lf_str_addf(&e->s, "        if (!left_out(a.redo, row, rows))\n            %s_row<false>(a, row, rows, threadIdx.x %% T);\n}\n\n", name);
+    lf_str_addf(&e->s, ";\n    for (i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T; row < rows; row += (i64)gridDim.x * ROWS)\n%s%s_row(a, row, rows, threadIdx.x %% T);\n}\n\n",
+                e->role != LF_CUDA_MAIN ? "        if (!left_out(a.redo, row, rows))\n            " : "        ", name);
     lf_cuda_stage *stage = lf_emit_stage(e, name, LF_CUDA_ROWS, rows, e->g->phase[r->first].width);
     if (stage)
         stage->rows_a_block = e->threads / threads;

@@ -79,10 +79,11 @@ static void free_kernel(const lf_cuda_program *p, lf_cuda_kernel *k)
     free(k);
 }
 
-static lf_status make(lf_cuda_program *p, lf_cuda_shape shape, lf_cuda_kernel **out, lf_diag *diag)
+static lf_status make(lf_cuda_program *p, lf_cuda_shape shape, bool aligned, lf_cuda_kernel **out, lf_diag *diag)
 {
     lf_cuda_target target = p->target;
     target.shape = shape;
+    target.aligned = aligned;
     lf_cuda_kernel *k = *out = calloc(1, sizeof *k);
     if (!k)
         return lf_fail_nomem(diag, "the kernel");
@@ -96,17 +97,18 @@ static lf_status make(lf_cuda_program *p, lf_cuda_shape shape, lf_cuda_kernel **
     return status;
 }
 
-lf_status lf_cuda_kernel_for(lf_cuda_program *p, const int64_t *dims, const lf_cuda_kernel **out, lf_diag *diag)
+lf_status lf_cuda_kernel_for(lf_cuda_program *p, const int64_t *dims, bool aligned, const lf_cuda_kernel **out, lf_diag *diag)
 {
     const lf_cuda_shape shape = shape_for(p, dims);
-    lf_cuda_kernel *k = p->kernel[shape];
+    lf_cuda_kernel *_Atomic *place = &p->kernel[shape][!aligned];
+    lf_cuda_kernel *k = *place;
     lf_status status = LF_OK;
     if (!k) {
         pthread_mutex_lock(&p->compiling);
-        k = p->kernel[shape];
+        k = *place;
         if (!k)
-            status = make(p, shape, &k, diag);
-        p->kernel[shape] = k;
+            status = make(p, shape, aligned, &k, diag);
+        *place = k;
         pthread_mutex_unlock(&p->compiling);
     }
     *out = k;
@@ -116,5 +118,6 @@ lf_status lf_cuda_kernel_for(lf_cuda_program *p, const int64_t *dims, const lf_c
 void lf_cuda_kernels_free(lf_cuda_program *p)
 {
     for (int i = 0; i < LF_CUDA_SHAPES; i++)
-        free_kernel(p, p->kernel[i]);
+        for (int aligned = 0; aligned < 2; aligned++)
+            free_kernel(p, p->kernel[i][aligned]);
 }

@@ -18,7 +18,7 @@ static lf_status compile_for(lf_cuda_program *p, const int64_t *dims, const lf_c
     lf_status status = lf_cuda_enter(p->device, diag);
     if (status != LF_OK)
         return status;
-    status = lf_cuda_kernel_for(p, dims, out, diag);
+    status = lf_cuda_kernel_for(p, dims, true, out, diag);
     lf_cuda_leave(p->device);
     return status;
 }
@@ -103,8 +103,8 @@ static lf_status into_lines(lf_cuda_program *p, lf_diag *diag)
     const lf_cuda_kernel *kernel = NULL;
     bool wide = false;
     for (int i = 0; i < LF_CUDA_SHAPES && !kernel; i++)
-        kernel = p->kernel[i];
-    lf_status status = kernel ? LF_OK : lf_cuda_kernel_for(p, dims, &kernel, diag);
+        kernel = p->kernel[i][0];
+    lf_status status = kernel ? LF_OK : lf_cuda_kernel_for(p, dims, true, &kernel, diag);
     if (status == LF_OK)
         status = lf_cuda_tensor_weights(p, kernel, &wide, diag);
     lf_cuda_program_free(p->full);

@@ -365,7 +365,7 @@ lf_status lf_program_emit(lf_program *program, const char *arch, char **out)
 {
     if (!program)
         return LF_ERR_ARG;
-    lf_cuda_target target = {.mode = program->mode};
+    lf_cuda_target target = {.mode = program->mode, .aligned = true};
     if (!out || !arch || !lf_cuda_arch_unit(arch, &target.unit))
         return lf_fail(&program->diag, LF_ERR_ARG, "arch: '%.64s' is none of sm_70, sm_75, sm_80, sm_86, sm_89, sm_90, sm_90a", arch ? arch : "");
     lf_cuda_source source;

@@ -41,16 +41,6 @@ template <bool aligned, int W> __device__ __forceinline__ void store(float *p, c
     }
 }
 
-// Do all of a caller's arrays begin where several elements can be accessed at once?
-template <class P, int N> __device__ __forceinline__ bool all_aligned(P *const (&p)[N])
-{
-    size_t bits = 0;
-#pragma unroll
-    for (int i = 0; i < N; ++i)
-        bits |= (size_t)p[i];
-    return (bits & 15) == 0;
-}
-
 // ---- stages ----
 
 // A program is one kernel: its stages follow one another, with a barrier of all blocks between two of them. Blocks wait for each other, so all of them must be

@@ -8,6 +8,19 @@ __device__ __forceinline__ float power_of_two(float x)
     return y;
 }
 
+// a / b for b that is neither tiny nor about to overflow, which the ops that use it see to: what IEEE's division gives but for a rare last bit, and without its branch.
+// Where b or a is Inf or NaN: as a times 1 / b has it.
+__device__ __forceinline__ float quotient(float a, float b)
+{
+    float r;
+    asm("rcp.approx.f32 %0, %1;" : "=f"(r) : "f"(b));
+    const float q = a * r, left = fmaf(-q, b, a);
+    return left - left == 0.0f ? fmaf(left, r, q) : q;
+}
+
+// a / b where b is a statistic: 1 / b is had once for all that share it.
+__device__ __forceinline__ float over(float a, float b) { return a * (1.0f / b); }
+
 // x Phi(x), Phi the normal distribution: relu(x) less |x| (1 - Phi(|x|)), which is w T(2w - 1) exp(-x^2 / 2) with w = |x| / (|x| + k); near 0
 // Phi is 1/2 + x P(x^2). Polynomials as in src/cpu/kern_math.h. x^2 / 2 is had in two parts, or exp would lose digits. A few units of the
 // last place everywhere; 0 * x is NaN for -Inf, as PyTorch has it.

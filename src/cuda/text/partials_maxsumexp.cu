@@ -5,16 +5,23 @@ template <> struct partials<maxsumexp_stat> {
     {
         float most = -INFINITY;
         double sum = 0.0;
-        for (int i = threadIdx.x % 4; i < tiles; i += 4) {
-            const float t = __ldcg((const float2 *)partial + i).x;
+        const int lane = threadIdx.x % 4;
+#pragma unroll 16
+        for (int j = 0; j < (tiles + 3) / 4; ++j) { // a count that is known: loads are under way at once
+            if (4 * j + lane >= tiles)
+                continue;
+            const float t = __ldcg((const float2 *)partial + 4 * j + lane).x;
             most = sel((most > t) | (most != most), most, t);
         }
         for (int o = 1; o < 4; o *= 2) {
             const float t = __shfl_xor_sync(~0u, most, o);
             most = sel((most > t) | (most != most), most, t);
         }
-        for (int i = threadIdx.x % 4; i < tiles; i += 4) {
-            const float2 t = __ldcg((const float2 *)partial + i);
+#pragma unroll 16
+        for (int j = 0; j < (tiles + 3) / 4; ++j) {
+            if (4 * j + lane >= tiles)
+                continue;
+            const float2 t = __ldcg((const float2 *)partial + 4 * j + lane);
             sum += t.y == 0.0f ? 0.0 : (double)t.y * (double)expf(t.x - most);
         }
         maxsumexp_stat<double> s;
