@@ -5,7 +5,7 @@ JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 BUILD := build/release
 COMMAND := $(BUILD)/linfuse
 
-.PHONY: all demo test test-torch test-exhaustive test-gpu bench bench-torch install clean help
+.PHONY: all demo test test-torch test-exhaustive test-gpu sanitize-gpu pack-gpu tested bench bench-cuda bench-torch install clean help
 
 all: $(BUILD)/build.ninja
 	cmake --build $(BUILD) -j $(JOBS)
@@ -15,10 +15,13 @@ help:
 	@echo "make demo      the three reference models: explained, checked, timed on this CPU"
 	@echo "make test      every test of this machine's build"
 	@echo "make test-exhaustive  the vector math at all 2^32 floats (five hours of one core), into bench/results/math-accuracy.txt"
-	@echo "make test-gpu  the tests that need a GPU"
+	@echo "make test-gpu  the tests that need a GPU (BUILT=DIR: those that make pack-gpu put there, on a machine that cannot build them)"
+	@echo "make sanitize-gpu  compute-sanitizer alone, which is one of them (likewise)"
+	@echo "make pack-gpu  builds what test-gpu and bench-cuda run, for another machine, into build/gpu"
 	@echo "make test-torch TORCH=2.4.1  the Python tests with another PyTorch (and PYTHON=python3.10), several GB from PyPI"
 	@echo "make bench     beside PyTorch and ONNX Runtime on this CPU (BENCH=--quick: in three minutes)"
 	@echo "make bench-torch  torch.compile's linfuse backend beside eager and inductor on this CPU (BENCH=--quick)"
+	@echo "make bench-cuda  beside PyTorch on a GPU (BENCH=\"--only lse\", BUILT=DIR likewise)"
 	@echo "make install   into PREFIX ($(PREFIX)), below DESTDIR where that is set"
 	@echo "make clean     remove build/ (the Python environment .venv/ stays)"
 
@@ -61,16 +64,30 @@ test-exhaustive:
 	@$(BUILD)/tests/math_exhaustive_tool > $(BUILD)/math-worst.txt; good=$$?; \
 	cat $(BUILD)/math-worst.txt; cat $(BUILD)/math-accuracy.txt $(BUILD)/math-worst.txt > bench/results/math-accuracy.txt; exit $$good
 
-test-gpu:
+# BUILT: a folder from make pack-gpu, where the machine with the GPU has no cmocka and jansson to build with.
+test-gpu: $(if $(BUILT),,tested)
+	$(if $(BUILT),tools/test-gpu $(BUILT),ctest --test-dir $(BUILD) -L '^gpu$$' --output-on-failure --no-tests=error)
+
+sanitize-gpu: $(if $(BUILT),,tested)
+	$(if $(BUILT),tools/test-gpu $(BUILT) sanitize_gpu,ctest --test-dir $(BUILD) -R '^sanitize_gpu$$' --verbose --no-tests=error)
+
+pack-gpu: tested
+	@tools/pack-gpu $(BUILD) build/gpu
+
+tested:
 	@tools/setup test
 	cmake --preset release -DLINFUSE_TESTS=ON
 	cmake --build $(BUILD) -j $(JOBS)
-	ctest --test-dir $(BUILD) -L '^gpu$$' --output-on-failure --no-tests=error
 
 # BENCH: options of bench/cpu.py, such as BENCH=--quick.
 bench: $(BUILD)/build.ninja .venv-bench/ready
 	@cmake --build $(BUILD) -j $(JOBS) --target liblinfuse.so liblinfuse.a
 	@.venv-bench/bin/python bench/cpu.py $(BENCH)
+
+# BENCH: options of bench/cuda.py. PyTorch is the machine's own: one with CUDA is no small thing to install.
+bench-cuda: $(if $(BUILT),,$(BUILD)/build.ninja)
+	@$(if $(BUILT),,cmake --build $(BUILD) -j $(JOBS) --target liblinfuse.so)
+	@$(if $(BUILT),LD_LIBRARY_PATH=$(BUILT):$$LD_LIBRARY_PATH) $(PYTHON) bench/cuda.py --library $(if $(BUILT),$(BUILT)/liblinfuse.so --commit $(file <$(BUILT)/commit),$(BUILD)/liblinfuse.so) $(BENCH)
 
 # BENCH: options of bench/door.py.
 bench-torch: $(BUILD)/build.ninja .venv-bench/ready

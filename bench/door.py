@@ -35,6 +35,7 @@ def arguments():
     parser.add_argument("--only", action="append", default=[], choices=list(door_sections.SECTIONS))
     parser.add_argument("--models", default="", metavar="WORD,...", help="of the sweep those whose name contains one")
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--without", action="append", default=[], choices=["inductor"], help="a backend not to measure")
     parser.add_argument(
         "--build", type=Path, default=machine.ROOT / "build" / "release", help="where the library was built"
     )
@@ -79,9 +80,9 @@ def added(before, now):
 
 def main():
     args = arguments()
-    files = build.build(args.build)
+    files = build.build(args.build) if args.device == "cpu" else build.Files(args.build / "liblinfuse.so", None, None)
     os.environ["LINFUSE_LIBRARY"] = str(files.library)
-    context = door_sections.Context(args.device, args.quick, args.models, args.build, files)
+    context = door_sections.Context(args.device, args.quick, args.models, args.without, files)
     heading = heading_of(args)
     print(f"{heading['date']}, commit {heading['commit']}, {heading['device']}")
     sections = {}

@@ -41,11 +41,14 @@ class Context:
     device: str
     quick: bool
     models: str  # of the sweep those whose name contains one of these words, commas between
-    folder: Path  # where CMake built
+    without: list  # backends that are not measured
     files: object  # of build.py
 
     def wanted(self, name):
         return any(word in name for word in self.models.split(","))
+
+    def backends(self):
+        return [who for who in ("inductor", "linfuse") if who not in self.without]
 
     def wait(self):
         if self.device == "cuda":
@@ -120,7 +123,7 @@ def nothing(graph, inputs):
 def overhead(context):
     """A call at 8 x 64 x 64."""
     model, x = example("gelu_softmax", 64, context.device), torch.rand(8, 64, device=context.device)
-    backends = {"guards alone": nothing, "linfuse": "linfuse", "inductor": "inductor"}
+    backends = {"guards alone": nothing, **{name: name for name in reversed(context.backends())}}
     with torch.no_grad():
         want = model(x)
         calls = {"eager": model}
@@ -128,6 +131,8 @@ def overhead(context):
             calls[name] = torch.compile(copy.deepcopy(model), backend=backend)
         error = max(apart(call(x), want) for call in calls.values())
         bound = {name: (lambda f=f: f(x)) for name, f in calls.items()}
+        if context.device == "cuda":
+            bound["linfuse, graph replayed"] = captured(calls["linfuse"], x)
         times = turns(bound, context, 9 if context.quick else 60, 0.01)
     if context.device == "cpu":
         lines = subprocess.run(
@@ -136,11 +141,13 @@ def overhead(context):
         times["linfuse from C"] = [1e-9 * float(line) for line in lines]
     low = {name: statistics.quantiles(one, n=4)[0] for name, one in times.items()}
     middle = {name: statistics.median(one) for name, one in times.items()}
-    words = [f"max err {error:.0e}"]
-    if context.device == "cpu":
-        over = [one["linfuse"] - one["guards alone"] - one["linfuse from C"] for one in (low, middle)]
-        words.insert(0, f"linfuse over guards and C: {report.sig(1e6 * over[0])} us by lower quartiles, "
-                     f"{report.sig(1e6 * over[1])} us by medians (to be at most 20)")  # fmt: skip
+    over = [one["linfuse"] - one["guards alone"] - one.get("linfuse from C", 0) for one in (low, middle)]
+    what = "guards and C" if context.device == "cpu" else "guards, C and launches included"
+    words = [
+        f"linfuse over {what}: {report.sig(1e6 * over[0])} us by lower quartiles, "
+        f"{report.sig(1e6 * over[1])} us by medians (to be at most 20)",
+        f"max err {error:.0e}",
+    ]
     return {
         "title": "A call at 8 x 64 x 64, Linear -> GELU -> Softmax",
         "head": ["who", "lower quartile us", "median us"],
@@ -149,6 +156,14 @@ def overhead(context):
         "seconds": times,
         "right": error < AGREE,
     }
+
+
+def captured(call, *inputs):
+    """The call as a CUDA graph."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        call(*inputs)
+    return graph.replay
 
 
 # ---- the first call ----
@@ -175,13 +190,13 @@ def first_call(context):
     """Seconds until the first result, each in a process of its own."""
     rows, seconds = [], {}
     for name in ["gelu_softmax"] if context.quick else REFERENCE:
-        for backend in ("linfuse", "inductor"):
+        for backend in reversed(context.backends()):
             found = [run_first(name, backend, context, warm) for warm in ("warm", "cold")]
             seconds[f"{name} {backend}"] = found
             rows.append([name, backend, *(report.sig(one) for one in found)])
     how = (
-        "Seconds from torch.compile to the first result, 64 x 1024 x 1024, in a process of its own; inductor without "
-        "its cache on disk. compiler warm: after PyTorch's compiler was imported and used once by a backend that does "
+        "Seconds from torch.compile to the first result, 64 x 1024 x 1024, in a process of its own, without caches on "
+        "disk. compiler warm: after PyTorch's compiler was imported and used once by a backend that does "
         "nothing; cold: with that."
     )
     return {
@@ -196,7 +211,8 @@ def first_call(context):
 
 def run_first(name, backend, context, warm):
     with tempfile.TemporaryDirectory() as cache:
-        environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": cache, "PYTHONPATH": os.pathsep.join(PATHS)}
+        caches = {"TORCHINDUCTOR_CACHE_DIR": cache, "XDG_CACHE_HOME": cache, "TRITON_CACHE_DIR": cache}
+        environment = {**os.environ, **caches, "PYTHONPATH": os.pathsep.join(PATHS)}
         words = [sys.executable, "-c", _FIRST, name, REFERENCE[name][0], backend, context.device, warm, "1024", "64"]
         done = subprocess.run(words, env=environment, capture_output=True, text=True)
     if done.returncode != 0:
@@ -249,14 +265,15 @@ def against_c(name, features, batch, context):
         fast = compiled(copy.deepcopy(model), "linfuse")
         error = apart(fast(x), want)
         calls = {"eager": lambda: model(x), "linfuse": lambda: fast(x)}
+        call, kept = c_call(name, features, model, x)
+        context.wait()
+        error = max(error, apart(kept[-1], want))
+        calls["C"] = lambda: run_into(call, kept[-1])
         if context.device == "cpu":
-            call, kept = c_call(name, features, model, x)
-            error = max(error, apart(kept[-1], want))
-            calls["C"] = lambda: run_into(call, kept[-1])
             calls["C, new memory"] = lambda: run_into(call, torch.empty(want.shape))
+        else:
+            calls["linfuse, graph replayed"] = captured(fast, x)
         measured = in_turns(calls, context, 3 if context.quick else 5, 0.2)
-    if context.device == "cuda":
-        measured["C"] = command_seconds(name, features, batch, context)
     return measured, error
 
 
@@ -270,16 +287,18 @@ def c_call(name, features, model, x):
 
     context = native.Context(torch.get_num_threads())
     read = native.Model.read(context, model_text(name, features), name)
-    program = native.Program(read, {"dim.B": str(len(x))})
-    weights = {key: value.detach().contiguous() for key, value in model.state_dict().items()}
+    program = native.Program(read, {"device": x.device.type, "dim.B": str(len(x))})
+    weights = {key: value.detach().cpu().contiguous() for key, value in model.state_dict().items()}
     if name == "gelu_softmax":  # a Sequential calls its first module 0
         weights = {key.replace("0.", "linear."): value for key, value in weights.items()}
     for key, value in weights.items():
         program.set_param(key, value.data_ptr(), value.numel())
     program.prepare()
     call = native.Call(program)
+    if x.is_cuda:
+        call.use_stream(torch.cuda.current_stream().cuda_stream)
     call.set_input(0, x.shape, x.data_ptr())
-    out = torch.empty(call.output_shape(0))
+    out = torch.empty(call.output_shape(0), device=x.device)
     call.set_output(0, out.data_ptr())
     call.run()
     return call, [x, out]
@@ -288,15 +307,6 @@ def c_call(name, features, model, x):
 def run_into(call, out):
     call.set_output(0, out.data_ptr())
     call.run()
-
-
-def command_seconds(name, features, batch, context):
-    with tempfile.NamedTemporaryFile("w", suffix=".lf") as file:
-        file.write(model_text(name, features))
-        file.flush()
-        words = ["bench", file.name, "--batch", str(batch), "--device", context.device, "--json"]
-        done = subprocess.run([context.folder / "linfuse", *words], check=True, capture_output=True, text=True)
-    return json.loads(done.stdout)["fused_ms"] / 1e3
 
 
 # ---- many models, against PyTorch ----
@@ -351,7 +361,7 @@ def sweep(context):
     for name, model, inputs in sweep_models(context):
         torch._dynamo.reset()
         with torch.no_grad():
-            calls = {"eager": model, **{who: torch.compile(model, backend=who) for who in ("inductor", "linfuse")}}
+            calls = {"eager": model, **{who: torch.compile(model, backend=who) for who in context.backends()}}
             want = model(*inputs)
             errors[name] = {who: apart(call(*inputs), want) for who, call in calls.items()}
             bound = {who: (lambda f=f: f(*inputs)) for who, f in calls.items()}
@@ -363,20 +373,20 @@ def sweep(context):
 def sweep_section(seconds, errors):
     """The table of a sweep, measured at once or in pieces."""
     rows = []
+    others = [who for who in ("eager", "inductor") if all(who in times for times in seconds.values())]
     for name, times in seconds.items():
-        shown = [report.sig(1e3 * times[who]) for who in ("eager", "inductor", "linfuse")]
-        ratios = [report.times(times[who] / times["linfuse"]) for who in ("eager", "inductor")]
+        shown = [report.sig(1e3 * times[who]) for who in (*others, "linfuse")]
+        ratios = [report.times(times[who] / times["linfuse"]) for who in others]
         rows.append([name, *shown, *ratios, f"{errors[name]['linfuse']:.0e}"])
-    ratios = {who: [t[who] / t["linfuse"] for t in seconds.values()] for who in ("eager", "inductor")}
-    means = {who: report.geometric_mean(one) for who, one in ratios.items()}
-    speed = f"{report.times(means['eager'])} eager's speed, {report.times(means['inductor'])} inductor's"
+    means = {who: report.geometric_mean([t[who] / t["linfuse"] for t in seconds.values()]) for who in others}
+    speed = ", ".join(f"{report.times(mean)} {who}'s speed" for who, mean in means.items())
     words = [f"geometric mean of {len(rows)} models: {speed}"]
-    wrong = [f"{name} ({one['inductor']:.0e})" for name, one in errors.items() if one["inductor"] >= AGREE]
+    wrong = [f"{name} ({one['inductor']:.0e})" for name, one in errors.items() if one.get("inductor", 0) >= AGREE]
     if wrong:
         words.append(f"inductor's result is not eager's: {', '.join(wrong)}")
     return {
         "title": "A sweep of models",
-        "head": ["model", "eager ms", "inductor ms", "linfuse ms", "eager / linfuse", "inductor / linfuse", "max err"],
+        "head": ["model", *(f"{who} ms" for who in (*others, "linfuse")), *(f"{who} / linfuse" for who in others), "max err"],
         "rows": rows,
         "words": words,
         "seconds": seconds,

@@ -96,7 +96,8 @@ def commit():
     def git(*words):
         return subprocess.run(["git", "-C", ROOT, *words], check=False, capture_output=True, text=True).stdout.strip()
     changed = " with changes" if git("status", "--porcelain", "--", "src", "include", "CMakeLists.txt", "cmake") else ""
-    return (git("rev-parse", "--short=12", "HEAD") or "unknown") + changed
+    named = git("rev-parse", "--short=12", "HEAD") or os.environ.get("LINFUSE_COMMIT", "unknown")  # a copy without git
+    return named + changed
 
 
 def heading(cores):

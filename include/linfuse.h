@@ -173,6 +173,9 @@ LF_API lf_status lf_program_set_param(lf_program *program, const char *name, con
 /* The same for a program compiled for cuda from the GPU's memory (data: an address there), once the work on stream (a CUstream; NULL is the default
  * one) is done, for which it waits. */
 LF_API lf_status lf_program_set_param_cuda(lf_program *program, const char *name, const float *data, size_t count, void *stream);
+/* The same, and the values stay where and as they are until the parameter is given anew or the program is freed: runs read them there where nothing else was
+ * made of them (and they begin at a multiple of 256 bytes), and the GPU holds one copy less. */
+LF_API lf_status lf_program_borrow_param_cuda(lf_program *program, const char *name, const float *data, size_t count, void *stream);
 /* The same as lf_program_set_param without the copy: the values are borrowed, and stay where and as they are until the parameter is given anew or the program is
  * freed. After a change of them, give them again and prepare. */
 LF_API lf_status lf_program_borrow_param(lf_program *program, const char *name, const float *data, size_t count);
@@ -196,7 +199,8 @@ LF_API void lf_program_memory(const lf_program *program, size_t *params, size_t 
  * name without one counts as 1024). As JSON (the fields of `linfuse explain --json`) or as text for people. Caller owns *out. */
 LF_API lf_status lf_program_explain(lf_program *program, const int64_t *dims, bool json, char **out);
 
-/* The program's kernels as CUDA C for an architecture (sm_90a, sm_80); needs no GPU. Caller owns *out, lf_string_free. */
+/* The program's kernels as CUDA C for an architecture (sm_70, sm_75: ordinary units; sm_80, sm_86, sm_89, sm_90, sm_90a: tensor cores); needs no GPU.
+ * Caller owns *out, lf_string_free. */
 LF_API lf_status lf_program_emit(lf_program *program, const char *arch, char **out);
 
 /* ---- calling ---- */

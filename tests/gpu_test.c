@@ -1,17 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What needs a GPU (make test-gpu): products of odd extents, exactness, sameness of bits, rows that the tensor cores cannot hold, guards, device
  * memory and streams. Random models run there too (random_test, LINFUSE_TEST_DEVICE=cuda). */
-#include "api_fixture.h"
-
-#include "cuda/driver.h"
-
-/* Whole numbers in -3..3: every product and sum of them is exact. */
-static void draw_whole(float *x, size_t count, uint64_t seed, const char *name)
-{
-    lf_draw_uniform(seed, name, 0.0f, 7.0f, count, x);
-    for (size_t i = 0; i < count; i++)
-        x[i] = floorf(x[i]) - 3.0f;
-}
+#include "gpu_fixture.h"
 
 static void set_whole_params(rig *r)
 {
@@ -28,18 +18,19 @@ static void set_whole_params(rig *r)
     OK_PROGRAM(r->program, lf_program_prepare(r->program));
 }
 
-/* Rows sum up to what they should, whatever the extents: tiles, lines and pairs that are not full. */
-static void whole_numbers_are_exact(void **state)
+typedef struct product_shape {
+    int n, k;
+    bool kn;
+} product_shape;
+
+static void assert_whole_numbers_are_exact(const product_shape *shape, size_t shapes, const char *words)
 {
-    (void)state;
-    static const struct { int n, k; bool kn; } shape[] = {{9, 1, false},     {33, 17, false},   {40, 40, true},   {255, 64, false}, {256, 128, false},
-                                                          {257, 129, true},  {300, 96, false},  {511, 1000, false}, {1030, 36, false}, {64, 5000, false}};
     static const int64_t rows[] = {1, 2, 15, 16, 17, 31, 64, 65, 127, 128, 129, 200, 257, 1000};
-    for (size_t s = 0; s < sizeof shape / sizeof *shape; s++) {
+    for (size_t s = 0; s < shapes; s++) {
         char text[512];
         snprintf(text, sizeof text, "input x f32[B, %d]\nparam w f32[%d, %d]\nparam b f32[%d]\na = %s(x, w)\nc = add(a, b)\nd = sum(c, dim=1)\nreturn c, d\n", shape[s].k,
                  shape[s].kn ? shape[s].k : shape[s].n, shape[s].kn ? shape[s].n : shape[s].k, shape[s].n, shape[s].kn ? "matmul" : "linear");
-        rig r = rig_begin(1, text, "device=cuda rules=none");
+        rig r = rig_begin(1, text, words);
         set_whole_params(&r);
         for (size_t m = 0; m < sizeof rows / sizeof *rows; m++) {
             tensors t = tensors_begin(r.model, &rows[m]);
@@ -49,14 +40,32 @@ static void whole_numbers_are_exact(void **state)
             for (size_t o = 0; o < t.outs; o++)
                 for (size_t i = 0; i < t.out_count[o]; i++)
                     if ((double)t.out[o][i] != t.want[o][i]) {
-                        print_error("%d x %d, %lld rows, output %zu, element %zu: %g, not %g\n", shape[s].n, shape[s].k, (long long)rows[m], o, i, (double)t.out[o][i],
-                                    t.want[o][i]);
+                        print_error("%s: %d x %d, %lld rows, output %zu, element %zu: %g, not %g\n", words, shape[s].n, shape[s].k, (long long)rows[m], o, i,
+                                    (double)t.out[o][i], t.want[o][i]);
                         fail();
                     }
             tensors_end(&t);
         }
         rig_end(&r);
     }
+}
+
+/* Rows sum up to what they should, whatever the extents: tiles, lines and pairs that are not full. */
+static void whole_numbers_are_exact(void **state)
+{
+    (void)state;
+    static const product_shape shape[] = {{9, 1, false},    {33, 17, false}, {40, 40, true},     {255, 64, false},  {256, 128, false},
+                                          {257, 129, true}, {300, 96, false}, {511, 1000, false}, {1030, 36, false}, {64, 5000, false}};
+    assert_whole_numbers_are_exact(shape, sizeof shape / sizeof *shape, "device=cuda rules=none");
+}
+
+static void whole_numbers_are_exact_in_every_precision(void **state)
+{
+    (void)state;
+    static const product_shape shape[] = {{33, 17, false}, {257, 129, true}, {511, 1000, false}};
+    static const char *const words[] = {"device=cuda rules=none precision=tf32", "device=cuda rules=none precision=bf16", "device=cuda rules=none precision=fp16"};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        assert_whole_numbers_are_exact(shape, sizeof shape / sizeof *shape, words[i]);
 }
 
 static const char softmax_text[] = "input x f32[B, 500]\nparam w f32[700, 500]\nparam b f32[700]\na = linear(x, w, b)\nc = gelu(a)\nd = softmax(c, dim=1)\nreturn d\n";
@@ -197,7 +206,7 @@ static void other_precisions_are_as_good_as_their_digits(void **state)
     static const struct { const char *words; double most; } mode[] = {{"device=cuda", 2e-6}, {"device=cuda precision=tf32", 2e-3}, {"device=cuda precision=fp16", 2e-3},
                                                                       {"device=cuda precision=bf16", 2e-2}};
     const int64_t rows = 260;
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < precision_count(); i++) {
         rig r = rig_begin(1, "input x f32[B, 900]\nparam w f32[600, 900]\na = linear(x, w)\nreturn a\n", mode[i].words);
         tensors t = tensors_begin(r.model, &rows);
         tensors_eval(&t, r.model, r.program);
@@ -246,7 +255,8 @@ static void device_memory_is_taken(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(whole_numbers_are_exact),     cmocka_unit_test(bits_are_the_same),       cmocka_unit_test(wide_rows_keep_their_digits),
+        cmocka_unit_test(whole_numbers_are_exact),     cmocka_unit_test(whole_numbers_are_exact_in_every_precision),
+        cmocka_unit_test(bits_are_the_same),       cmocka_unit_test(wide_rows_keep_their_digits),
         cmocka_unit_test(guarded_rows_are_redone),     cmocka_unit_test(other_precisions_are_as_good_as_their_digits),
         cmocka_unit_test(device_memory_is_taken),
     };

@@ -115,10 +115,12 @@ static lf_program *compile(subject *s, lf_model *model, const char *label, bool 
     lf_options *options = NULL;
     lf_program *program = NULL;
     char number[24], key[16];
-    const char *device = getenv("LINFUSE_TEST_DEVICE");
+    const char *device = getenv("LINFUSE_TEST_DEVICE"), *precision = getenv("LINFUSE_TEST_PRECISION");
     lf_status status = lf_options_new(context, &options);
     if (status == LF_OK && device)
         status = lf_options_set(options, "device", device);
+    if (status == LF_OK && precision)
+        status = lf_options_set(options, "precision", precision);
     for (; status == LF_OK && pairs && pairs[0]; pairs += 2)
         status = lf_options_set(options, pairs[0], pairs[1]);
     for (int i = 0; status == LF_OK && hint && i < s->graph.g.symbols; i++) {

@@ -232,6 +232,17 @@ static double *mean_rounding(const noise *z, lf_node n, double eps)
     return off;
 }
 
+/* What a product's terms may be off by because its operands are rounded to the precision that is tested: both of them, by half a unit of theirs. */
+static double operand_unit(void)
+{
+    static const struct { const char *name; double unit; } row[] = {{"tf32", 0x1p-10}, {"bf16", 0x1p-7}, {"fp16", 0x1p-10}};
+    const char *precision = getenv("LINFUSE_TEST_PRECISION");
+    for (size_t i = 0; precision && i < sizeof row / sizeof *row; i++)
+        if (strcmp(precision, row[i].name) == 0)
+            return row[i].unit;
+    return 0;
+}
+
 static bool compute(noise *z, lf_node n)
 {
     const lf_graph *g = &z->graph->g;
@@ -248,7 +259,7 @@ static bool compute(noise *z, lf_node n)
         ok = evaluate(z, n, NULL, out);
     }
     if (e == SUMS)
-        unit += UNIT * sqrt(terms(z->graph, n));
+        unit += UNIT * sqrt(terms(z->graph, n)) + (lf_kind_of(g, n) == LF_PRODUCT ? operand_unit() : 0.0);
     bool moves_only = lf_kind_of(g, n) == LF_VIEW || lf_kind_of(g, n) == LF_MOVE;
     bool formulaic = lf_kind_of(g, n) == LF_POINTWISE && row->attr_count + (row->tolerance > 1) > 0;
     bool logarithm = row->monoid == LF_MONOID_maxsumexp && strstr(row->expression, "log"); /* of nearly 1 */

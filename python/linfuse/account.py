@@ -32,9 +32,13 @@ class Fallback:
     module: str
     why: str
 
-    def __str__(self) -> str:
+    @property
+    def what(self) -> str:
         where = f" in {self.module}" if self.module else ""
-        return f"{self.node}: {self.op}{where}: {self.why}"
+        return f"{self.node}: {self.op}{where}"
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.why}"
 
 
 @dataclass(frozen=True)
@@ -57,8 +61,7 @@ class Account:
         if not pieces:
             pieces = ["Nothing of it runs in linfuse."]
         if self.fallbacks:
-            lines = [textwrap.fill(str(f), 110, initial_indent="  ", subsequent_indent="    ") for f in self.fallbacks]
-            pieces.append("\n".join(["Left to PyTorch", *lines]))
+            pieces.append("\n".join(["Left to PyTorch", *_by_reason(self.fallbacks)]))
         if self.notes:
             pieces.append("\n".join(self.notes))
         return "\n\n".join(pieces) + "\n"
@@ -75,6 +78,18 @@ class Account:
         from .html import render
 
         return render(self)
+
+
+def _by_reason(fallbacks: Sequence[Fallback]) -> list[str]:
+    """A line each; where several have one reason, that once, and below it what it holds for."""
+    found: dict[str, list[Fallback]] = {}
+    for fallback in fallbacks:
+        found.setdefault(fallback.why, []).append(fallback)
+    lines = []
+    for why, several in found.items():
+        texts = [str(several[0])] if len(several) == 1 else [why, "  " + "; ".join(one.what for one in several)]
+        lines += [textwrap.fill(text, 110, initial_indent="  ", subsequent_indent="    ") for text in texts]
+    return lines
 
 
 def _joined(facts: list[dict[str, Any]]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -10,12 +11,14 @@ import torch
 import torch._dynamo
 from torch.fx import Graph, GraphModule
 
-from . import native, weights
+from . import cuda, native, weights
+from .capture import device_of, mark_statistics
 from .fused import CompiledGraph
 from .inplace import make_functional
 from .partition import split
 from .counters import Left, registry
 
+_cpu = torch.device("cpu")
 _SMALLEST = "input x f32[1]\ny = relu(x)\nreturn y\n"
 if torch.__version__.startswith("2.4."):
     # From 2.5 on PyTorch traces into its own modules by itself; 2.4 hands nn.Linear over as it is unless told to. This comes before
@@ -28,8 +31,9 @@ _PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 class Options:
     """What torch.compile(options={...}) may say.
 
-    precision      fp32 | tf32 | bf16 | fp16. On the CPU everything is computed in fp32, whatever is asked for here or
-                   by torch.set_float32_matmul_precision.
+    precision      fp32 | tf32 | bf16 | fp16: what a GPU's products may round to. Without it, what PyTorch's own may:
+                   torch.set_float32_matmul_precision("highest") is fp32, "high" tf32, "medium" bf16. On the CPU
+                   everything is computed in fp32, whatever is asked for.
     assume_finite  True: rows with NaN or Inf in them are not looked for.
     rules          "+NAME,-NAME": rewrites switched on and off.
     fallback       "pytorch": what is not supported runs in PyTorch; "error": it is an error.
@@ -37,6 +41,7 @@ class Options:
 
     def __init__(self, given: Mapping[str, Any] | None = None):
         words = dict(given or {})
+        self.named = "precision" in words
         asked = {"highest": "fp32", "high": "tf32", "medium": "bf16"}[torch.get_float32_matmul_precision()]
         self.precision = str(words.pop("precision", asked))
         self.assume_finite = words.pop("assume_finite", False)
@@ -55,14 +60,30 @@ class Options:
         if self.fallback not in ("pytorch", "error"):
             raise native.Error(f"fallback is pytorch or error, not {self.fallback}")
 
-    def words(self) -> dict[str, str]:
+    def words(self, device: torch.device) -> dict[str, str]:
         """The options of the C library."""
-        words = {"device": "cpu"}
+        words = {"device": device.type}
+        if device.type == "cuda":  # what PyTorch's setting allows need not be done; what an option names must be
+            words["precision"] = self.precision if self.named or _has(device, self.precision) else "fp32"
         if self.assume_finite:
             words["assume_finite"] = "true"
         if self.rules is not None:
             words["rules"] = self.rules if isinstance(self.rules, str) else ",".join(self.rules)
         return words
+
+
+@functools.cache
+def _has(device: torch.device, precision: str) -> bool:
+    """Whether a GPU has products of this precision."""
+    if precision == "fp32":
+        return True
+    with weights.making, cuda.on(device):
+        try:
+            read = native.Model.read(weights.context(device, torch.get_num_threads()), _SMALLEST)
+            native.Program(read, {"device": "cuda", "precision": precision}).close()
+        except native.Error as why:
+            return why.status is not native.Status.UNSUPPORTED
+    return True
 
 
 def backend(module: GraphModule, inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None,
@@ -78,11 +99,12 @@ def compile_graph(
     chosen = Options(options)
     own = _copied(module, inputs)
     make_functional(own.graph)
+    mark_statistics(own.graph)
     with weights.making:
-        context = weights.context(torch.get_num_threads())
+        context = weights.context(device_of(own.graph), torch.get_num_threads())
         if chosen.rules is not None:  # a wrong name is an error now, not a reason to run in PyTorch later
-            native.Program(native.Model.read(context, _SMALLEST), chosen.words()).close()
-        compiled = split(own, context, chosen.words(), chosen.fallback == "error")
+            native.Program(native.Model.read(context, _SMALLEST), chosen.words(_cpu)).close()
+        compiled = split(own, context, chosen.words(context.device), chosen.fallback == "error")
     computing = [left for left in compiled.left if _computes(left)]
     if chosen.fallback == "error" and computing:
         raise native.Error("left to PyTorch: " + "; ".join(f"{one.node} ({one.op}): {one.reason}" for one in computing))

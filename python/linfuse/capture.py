@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import operator
 import re
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch import fx
 from torch.fx import Node
 
-from . import native, ops
+from . import native, ops, weights
 from .counters import say_once_about_gradients
 from .native import Value
 from .ops import Unsupported
@@ -37,6 +39,7 @@ NAMINGS = tuple(Naming(rank, ones, several) for rank in (2, 1) for several in (T
 NAMINGS += (Naming(99, False, False),)
 
 
+DEVICES = ("cpu", "cuda")  # PyTorch's names of what linfuse runs on
 _LEAVES = ("placeholder", "get_attr")
 _NOT_NAMES = ("_modules", "_parameters", "_buffers", "__closure__", "cell_contents")
 
@@ -73,16 +76,31 @@ def is_named(extent: Any) -> bool:
     return isinstance(extent, torch.SymInt) and extent.node.maybe_as_int() is None
 
 
-def check_tensor(node: Node, value: Any) -> torch.Tensor:
-    """The tensor, where linfuse computes with such."""
+def elsewhere(device: torch.device, home: torch.device) -> str:
+    """What is said of a tensor that is on another device than the part it would be of."""
+    return f"device {device}, and not {home}" if device.type in DEVICES else f"device {device}"
+
+
+def device_of(graph: fx.Graph) -> torch.device:
+    """Where linfuse is to run: the one of its devices that most nodes' results are on."""
+    found: Counter[torch.device] = Counter({torch.device("cpu"): 0})
+    for node in graph.nodes:
+        value = example(node)
+        if isinstance(value, torch.Tensor) and value.device.type in DEVICES and node.op not in _LEAVES:
+            found[value.device] += 1
+    return found.most_common(1)[0][0]
+
+
+def check_tensor(value: Any, device: torch.device) -> torch.Tensor:
+    """The tensor, where linfuse computes with such on this device."""
     if not isinstance(value, torch.Tensor):
         raise Unsupported("its result is no tensor" if value is not None else "its result is not known")
     if not isinstance(value, FakeTensor) and type(value) not in (torch.Tensor, torch.nn.Parameter):
         raise Unsupported(f"a tensor of the class {type(value).__name__}")
     if value.dtype is not torch.float32:
         raise Unsupported(f"dtype {str(value.dtype).removeprefix('torch.')}")
-    if value.device.type != "cpu":
-        raise Unsupported(f"device {value.device.type}")
+    if value.device != device:
+        raise Unsupported(elsewhere(value.device, device))
     if value.layout is not torch.strided or value.is_neg():
         raise Unsupported(f"layout {str(value.layout).removeprefix('torch.')}")
     if torch.is_grad_enabled() and value.requires_grad:
@@ -95,18 +113,33 @@ def check_tensor(node: Node, value: Any) -> torch.Tensor:
 
 def is_param(node: Node) -> bool:
     """Whether a leaf keeps its values from call to call: a parameter, a buffer, a tensor that a module holds."""
+    if node.meta.get("linfuse_uncounted"):  # no version counter: read at every call
+        return False
     if node.op == "get_attr":
         return True
     value = example(node)
     if node.op != "placeholder" or not isinstance(value, torch.Tensor) or any(map(is_named, value.shape)):
-        return False
-    if node.meta.get("linfuse_uncounted"):  # no version counter: read at every call
         return False
     if isinstance(value, torch.nn.Parameter) or (node.meta.get("tensor_dict") or {}).get("_dynamo_static_input_type"):
         return True
     if torch.__version__.startswith("2.4."):  # which does not say what is a module's: an attribute of something will be
         return getattr(_source(node), "member", "cell_contents") != "cell_contents"
     return "nn_module" in str(getattr(_source(node), "guard_source", "")).lower()
+
+
+def mark_statistics(graph: fx.Graph) -> None:
+    """Running statistics on a GPU are read at every call: training writes them without counting, and unlike on the CPU
+    nobody looks at the values."""
+    for node in graph.nodes:
+        found = ops.find(node)
+        if found is not None and found[0].row.op in ("batch_norm", "instance_norm"):
+            try:
+                given = found[0].bind(found[1], found[2])
+            except Unsupported:
+                continue
+            for leaf in (given["running_mean"], given["running_var"]):
+                if isinstance(leaf, Node) and isinstance(example(leaf), torch.Tensor) and example(leaf).is_cuda:
+                    leaf.meta["linfuse_uncounted"] = True
 
 
 def _source(node: Node) -> Any:
@@ -162,7 +195,7 @@ class Leaf:
 class Capture:
     """A model being built from nodes, in the order of their execution. It is the Site of ops.py."""
 
-    context: native.Context
+    context: weights.Context
     naming: Naming
     part: frozenset[Node] | None = None  # nodes that may be built; None: any. Views of parameters always may
     model: native.Model = field(init=False)
@@ -221,7 +254,7 @@ class Capture:
         result = example(node)
         if isinstance(result, tuple):
             result = self._values_only(node, result)
-        tensor = check_tensor(node, result)
+        tensor = check_tensor(result, self.context.device)
         given = spelling.bind(*_mapped((tuple(args), kwargs), self._operand))
         self.out, self.out_named = hints(tensor), tuple(map(is_named, tensor.shape))
         self._wanted = self._unique(value_name(node))
@@ -273,7 +306,9 @@ class Capture:
         param = is_param(node)
         convert = not tensor.shape and tensor.dtype in _CONVERTED
         checked = tensor.to(torch.float32) if convert and tensor.dtype is not torch.float32 else tensor
-        check_tensor(node, checked)
+        if not tensor.shape and tensor.device.type == "cpu":  # goes with tensors of any device
+            checked = checked.to(self.context.device)
+        check_tensor(checked, self.context.device)
         convert = convert and tensor.dtype is not torch.float32
         param = param and not convert
         extents = self._extents(tensor, param)

@@ -18,22 +18,37 @@ if TYPE_CHECKING:
 
 __all__ = ["explain"]
 
+_OPTIONS = ("device", "precision", "rules", "assume_finite", "fuse")
+
 
 def explain(
     model: nn.Module | Program | str | os.PathLike[str] | Any,
     *inputs: Any,
     dims: Mapping[str, int] | None = None,
-    **options: str | bool,
+    kwargs: Mapping[str, Any] | None = None,
+    **options: Any,
 ) -> Account:
     """What linfuse makes of a model: costs as written, rewrites, fusions, refusals, costs now, what is PyTorch's.
 
     model:    a torch.nn.Module or a function of tensors, compiled or not; a loaded program; a `.lf` file.
     inputs:   what it would be called with. A program or a file does without: dims={"B": 1024} gives its extents.
-    options:  as those of compiling: device ("cpu"; "h200" and "a100" are costed without being there), precision, rules,
-              assume_finite.
+    kwargs:   a PyTorch model's arguments by name; those that are no option's name may be given as they are, x=x.
+    options:  as those of compiling: device (where the inputs are; "h200" and "a100" are costed without being there),
+              precision, rules, assume_finite.
 
     Nothing is run fused, and the model stays as it is.
     """
+    named = dict(kwargs or {})
+    if not isinstance(model, (str, os.PathLike, Program)):
+        from . import tracing
+
+        for key in [key for key in options if key not in _OPTIONS]:
+            if not tracing.takes(model, key):
+                taken = ", ".join(_OPTIONS)
+                raise Error(f"{tracing.title(model)} takes no {key}, and linfuse's options are {taken}", Status.ARG)
+            named[key] = options.pop(key)
+    elif named:
+        raise Error("kwargs are a PyTorch model's; a program or a file takes its inputs in order", Status.ARG)
     words = {key: _word(value) for key, value in options.items()}
     if isinstance(model, (str, os.PathLike)):
         read = native.Model.read_file(native.Context(), model)
@@ -48,25 +63,29 @@ def explain(
             "dims are those of a file or a loaded program; a PyTorch model takes its extents from its inputs",
             Status.ARG,
         )
-    return _of_torch(model, inputs, words)
+    return _of_torch(model, inputs, words, named)
 
 
-def _word(value: str | bool) -> str:
+def _word(value: Any) -> str:
     """An option as the C library spells it."""
-    return str(value).lower() if isinstance(value, bool) else value
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _of_torch(model: Any, inputs: Sequence[Any], options: Mapping[str, str]) -> Account:
+def _of_torch(model: Any, inputs: Sequence[Any], options: Mapping[str, str], kwargs: Mapping[str, Any]) -> Account:
     from . import tracing
 
     parts, fallbacks = [], []
-    graphs = tracing.trace(model, inputs, options)
+    graphs = tracing.trace(model, inputs, options, keywords=kwargs)
     for graph in graphs:
         for part in graph.compiled.parts:
             parts.append(part_of(tracing.program_of(part, options), tracing.extents(part)))
         for left in graph.compiled.left:
             fallbacks.append(Fallback(left.node, left.op, graph.where(left.node), left.reason))
     notes = [f"PyTorch broke the model into {len(graphs)} graphs."] if len(graphs) > 1 else []
+    compiled = [part for graph in graphs for part in graph.compiled.parts]
+    narrow = {tracing.words_of(part, options).get("precision", "fp32") for part in compiled} - {"fp32"}
+    if narrow:
+        notes.append(f"Products round what they multiply to {', '.join(narrow)}.")
     return Account(parts, fallbacks, title=tracing.title(model), notes=notes)
 
 

@@ -18,7 +18,7 @@ from torch.autograd import forward_ad
 from torch.fx import GraphModule, Node
 
 from . import memory, native, weights
-from .capture import Capture, Leaf, example, hint
+from .capture import Capture, Leaf, elsewhere, example, hint
 from .counters import Left, registry, say_once_about_gradients
 
 _MOST_SIZES = 256  # sets of extents a part remembers
@@ -41,9 +41,10 @@ def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
 class Sized:
     """What follows from the extents of the inputs."""
 
-    __slots__ = ("any_large", "dims", "dims_at", "outputs")
+    __slots__ = ("any_large", "dims", "dims_at", "key", "outputs")
 
     def __init__(self, dims: Sequence[int], shapes: list[tuple[int, ...]]):
+        self.key = tuple(dims)
         self.dims = (ctypes.c_int64 * max(len(dims), 1))(*dims)
         self.dims_at = ctypes.addressof(self.dims)
         self.outputs = [(shape, _strides(shape)) for shape in shapes]
@@ -60,7 +61,9 @@ class Sized:
 
 
 class Part:
-    """A fused piece of a graph: called with tensors, gives a tuple of tensors."""
+    """A fused piece of a graph: called with tensors, gives a tuple of tensors. This one runs on the CPU."""
+
+    kept_as = weights.Prepared
 
     def __init__(self, name: str, capture: Capture, args: Sequence[Node], outputs: Sequence[Node], eager: GraphModule,
                  options: dict[str, str], strict: bool):
@@ -79,6 +82,7 @@ class Part:
         self._dim_names = self.model.dim_names()
         self._sized: dict[Any, Sized] = {}
         self._current: Callable[[], weights.Prepared | None]
+        self.device = capture.context.device
         self._serve(_threads())
         registry.parts.add(self)
 
@@ -86,23 +90,22 @@ class Part:
         """Takes the family of programs that may use so many threads."""
         with weights.making:
             self.threads = threads
-            model = self.model
-            if weights.context(threads) is not model.context:
-                model = native.Model.read(weights.context(threads), model.text())
+            model, context = self.model, weights.context(self.device, threads)
+            if context is not model.context:
+                model = native.Model.read(context, model.text())
             ports = len(self._inputs), len(self.outputs)
-            key = self._key, tuple(sorted(self.options.items())), threads
-            self.family = weights.family(key, model, self._param_names, ports, self.options)
+            key = self._key, tuple(sorted(self.options.items())), context.key
+            self.family = weights.family(key, model, self._param_names, ports, self.options, self.kept_as)
         self._current = lambda: None
 
     # ---- a call ----
 
     def __call__(self, *args: Any) -> tuple[torch.Tensor, ...]:
         tensors = self._pick_inputs(args)
-        if _grad_enabled() and any(isinstance(arg, torch.Tensor) and arg.requires_grad for arg in args):
-            say_once_about_gradients()
-            return self._in_pytorch(args, "requires grad while grad mode is on")
-        if _transforms() is not None or forward_ad._current_level >= 0:
-            return self._in_pytorch(args, "under a transform of torch.func or forward-mode AD")
+        if _grad_enabled() or _transforms() is not None or forward_ad._current_level >= 0:
+            reason = self._why_differentiated(args)
+            if reason:
+                return self._in_pytorch(args, reason)
         for tensor in tensors:
             if tensor.dtype is not _f32 or not tensor.is_cpu or not tensor.is_contiguous():
                 adapted = self._adapt(tensors)
@@ -110,11 +113,9 @@ class Part:
                     return self._in_pytorch(args, adapted)
                 tensors = adapted
                 break
-        sized = self._sized.get(tuple([tensor.shape for tensor in tensors]))
-        if sized is None:
-            sized = self._size(tensors)
-            if isinstance(sized, str):
-                return self._in_pytorch(args, sized)
+        sized = self._sized.get(tuple([tensor.shape for tensor in tensors])) or self._size(tensors)
+        if isinstance(sized, str):
+            return self._in_pytorch(args, sized)
         if sized.any_large:
             results = sized.make_outputs()
         else:
@@ -143,6 +144,16 @@ class Part:
         if message is not None:
             return self._in_pytorch(args, message)
         return tuple(results) if self._as_written else self._laid_out(results)
+
+    @staticmethod
+    def _why_differentiated(args: Sequence[Any]) -> str | None:
+        """Why a call at which gradients or transforms are on is PyTorch's, where it is."""
+        if _grad_enabled() and any(isinstance(arg, torch.Tensor) and arg.requires_grad for arg in args):
+            say_once_about_gradients()
+            return "requires grad while grad mode is on"
+        if _transforms() is not None or forward_ad._current_level >= 0:
+            return "under a transform of torch.func or forward-mode AD"
+        return None
 
     def _slot(self, params: tuple[torch.Tensor, ...]) -> tuple[weights.Prepared, weights.Slot]:
         """A slot of a program that has these parameters as they are now."""
@@ -176,12 +187,12 @@ class Part:
         """The inputs as linfuse wants them; or why that cannot be."""
         adapted = []
         for leaf, tensor in zip(self._inputs, tensors):
-            if leaf.convert and not tensor.shape:
-                tensor = tensor.to(_cpu, _f32)
+            if not tensor.shape and (leaf.convert or tensor.is_cpu):
+                tensor = tensor.to(self.device, _f32 if leaf.convert else tensor.dtype, non_blocking=True)
             if tensor.dtype is not _f32:
                 return f"input {leaf.label}: dtype {str(tensor.dtype).removeprefix('torch.')}"
-            if not tensor.is_cpu:
-                return f"input {leaf.label}: device {tensor.device.type}"
+            if tensor.device != self.device:
+                return f"input {leaf.label}: {elsewhere(tensor.device, self.device)}"
             if tensor.layout is not torch.strided:
                 return f"input {leaf.label}: layout {str(tensor.layout).removeprefix('torch.')}"
             adapted.append(tensor.contiguous())
@@ -217,14 +228,6 @@ class Part:
             raise native.Error(f"{self.name} would run in PyTorch: {reason}")
         registry.leave(Left(self.name, " ".join(node.name for node in self.nodes[:8]), reason), "call")
         return self.eager(*args)
-
-    # ---- asking ----
-
-    def program(self, *args: Any) -> native.Program:
-        """The program with the parameters among these arguments, for its account."""
-        prepared, slot = self._slot(self._pick_params(args))
-        prepared.idle.append(slot)
-        return prepared.program
 
 
 def _picker(places: list[int]) -> tuple[list[int], Callable[[Sequence[Any]], tuple[Any, ...]]]:

@@ -138,6 +138,7 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "lf_program_message": (_text, [_handle]),
     "lf_program_set_param": (_status, [_handle, _text, _address, _size]),
     "lf_program_set_param_cuda": (_status, [_handle, _text, _address, _size, _address]),
+    "lf_program_borrow_param_cuda": (_status, [_handle, _text, _address, _size, _address]),
     "lf_program_borrow_param": (_status, [_handle, _text, _address, _size]),
     "lf_program_params_hold": (ctypes.c_bool, [_handle]),
     "lf_program_load_params": (_status, [_handle, _text]),
@@ -410,6 +411,10 @@ class Program(_Handle):
     def set_param_cuda(self, name: str, address: int, count: int, stream: int = 0) -> None:
         """The same from an address on the GPU, once the work on stream is done."""
         self._check(lib.lf_program_set_param_cuda(self.address, name.encode(), address, count, stream))
+
+    def borrow_param_cuda(self, name: str, address: int, count: int, stream: int = 0) -> None:
+        """The same, and the memory stays as it is until the parameter is given anew: the GPU holds one copy less."""
+        self._check(lib.lf_program_borrow_param_cuda(self.address, name.encode(), address, count, stream))
 
     def borrow_param(self, name: str, address: int, count: int) -> None:
         """The same without the copy: the memory stays as it is until the parameter is given anew."""

@@ -18,8 +18,9 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
-from . import native, ops
+from . import native, ops, weights
 from .capture import NAMINGS, Capture, Naming, example, is_view_of_param, target_name
+from .cuda import CudaPart
 from .fused import CompiledGraph, Fused, Part
 from .inplace import is_random, memory_roots, writes
 from .ops import Unsupported
@@ -39,7 +40,7 @@ class Split:
     """A graph being split."""
 
     graph: Graph
-    context: native.Context
+    context: weights.Context
     naming: Naming = NAMINGS[0]
     reasons: dict[Node, str] = field(default_factory=dict)  # why a node is PyTorch's
     stages: dict[Node, int] = field(default_factory=dict)
@@ -191,7 +192,7 @@ def _pays(part: list[Node]) -> bool:
 # ---- the graph around the parts ----
 
 
-def split(module: GraphModule, context: native.Context, options: dict[str, str], strict: bool) -> CompiledGraph:
+def split(module: GraphModule, context: weights.Context, options: dict[str, str], strict: bool) -> CompiledGraph:
     """Compiles a graph: parts fused, the rest as it is."""
     work = Split(module.graph, context)
     work.probe()
@@ -265,6 +266,10 @@ def _needed(work: Split, capture: Capture, nodes: list[Node]) -> tuple[list[Node
     return [node for node in work.graph.nodes if node in computed], args
 
 
+def _part(name: str, capture: Capture, *rest: Any) -> Part:
+    return (CudaPart if capture.context.device.type == "cuda" else Part)(name, capture, *rest)
+
+
 def _as_a_whole(module: GraphModule, work: Split, parts: dict[int, list[Node]], captures: dict[int, Capture],
                 options: dict[str, str], strict: bool) -> Part | None:
     """The graph as one part that takes and gives exactly what the graph does; None where it is not so simple."""
@@ -279,7 +284,8 @@ def _as_a_whole(module: GraphModule, work: Split, parts: dict[int, list[Node]], 
     if not set(args) <= set(places):
         return None
     outputs = work.outputs(nodes)
-    return Part("graph", captures[stage], places, outputs, _eager(module, computed, places, outputs), options, strict)
+    eager = _eager(module, computed, places, outputs)
+    return _part("graph", captures[stage], places, outputs, eager, options, strict)
 
 
 def _around(module: GraphModule, work: Split, parts: dict[int, list[Node]], captures: dict[int, Capture],
@@ -310,7 +316,7 @@ def _around(module: GraphModule, work: Split, parts: dict[int, list[Node]], capt
         for node in args:
             copy(node)
         eager = _eager(module, computed, args, outputs)
-        part = Part(f"part{len(made)}", captures[stage], args, outputs, eager, options, strict)
+        part = _part(f"part{len(made)}", captures[stage], args, outputs, eager, options, strict)
         made.append(part)
         setattr(root, part.name, Fused(part))
         called = graph.call_module(part.name, tuple(known[node] for node in args))

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     Weights = Union[str, os.PathLike[str], Mapping[str, Array], None]
 
 __all__ = ["Program", "Spec", "load"]
+
+ALIGNED = 16  # bytes, of an address on a GPU: what wide loads want
 
 
 class Spec(NamedTuple):
@@ -50,7 +53,8 @@ def load(
     model:          a `.lf` file.
     weights:        a safetensors file, or a mapping from parameter names to arrays (a `state_dict()` will do).
     seed:           in place of weights: parameters drawn from it, as the command draws them.
-    device:         "cpu" or "cuda"; arrays are host memory in either case.
+    device:         "cpu", "cuda" or "cuda:1". A program on a GPU takes torch tensors there, and runs on PyTorch's
+                    current stream without waiting; arrays in host memory are copied there and back.
     precision:      "fp32", "tf32", "bf16" or "fp16": what a GPU's products may round to.
     rules:          rewrites to switch, "+NAME,-NAME"; "-all" switches all off.
     assume_finite:  leave out the guards for NaN and Inf.
@@ -61,13 +65,35 @@ def load(
     """
     context = native.Context(threads)
     read = native.Model.read_file(context, model)
-    options = {"device": device, "precision": precision, "assume_finite": "true" if assume_finite else "false"}
+    kind, _, index = device.partition(":")
+    options = {"device": kind, "precision": precision, "assume_finite": "true" if assume_finite else "false"}
     if rules:
         options["rules"] = rules
     options.update({f"dim.{name}": str(extent) for name, extent in (dims or {}).items()})
-    program = Program(read, native.Program(read, options), os.fspath(model))
+    gpu = _gpu(index) if kind == "cuda" else None
+    with _current(gpu):
+        program = Program(read, native.Program(read, options), os.fspath(model), gpu)
     program._set_weights(weights, seed)
     return program
+
+
+def _gpu(index: str) -> int:
+    """Which GPU, by PyTorch's count: the one named, or PyTorch's current one."""
+    torch = _module("torch")
+    known = torch is not None and torch.cuda.is_available()
+    if not index:
+        return torch.cuda.current_device() if known else 0
+    if not index.isdigit() or (not known and int(index) > 0):
+        why = "PyTorch, which counts the GPUs, is not there or finds none" if index.isdigit() else "that is no number"
+        raise Error(f"device cuda:{index}: {why}", Status.DEVICE)
+    return int(index)
+
+
+def _current(gpu: int | None) -> Any:
+    """With this GPU's context the current one, which is what a program is made for."""
+    torch = _module("torch")
+    known = gpu is not None and torch is not None and torch.cuda.is_available()
+    return torch.cuda.device(gpu) if known else contextlib.nullcontext()
 
 
 class Program:
@@ -77,8 +103,8 @@ class Program:
     returns several. One program serves every value of the named extents and several threads at once.
     """
 
-    def __init__(self, model: native.Model, program: native.Program, name: str):
-        self.name = name
+    def __init__(self, model: native.Model, program: native.Program, name: str, gpu: int | None = None):
+        self.name, self._gpu = name, gpu
         self.dim_names: tuple[str, ...] = tuple(model.dim_names())
         self.inputs: tuple[Spec, ...] = _specs(model, Port.INPUT)
         self.params: tuple[Spec, ...] = _specs(model, Port.PARAM)
@@ -87,6 +113,8 @@ class Program:
         self._text = model.text()
         self._position = {spec.name: i for i, spec in enumerate(self.inputs)}
         self._calls: list[native.Call] = []  # those not in use; append and pop are atomic
+        self._on_stream: dict[int, list[native.Call]] = {}  # likewise, by the GPU's stream that keeps their runs in order
+        self._captured: list[native.Call] = []  # what graphs run again
 
     def __repr__(self) -> str:
         def listed(specs: tuple[Spec, ...]) -> str:
@@ -144,20 +172,46 @@ class Program:
 
     def __call__(self, *inputs: Array, **named: Array) -> Any:
         given = self._in_order(inputs, named) if named or len(inputs) != len(self.inputs) else inputs
+        if self._gpu is not None and any(getattr(value, "is_cuda", False) for value in given):
+            return self._call_on_gpu(given)
         call = self._calls.pop() if self._calls else native.Call(self._program)
         kept = []  # copies of what was not contiguous; they live as long as the call borrows them
         for i, value in enumerate(given):
             shape, address, owner = _bound(value, f"{self.name}: input {self.inputs[i].name}")
             kept.append(owner)
             call.set_input(i, shape, address)
-        make = _maker(given)
+        results = self._bind_outputs(call, _maker(given))
+        call.run()
+        self._calls.append(call)  # one that failed is not used again
+        return results[0] if len(results) == 1 else tuple(results)
+
+    def _bind_outputs(self, call: native.Call, make: Any) -> list[Any]:
         results = []
         for i in range(len(self.outputs)):
             result, address = make(call.output_shape(i))
             results.append(result)
             call.set_output(i, address)
+        return results
+
+    def _call_on_gpu(self, given: Sequence[Array]) -> Any:
+        """On PyTorch's current stream, with its memory for outputs and workspace; a graph has a call of its own."""
+        torch = _module("torch")
+        device = torch.device("cuda", self._gpu)
+        stream = torch.cuda.current_stream(device).cuda_stream
+        idle = self._on_stream.setdefault(stream, [])
+        capturing = torch.cuda.is_current_stream_capturing()
+        call = idle.pop() if idle and not capturing else native.Call(self._program)
+        call.use_stream(stream)
+        kept = []
+        for i, value in enumerate(given):
+            shape, address, owner = _bound(value, f"{self.name}: input {self.inputs[i].name}", device=device)
+            kept.append(owner)
+            call.set_input(i, shape, address)
+        results = self._bind_outputs(call, _tensor_maker(torch, device))
+        room = torch.empty(call.workspace(), dtype=torch.uint8, device=device)
+        call.use_workspace(room.data_ptr(), room.numel())
         call.run()
-        self._calls.append(call)  # one that failed is not used again
+        (self._captured if capturing else idle).append(call)
         return results[0] if len(results) == 1 else tuple(results)
 
     def _in_order(self, inputs: Sequence[Array], named: Mapping[str, Array]) -> list[Array]:
@@ -219,11 +273,14 @@ def _module(name: str) -> Any:
     return sys.modules.get(name)
 
 
-def _bound(value: Any, what: str, parameter: bool = False) -> tuple[tuple[int, ...], int, Any]:
-    """Extents, address and owner of an array's values: f32, row-major. The owner is a copy where the array is not."""
+def _bound(value: Any, what: str, parameter: bool = False, device: Any = None) -> tuple[tuple[int, ...], int, Any]:
+    """Extents, address and owner of an array's values: f32, row-major. The owner is a copy where the array is not.
+    device: a GPU that the values are on; otherwise they are in host memory."""
     torch, numpy = _module("torch"), _module("numpy")
     if torch is not None and isinstance(value, torch.Tensor):
-        return _bound_tensor(torch, value, what, parameter)
+        return _bound_tensor(torch, value, what, parameter, device)
+    if device is not None:
+        raise TypeError(f"{what} is a {type(value).__name__}, while others are torch tensors on {device}")
     if numpy is None or not isinstance(value, numpy.ndarray):
         raise TypeError(f"{what} is a {type(value).__name__}, and not a NumPy array or torch tensor")
     if value.dtype != numpy.float32:
@@ -233,17 +290,21 @@ def _bound(value: Any, what: str, parameter: bool = False) -> tuple[tuple[int, .
     return value.shape, value.ctypes.data, value
 
 
-def _bound_tensor(torch: Any, value: torch.Tensor, what: str, parameter: bool) -> tuple[tuple[int, ...], int, Any]:
+def _bound_tensor(
+    torch: Any, value: torch.Tensor, what: str, parameter: bool, device: Any
+) -> tuple[tuple[int, ...], int, Any]:
     if value.dtype != torch.float32:
         raise TypeError(f"{what} is {value.dtype}, not torch.float32: pass it as .float()")
     if value.layout != torch.strided:
         raise TypeError(f"{what} is {value.layout}: pass it as .to_dense()")
     if parameter:
         value = value.detach().cpu()
-    elif value.device.type != "cpu":
+    elif device is not None and value.device != device:
+        raise TypeError(f"{what} is on {value.device}, and the program runs on {device}: pass it as .to('{device}')")
+    elif device is None and value.device.type != "cpu":
         raise TypeError(
-            f"{what} is on {value.device}; a loaded program takes host memory: pass it as .cpu(), or use "
-            'torch.compile(..., backend="linfuse"), which runs where the tensors are'
+            f"{what} is on {value.device}; this program takes host memory: pass it as .cpu(), load it with "
+            'device="cuda", or use torch.compile(..., backend="linfuse"), which runs where the tensors are'
         )
     elif value.requires_grad and torch.is_grad_enabled():
         raise TypeError(
@@ -251,6 +312,8 @@ def _bound_tensor(torch: Any, value: torch.Tensor, what: str, parameter: bool) -
             "or pass it as .detach()"
         )
     value = value.resolve_neg().contiguous()
+    if device is not None and value.data_ptr() % ALIGNED:
+        value = value.clone()
     return tuple(value.shape), value.data_ptr(), value
 
 
@@ -258,12 +321,7 @@ def _maker(given: Sequence[Any]) -> Any:
     """A function that makes an output of some extents: torch where any input is."""
     torch = _module("torch")
     if torch is not None and any(isinstance(value, torch.Tensor) for value in given):
-
-        def tensor(shape: tuple[int, ...]) -> tuple[Any, int]:
-            made = torch.empty(shape, dtype=torch.float32, device="cpu")
-            return made, made.data_ptr()
-
-        return tensor
+        return _tensor_maker(torch, "cpu")
     import numpy
 
     def array(shape: tuple[int, ...]) -> tuple[Any, int]:
@@ -271,3 +329,11 @@ def _maker(given: Sequence[Any]) -> Any:
         return made, made.ctypes.data
 
     return array
+
+
+def _tensor_maker(torch: Any, device: Any) -> Any:
+    def tensor(shape: tuple[int, ...]) -> tuple[Any, int]:
+        made = torch.empty(shape, dtype=torch.float32, device=device)
+        return made, made.data_ptr()
+
+    return tensor

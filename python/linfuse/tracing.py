@@ -18,7 +18,9 @@ from torch import nn
 from torch.fx import GraphModule, Node
 
 from . import native, weights
-from .capture import example, hints, module_path
+from .backend import Options
+from .capture import device_of, example, hints, mark_statistics, module_path
+from .cuda import on
 from .fused import CompiledGraph, Part
 from .inplace import make_functional
 from .native import Error, Status
@@ -61,8 +63,9 @@ def original(model: Any) -> Any:
         model = inner
 
 
-def trace(model: Any, inputs: Sequence[Any], options: Mapping[str, str], whole: bool = False) -> list[Graph]:
-    """The graphs of one call. whole: a graph break is an error."""
+def trace(model: Any, inputs: Sequence[Any], options: Mapping[str, str], whole: bool = False,
+          keywords: Mapping[str, Any] | None = None) -> list[Graph]:
+    """The graphs of one call. whole: for a file; a graph break is an error."""
     model = original(model)
     if not callable(model):
         raise TypeError(f"a {type(model).__name__} is no torch.nn.Module, and no function of tensors")
@@ -71,8 +74,10 @@ def trace(model: Any, inputs: Sequence[Any], options: Mapping[str, str], whole: 
     def record(module: GraphModule, _inputs: list[Any]) -> Callable[..., Any]:
         forward = GraphModule(module, module.graph.__deepcopy__()).forward  # as written, to be run
         make_functional(module.graph)
+        if not whole:
+            mark_statistics(module.graph)
         with weights.making:
-            context = weights.context(torch.get_num_threads())
+            context = weights.context(device_of(module.graph), torch.get_num_threads())
             graph = Graph(module, split(module, context, dict(options), strict=False), ())
         graphs.append(graph)
 
@@ -82,9 +87,10 @@ def trace(model: Any, inputs: Sequence[Any], options: Mapping[str, str], whole: 
 
         return run
 
-    with torch.no_grad(), torch.random.fork_rng(devices=[]), _kept_buffers(model):
-        compiled = torch.compile(_wrapped(model, len(inputs)), backend=record, fullgraph=whole, dynamic=False)
-        compiled(model, *inputs)
+    gpus = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []
+    with torch.no_grad(), torch.random.fork_rng(devices=gpus), _kept_buffers(model):
+        call = _wrapped(model, len(inputs), list(keywords or ()))
+        torch.compile(call, backend=record, fullgraph=whole, dynamic=False)(model, *inputs, *(keywords or {}).values())
     if not graphs:
         raise Error(f"{title(model)} computes nothing with tensors at this call", Status.MODEL)
     return graphs
@@ -96,18 +102,33 @@ def title(model: Any) -> str:
     return type(model).__name__ if isinstance(model, nn.Module) else getattr(model, "__name__", type(model).__name__)
 
 
-def _wrapped(model: Any, count: int) -> Callable[..., Any]:
+def _parameters(model: Any) -> Mapping[str, inspect.Parameter]:
+    """What a model takes, where Python can tell."""
+    model = original(model)
+    try:
+        return inspect.signature(model.forward if isinstance(model, nn.Module) else model).parameters
+    except (TypeError, ValueError):
+        return {}
+
+
+def takes(model: Any, name: str) -> bool:
+    """Whether a model has an argument of this name."""
+    parameters = _parameters(model)
+    return name in parameters or any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values())
+
+
+def _wrapped(model: Any, count: int, keywords: Sequence[str] = ()) -> Callable[..., Any]:
     """A function of its own that calls the model, its first argument. Dynamo keeps compilations with the code it
     entered, so they go with this one; and its other arguments are called what the model's are."""
-    try:
-        parameters = inspect.signature(model.forward if isinstance(model, nn.Module) else model).parameters.values()
-    except (TypeError, ValueError):
-        parameters = ()  # type: ignore[assignment]
     plain = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    names = [one.name for one in parameters if one.kind in plain][:count]
+    names = [one.name for one in _parameters(model).values() if one.kind in plain][:count]
     names += [f"input{i}" for i in range(len(names), count)]
+    twice = set(names) & set(keywords)
+    if twice:
+        raise TypeError(f"{title(model)}: {', '.join(sorted(twice))} is given twice")
     scope: dict[str, Any] = {}
-    text = f"def call(linfuse_model, {', '.join(names)}):\n    return linfuse_model({', '.join(names)})"
+    passed = ", ".join([*names, *(f"{name}={name}" for name in keywords)])
+    text = f"def call(linfuse_model, {', '.join([*names, *keywords])}):\n    return linfuse_model({passed})"
     exec(compile(text, __file__, "exec"), scope)  # of a file: Dynamo does not look into functions of no file
     return scope["call"]  # type: ignore[no-any-return]
 
@@ -135,8 +156,15 @@ def extents(part: Part) -> list[int]:
     return [learnt[name] for name in part.model.dim_names()]
 
 
+def words_of(part: Part, options: Mapping[str, str]) -> dict[str, str]:
+    """The options a part is compiled with: for the device it is on, where these name no other, and then at the
+    precision PyTorch's own products would have."""
+    words = Options().words(part.device) if options.get("device", part.device.type) == part.device.type else {}
+    return {**words, **options}
+
+
 def program_of(part: Part, options: Mapping[str, str]) -> native.Program:
     """The part compiled, without weights, weighed at the extents of the call."""
     dims = {f"dim.{name}": str(max(1, size)) for name, size in zip(part.model.dim_names(), extents(part))}
-    with weights.making:
-        return native.Program(part.model, {**options, **dims})
+    with weights.making, on(part.device):
+        return native.Program(part.model, {**words_of(part, options), **dims})

@@ -33,24 +33,34 @@ from .counters import registry
 
 # Making handles in one context is one thread's business at a time.
 making = threading.RLock()
-_contexts: dict[int, native.Context] = {}
+_contexts: dict[tuple[torch.device, int], Context] = {}
 _LOOK_AT_ALL = 16384  # elements, as the C library does
 _MOST_PROGRAMS = 8  # of a family: a tensor that is another at every call would have one each
 _LONGEST_WAIT = 0.2  # s, for calls under way
 _families: weakref.WeakValueDictionary[Any, Family] = weakref.WeakValueDictionary()
 
 
-def context(threads: int) -> native.Context:
-    """The context of calls that may use so many threads. Needs `making`."""
-    if threads not in _contexts:
-        _contexts[threads] = native.Context(threads)
-    return _contexts[threads]
+class Context(native.Context):
+    """The context of the programs of one device."""
+
+    def __init__(self, key: tuple[torch.device, int], threads: int):
+        super().__init__(threads)
+        self.key, self.device = key, key[0]
+
+
+def context(device: torch.device, threads: int) -> Context:
+    """The context of calls on a device that may use so many threads. Needs `making`. The threads of a GPU's programs
+    only prepare parameters, so there is one context for all."""
+    key = device, threads if device.type == "cpu" else 0
+    if key not in _contexts:
+        _contexts[key] = Context(key, threads)
+    return _contexts[key]
 
 
 class Slot:
     """One thread's use of a program: a call, and room for the addresses it is given."""
 
-    __slots__ = ("call", "handle", "inputs", "inputs_at", "outputs", "outputs_at", "runs")
+    __slots__ = ("call", "handle", "inputs", "inputs_at", "outputs", "outputs_at", "runs", "stream")
 
     def __init__(self, call: native.Call, inputs: int, outputs: int):
         self.call = call
@@ -59,11 +69,14 @@ class Slot:
         self.outputs = (ctypes.c_void_p * max(outputs, 1))()
         self.inputs_at, self.outputs_at = ctypes.addressof(self.inputs), ctypes.addressof(self.outputs)
         self.runs = 0
+        self.stream = 0  # a GPU's, of all its runs
 
 
 class Prepared:
     """A program with one set of parameters. Whoever holds one of its slots may run it; whoever changes its parameters
     holds all of them."""
+
+    fixed = False  # whether its parameters stay what they are, and others want another program
 
     def __init__(self, program: native.Program):
         self.program, self.handle = program, program.address
@@ -104,6 +117,13 @@ class Prepared:
         """Whether parameters that had to be copied are still what was copied: the C library sees the copies alone."""
         return not self._copied or all(torch.equal(_sample(params[at]), _sample(self._held[at])) for at in self._copied)
 
+    def take(self, stream: int) -> Slot | None:
+        """A slot that is not in use, where there is one."""
+        try:
+            return self.idle.pop()
+        except IndexError:
+            return None
+
     def forget(self) -> None:
         """The next call prepares all parameters anew."""
         self.stamps = [(0, -1, 0)] * len(self.stamps)
@@ -125,12 +145,13 @@ def stamp(param: torch.Tensor) -> tuple[int, int, int]:
 class Family:
     """One model at one set of options: a program for each set of parameters it is called with."""
 
-    def __init__(self, model: native.Model, params: Sequence[str], ports: tuple[int, int], options: dict[str, str]):
-        self.model, self.params, self.ports, self.options = model, list(params), ports, options
+    def __init__(self, model: native.Model, params: Sequence[str], ports: tuple[int, int], options: dict[str, str],
+                 kind: type[Prepared]):
+        self.model, self.params, self.ports, self.options, self.kind = model, list(params), ports, options, kind
         self.lock = threading.Lock()
         self.programs: dict[tuple[int, ...], Prepared] = {}
 
-    def acquire(self, params: Sequence[torch.Tensor]) -> tuple[Prepared, Slot]:
+    def acquire(self, params: Sequence[torch.Tensor], stream: int = 0) -> tuple[Prepared, Slot]:
         """A program with these parameters as they are now, and a slot of it, which the caller puts back into `idle`."""
         with self.lock:
             identity = tuple(map(id, params))
@@ -138,24 +159,26 @@ class Family:
             if prepared is None:
                 prepared = self._make(params, identity)
             elif not prepared.current(params):
-                held = self._all_slots(prepared)
+                held = [] if prepared.fixed else self._all_slots(prepared)
                 try:
-                    if len(held) == len(prepared.slots):
+                    if len(held) == len(prepared.slots) and not prepared.fixed:
                         prepared.load(self.params, params)
                     else:  # a call takes long, or was interrupted and its slot is lost: who runs keeps the old program
                         prepared = self._make(params, identity)
                 finally:
                     prepared.idle.extend(slot for slot in held if slot.call.program is prepared.program)
-            try:
-                return prepared, prepared.idle.pop()
-            except IndexError:
-                slot = Slot(native.Call(prepared.program), *self.ports)
-                prepared.slots.append(slot)
-                return prepared, slot
+            return prepared, prepared.take(stream) or self.new_slot(prepared, stream)
+
+    def new_slot(self, prepared: Prepared, stream: int) -> Slot:
+        """A slot more, in use. Needs the lock."""
+        slot = Slot(native.Call(prepared.program), *self.ports)
+        slot.stream = stream
+        prepared.slots.append(slot)
+        return slot
 
     def _make(self, params: Sequence[torch.Tensor], identity: tuple[int, ...]) -> Prepared:
         with making:
-            prepared = Prepared(native.Program(self.model, self.options))
+            prepared = self.kind(native.Program(self.model, self.options))
         prepared.load(self.params, params)
         gone = functools.partial(_drop, weakref.ref(self), identity)
         prepared.watch = [weakref.ref(param, gone) for param in params]
@@ -186,13 +209,12 @@ def _drop(family: weakref.ref[Family], identity: tuple[int, ...], _gone: Any) ->
         alive.programs.pop(identity, None)
 
 
-def family(
-    key: Any, model: native.Model, params: Sequence[str], ports: tuple[int, int], options: dict[str, str]
-) -> Family:
+def family(key: Any, model: native.Model, params: Sequence[str], ports: tuple[int, int], options: dict[str, str],
+           kind: type[Prepared] = Prepared) -> Family:
     """The family of this model: an older trace's where there is one. Needs `making`."""
     found = _families.get(key)
     if found is None:
-        found = _families[key] = Family(model, params, ports, options)
+        found = _families[key] = Family(model, params, ports, options, kind)
     return found
 
 

@@ -29,7 +29,7 @@ static const struct command {
      "  --runs N                 how often each is run (default: about two seconds' worth, 3 to 100)\n"
      "A named extent without a value is 1024."},
     {"emit", CLI_TAKES_MODEL | CLI_TAKES_ARCH, cli_emit, "MODEL --arch sm_90a|sm_80", "prints the generated CUDA C",
-     "  --arch ARCH              sm_90a or sm_80"},
+     "  --arch ARCH              sm_70, sm_75 (ordinary units), sm_80, sm_86, sm_89, sm_90 (mma) or sm_90a (wgmma)"},
     {"ops", 0, cli_ops, "", "the ops a model may use", NULL},
 };
 enum { COMMANDS = sizeof commands / sizeof *commands };

@@ -6,7 +6,7 @@
 #include "cuda/device.h"
 
 enum { CONTROL = 64, WIDE_ANY = 16, WATCHED_ANY = 20, REDONE = 24 }; /* bytes before the flags, and what is in them behind the barrier's counts */
-enum { LEAST_ALIGNED = 256, NON_BLOCKING = 1, RELAXED = 2 }; /* where areas may begin; CU_STREAM_NON_BLOCKING, CU_STREAM_CAPTURE_MODE_RELAXED */
+enum { NON_BLOCKING = 1 }; /* CU_STREAM_NON_BLOCKING */
 
 /* Memory that grows and is reused. */
 typedef struct room {
@@ -143,18 +143,19 @@ static lf_status keep(lf_cuda_call *c, room *r, lf_diag *diag)
 static lf_status reserve_workspace(lf_cuda_call *c, const lf_cuda_job *job, size_t bytes, lf_diag *diag)
 {
     const lf_cuda_driver *driver = c->device->driver;
-    int captures = 0, mode = RELAXED;
+    int captures = 0, mode = LF_CUDA_RELAXED;
     bool grown;
     lf_status status = lf_cuda_status(c->device, driver->stream_captures(job->stream, &captures), "asking about the stream", diag);
-    if (status == LF_OK && bytes > c->workspace.bytes && (c->captured || captures)) {
-        status = keep(c, &c->workspace, diag);
+    if (status == LF_OK && bytes > c->workspace.bytes) {
+        if (c->captured || captures)
+            status = keep(c, &c->workspace, diag);
+        if (status != LF_OK)
+            return status;
         c->captured = false;
+        driver->capture_mode(&mode);
+        status = reserve(c, &c->workspace, bytes, "workspace", &grown, diag);
+        driver->capture_mode(&mode);
     }
-    if (status != LF_OK)
-        return status;
-    driver->capture_mode(&mode);
-    status = reserve(c, &c->workspace, bytes, "workspace", &grown, diag);
-    driver->capture_mode(&mode);
     c->areas = c->workspace.at;
     c->captured = c->captured || captures;
     return status;
@@ -164,8 +165,8 @@ static lf_status use_lent(lf_cuda_call *c, const lf_cuda_job *job, size_t bytes,
 {
     if (job->lent_bytes < bytes)
         return lf_fail(diag, LF_ERR_ARG, "a run at these extents wants %zu bytes of workspace, %zu were lent", bytes, job->lent_bytes);
-    if ((uintptr_t)job->lent % LEAST_ALIGNED != 0)
-        return lf_fail(diag, LF_ERR_ARG, "workspace begins at a multiple of %d bytes, what was lent does not", LEAST_ALIGNED);
+    if ((uintptr_t)job->lent % LF_CUDA_ALIGNED != 0)
+        return lf_fail(diag, LF_ERR_ARG, "workspace begins at a multiple of %d bytes, what was lent does not", LF_CUDA_ALIGNED);
     c->areas = (lf_cuda_ptr)(uintptr_t)job->lent;
     return LF_OK;
 }
@@ -192,7 +193,7 @@ static lf_status clear_flags(lf_cuda_call *c, lf_diag *diag)
 static lf_status reserve_flags(lf_cuda_call *c, const lf_cuda_job *job, lf_diag *diag)
 {
     const size_t bytes = CONTROL + 2 * rows_bytes(job);
-    int mode = RELAXED;
+    int mode = LF_CUDA_RELAXED;
     bool grown;
     if (bytes <= c->flags.bytes)
         return LF_OK;
@@ -231,17 +232,7 @@ static bool are_aligned(const lf_cuda_job *job)
         bits |= (uintptr_t)job->input[i];
     for (int32_t i = 0; i < g->outputs && !job->on_host; i++)
         bits |= (uintptr_t)job->output[i];
-    return bits % LF_CUDA_ALIGNED == 0;
-}
-
-/* Code that is compiled and loaded while the caller captures is no part of the graph. */
-static lf_status find_kernel(lf_cuda_call *c, const lf_cuda_job *job, const lf_cuda_kernel **kernel, lf_diag *diag)
-{
-    int mode = RELAXED;
-    c->device->driver->capture_mode(&mode);
-    lf_status status = lf_cuda_kernel_for(runner(job), job->dims, are_aligned(job), kernel, diag);
-    c->device->driver->capture_mode(&mode);
-    return status;
+    return bits % LF_CUDA_FOUR == 0;
 }
 
 static size_t port_bytes(const lf_graph *g, lf_node port, const int64_t *dims)
@@ -303,7 +294,7 @@ static lf_status run(lf_cuda_call *c, const lf_cuda_job *job, lf_diag *diag)
 {
     const lf_cuda_kernel *kernel;
     c->stream = job->stream;
-    lf_status status = find_kernel(c, job, &kernel, diag);
+    lf_status status = lf_cuda_kernel_for(runner(job), job->dims, are_aligned(job), &kernel, diag);
     if (status == LF_OK)
         status = reserve_memory(c, kernel, job, diag);
     if (status == LF_OK)
@@ -368,7 +359,7 @@ lf_status lf_cuda_call_time(lf_cuda_call *c, const lf_cuda_job *job, size_t runs
     lf_status status = lf_cuda_enter(c->device, diag);
     if (status != LF_OK)
         return status;
-    status = find_kernel(c, job, &kernel, diag);
+    status = lf_cuda_kernel_for(runner(job), job->dims, are_aligned(job), &kernel, diag);
     if (status == LF_OK)
         status = reserve(c, &c->flush, 4 * c->device->cache_bytes + 1, "flushing the cache", &grown, diag);
     if (status == LF_OK)

@@ -9,6 +9,8 @@
 #include "cuda/emit.h"
 #include "plan/plan.h"
 
+enum { LF_CUDA_ALIGNED = 256 }; /* where memory on the device begins, in bytes */
+
 typedef struct lf_cuda_device lf_cuda_device;
 typedef struct lf_cuda_program lf_cuda_program;
 typedef struct lf_cuda_call lf_cuda_call;
@@ -35,9 +37,10 @@ bool lf_cuda_arch_unit(const char *arch, lf_cuda_unit *out);
 lf_status lf_cuda_program_new(lf_cuda_device *device, const lf_plan *plan, lf_cuda_target target, const lf_cuda_program *as_written, const int64_t *dims,
                               lf_cuda_program **out, lf_diag *diag);
 void lf_cuda_program_free(lf_cuda_program *program);
-/* Gives it its weights, which are copied to the device. tensor: one per prepared tensor of the plan, row-major. narrow: one per group, the
- * weight [n][k] and bias [n] of a narrow product, NULL for others. Fails: LF_ERR_NOMEM, LF_ERR_DEVICE. */
-lf_status lf_cuda_program_weights(lf_cuda_program *program, const float *const *tensor, const double *const *narrow, lf_diag *diag);
+/* Gives it its weights, which are copied to the device. tensor: one per prepared tensor of the plan, row-major. there: likewise, addresses on the device of those
+ * that lie there and are borrowed instead; NULL for others. narrow: one per group, the weight [n][k] and bias [n] of a narrow product, NULL for others.
+ * Fails: LF_ERR_NOMEM, LF_ERR_DEVICE. */
+lf_status lf_cuda_program_weights(lf_cuda_program *program, const float *const *tensor, const void *const *there, const double *const *narrow, lf_diag *diag);
 size_t lf_cuda_program_bytes(const lf_cuda_program *program); /* on the device */
 /* Bytes of workspace at these extents. Fails: LF_ERR_DATA where that overflows; as compiling does where that is still to be done. */
 lf_status lf_cuda_workspace(lf_cuda_program *program, const int64_t *dims, int64_t *bytes, lf_diag *diag);

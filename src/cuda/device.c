@@ -10,7 +10,8 @@ enum { /* CUdevice_attribute */
     ATTRIBUTE_UNITS = 16,
     ATTRIBUTE_L2 = 38,
     ATTRIBUTE_MAJOR = 75,
-    ATTRIBUTE_MINOR = 76
+    ATTRIBUTE_MINOR = 76,
+    ATTRIBUTE_SHARED = 97
 };
 enum { OUT_OF_MEMORY = 2, OLDEST = 7 }; /* CUDA_ERROR_OUT_OF_MEMORY; the first compute capability that is served */
 
@@ -49,6 +50,7 @@ static lf_status describe(lf_cuda_device *d, lf_diag *diag)
     error = error ? error : driver->device_attribute(&d->minor, ATTRIBUTE_MINOR, d->ordinal);
     error = error ? error : driver->device_attribute(&d->units, ATTRIBUTE_UNITS, d->ordinal);
     error = error ? error : driver->device_attribute(&l2, ATTRIBUTE_L2, d->ordinal);
+    error = error ? error : driver->device_attribute(&d->shared_bytes, ATTRIBUTE_SHARED, d->ordinal);
     d->cache_bytes = (size_t)l2;
     if (error)
         return lf_cuda_status(d, error, "asking what the GPU is", diag);
@@ -90,7 +92,7 @@ static const struct unit {
     int least, most; /* compute capabilities, 80 for 8.0 */
 } units[] = {
     [LF_CUDA_PLAIN] = {"plain", {"sm_70", "sm_75"}, OLDEST * 10, INT_MAX},
-    [LF_CUDA_MMA] = {"mma", {"sm_80", "sm_86", "sm_89", "sm_90"}, INT_MAX, INT_MAX},
+    [LF_CUDA_MMA] = {"mma", {"sm_80", "sm_86", "sm_89", "sm_90"}, 80, INT_MAX},
     [LF_CUDA_WGMMA] = {"wgmma", {"sm_90a"}, 90, 90},
 };
 enum { UNITS = sizeof units / sizeof *units };
@@ -125,7 +127,7 @@ lf_status lf_cuda_device_target(const lf_cuda_device *d, lf_cuda_mode mode, lf_c
     if (!choose_unit(d, wanted, &out->unit))
         return lf_fail(diag, LF_ERR_ARG, "LINFUSE_CUDA: '%.64s' names no kernels that %s can run (plain, mma, wgmma)", wanted, d->name);
     if (mode != LF_CUDA_FP32 && out->unit == LF_CUDA_PLAIN)
-        return lf_fail(diag, LF_ERR_UNSUPPORTED, "device cuda: %s has compute capability %d.%d; precisions other than fp32 are built for 9.0 so far", d->name,
+        return lf_fail(diag, LF_ERR_UNSUPPORTED, "device cuda: %s has compute capability %d.%d; precisions other than fp32 need tensor cores, from 8.0 on", d->name,
                        d->major, d->minor);
     return LF_OK;
 }

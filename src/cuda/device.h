@@ -16,11 +16,12 @@ struct lf_cuda_device {
     bool primary;         /* we hold a reference of the GPU's own context */
     int major, minor;     /* compute capability */
     int units;            /* multiprocessors */
+    int shared_bytes;     /* of shared memory a block can have */
     size_t cache_bytes;   /* L2 */
     char name[128];
 };
 
-enum { LF_CUDA_MOST_WORDS = 500, LF_CUDA_MAP = 128, LF_CUDA_MOST_PRODUCTS = 64, LF_CUDA_ALIGNED = 16 }; /* of Args; bytes of a tensor map; CUDA's limit for all parameters is 32 KB */
+enum { LF_CUDA_MOST_WORDS = 500, LF_CUDA_MAP = 128, LF_CUDA_MOST_PRODUCTS = 64, LF_CUDA_FOUR = 16 }; /* of Args; bytes of a tensor map; products, so that all parameters fit CUDA's 32 KB; bytes of four floats */
 
 /* Empty arrays of Args have one word. */
 static inline size_t lf_at_least_one(int32_t n)
@@ -34,6 +35,7 @@ typedef struct lf_cuda_kernel {
     void *module, *function;
     unsigned shared;         /* bytes of dynamic shared memory */
     int cluster;             /* blocks of a cluster */
+    int columns;             /* of a tile of a product on tensor cores */
     int resident;            /* blocks that fit at once */
 } lf_cuda_kernel;
 
@@ -48,10 +50,13 @@ struct lf_cuda_program {
     bool borrows;            /* this is such a program: prepared and narrow are the other's */
     lf_cuda_ptr *lines;      /* one per group: the weight of a product on tensor cores, and what undoes its scales; owned; 0 where there is none */
     lf_cuda_ptr *scale;
-    lf_cuda_ptr *prepared;   /* one per prepared tensor, owned */
+    lf_cuda_ptr *prepared;   /* one per prepared tensor; owned, unless it is lent */
+    bool *lent;
     lf_cuda_ptr *narrow;     /* one per group, owned; 0 where there is none */
     size_t bytes;
 };
+
+enum { LF_CUDA_RELAXED = 2 }; /* CU_STREAM_CAPTURE_MODE_RELAXED: what a thread may do while one of its streams captures */
 
 /* Makes the device's context current for what follows; undone by leave. */
 lf_status lf_cuda_enter(const lf_cuda_device *d, lf_diag *diag);
@@ -76,7 +81,7 @@ typedef struct lf_cuda_pass {
     void *stream;
 } lf_cuda_pass;
 
-/* The kernel for these extents, compiled if it is not yet. aligned: the caller's arrays begin at multiples of LF_CUDA_ALIGNED bytes. Thread-safe. Inside enter and
+/* The kernel for these extents, compiled if it is not yet. aligned: the caller's arrays begin at multiples of LF_CUDA_FOUR bytes. Thread-safe. Inside enter and
  * leave, as all that follows. */
 lf_status lf_cuda_kernel_for(lf_cuda_program *program, const int64_t *dims, bool aligned, const lf_cuda_kernel **out, lf_diag *diag);
 void lf_cuda_kernels_free(lf_cuda_program *program);
@@ -89,6 +94,8 @@ lf_cuda_ptr lf_cuda_area_at(const lf_cuda_part *part, const lf_cuda_pass *pass, 
 
 /* ---- tensor.c ---- */
 
+/* Shared memory and tile of a kernel with products on Ampere's tensor cores. */
+void lf_cuda_mma_shape(const lf_cuda_device *device, lf_cuda_target target, lf_cuda_kernel *kernel);
 /* Blocks such a stage keeps busy at once, of so many that fit. */
 int64_t lf_cuda_tensor_blocks(const lf_cuda_kernel *kernel, const lf_cuda_stage *stage, const int64_t *dims);
 /* Brings the weights of all its products on tensor cores into lines; prepared tensors are there. wide: one has too wide a range. */

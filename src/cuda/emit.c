@@ -102,8 +102,10 @@ static void emit_kernel(lf_str *to, const lf_cuda_source *source)
     if (source->products > 0)
         lf_str_addf(to, "struct Maps {\n    TensorMap map[%d];\n};\n\n", 2 * source->products);
     lf_str_add(to, "extern \"C\" __global__ void ");
+    if (source->products > 0 && main->target.unit == LF_CUDA_WGMMA)
+        lf_str_addf(to, "__cluster_dims__(%d, 1, 1) ", lf_cuda_shape_table[main->target.shape].cluster);
     if (source->products > 0)
-        lf_str_addf(to, "__cluster_dims__(%d, 1, 1) __launch_bounds__(%d, 1)\n", lf_cuda_shape_table[main->target.shape].cluster, source->threads);
+        lf_str_addf(to, "__launch_bounds__(%d, 1)\n", source->threads);
     else
         lf_str_addf(to, "__launch_bounds__(%d)\n", source->threads);
     lf_str_addf(to, "program(%sconst __grid_constant__ Control c", source->products > 0 ? "const __grid_constant__ Maps maps, " : "");
@@ -146,7 +148,7 @@ static bool has_tensor_products(const lf_plan *plan, lf_cuda_target target)
 lf_status lf_cuda_emit(const lf_plan *plan, const lf_plan *as_written, lf_cuda_target target, lf_cuda_source *out, lf_diag *diag)
 {
     const bool tensor = has_tensor_products(plan, target);
-    *out = (lf_cuda_source){.threads = tensor ? LF_CUDA_TENSOR_THREADS : LF_CUDA_THREADS};
+    *out = (lf_cuda_source){.threads = tensor && target.unit == LF_CUDA_WGMMA ? LF_CUDA_TENSOR_THREADS : LF_CUDA_THREADS};
     out->part[LF_CUDA_MAIN] = (lf_cuda_part){.plan = plan, .target = target};
     if (tensor && target.mode == LF_CUDA_FP32)
         out->part[LF_CUDA_FULL_RANGE].plan = plan;

@@ -3,7 +3,8 @@
  *
  * A source is one kernel, `program`. Its first part is the plan that runs; others redo rows in the same launch: those whose range is too wide for
  * tensor cores, and those a guarded rewrite may not touch. A part is a list of stages with a barrier of all blocks between two of them.
- * The kernel takes by value the tensor maps of the first part's products (x's lines and the weight's of each; none where there are no such products), a struct
+ * The kernel takes by value the tensor maps of the first part's products (x's lines and the weight's of each; none where there are no such products; where there is
+ * no wgmma a map begins with the address and that is all), a struct
  * Control, and for each part a struct Args: words of eight bytes in this order (an array that is empty has one word):
  *     in[inputs] prepared[prepareds] narrow[groups] scale[groups] out[outputs] out_each[outputs] area[areas] dim[symbols] redo
  * Areas are arrays of floats in the call's workspace: intermediate tensors, kept values, statistics, partials. */
@@ -26,9 +27,9 @@ enum {
 /* How products on tensor cores take their operands; the numbers are those of text/split.cu. */
 typedef enum lf_cuda_mode { LF_CUDA_FP32, LF_CUDA_TF32, LF_CUDA_BF16, LF_CUDA_FP16 } lf_cuda_mode;
 
-/* Tiles of products on Hopper's tensor cores; for how many rows is the host's choice. Bits do not depend on it. */
+/* Tiles of products on tensor cores; for how many rows is the host's choice. Bits do not depend on it. */
 typedef enum lf_cuda_shape {
-    LF_CUDA_PAIRS, /* 128 x 256, clusters of two */
+    LF_CUDA_PAIRS, /* 128 x 256; wgmma: clusters of two, mma: 128 x 128 where twice as many sums do not fit */
     LF_CUDA_ALONE, /* 128 x 128 */
     LF_CUDA_FEW16, /* at most 16 rows x 64, clusters of two */
     LF_CUDA_FEW64, /* at most 64 rows x 64, likewise */

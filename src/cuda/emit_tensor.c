@@ -5,11 +5,15 @@
 
 #include "cuda/emit_parts.h"
 
-enum { CHUNK = 4 }; /* lines between promotions: 128 of K in f32, PROMOTE in text/wgmma.cu */
+/* Lines between promotions: 128 of K in f32 on Hopper; Ampere's tensor cores keep a bit less. */
+static int most_in_chunk(lf_cuda_unit unit)
+{
+    return unit == LF_CUDA_WGMMA ? 4 : 2;
+}
 
 bool lf_is_tensor_product(lf_cuda_target target, const lf_product *p)
 {
-    return target.unit == LF_CUDA_WGMMA && p->node != LF_NONE && !p->narrow && p->weight_fixed && lf_extent_known(p->n) && lf_extent_known(p->k);
+    return target.unit != LF_CUDA_PLAIN && p->node != LF_NONE && !p->narrow && p->weight_fixed && lf_extent_known(p->n) && lf_extent_known(p->k);
 }
 
 static int elements_of_line(lf_cuda_target target)
@@ -19,9 +23,9 @@ static int elements_of_line(lf_cuda_target target)
 
 int64_t lf_tensor_lines(lf_cuda_target target, const lf_product *p, int *chunk)
 {
-    const int each = elements_of_line(target);
+    const int each = elements_of_line(target), most = most_in_chunk(target.unit);
     const int64_t lines = (p->k.coef + each - 1) / each;
-    *chunk = target.mode != LF_CUDA_FP32 ? 1 : lines < CHUNK ? (int)lines : CHUNK;
+    *chunk = target.mode != LF_CUDA_FP32 ? 1 : lines < most ? (int)lines : most;
     return (lines + *chunk - 1) / *chunk * *chunk;
 }
 
@@ -151,7 +155,8 @@ void lf_emit_tensor_texts(lf_str *to, const lf_cuda_part *part)
         any = any || part->stage[i].work == LF_CUDA_TENSOR;
     if (!any)
         return;
-    const char *const texts[] = {lf_text_split, lf_text_finish, lf_text_wgmma, lf_text_few_rows};
+    const bool mma = part->target.unit == LF_CUDA_MMA;
+    const char *const texts[] = {lf_text_split, lf_text_finish, mma ? lf_text_mma : lf_text_wgmma, mma ? "" : lf_text_few_rows};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         lf_str_add(to, texts[i]);
         lf_str_add(to, "\n");

@@ -20,7 +20,8 @@ static lf_cuda_shape shape_for(const lf_cuda_program *p, const int64_t *dims)
     for (size_t i = 0; i < sizeof from_few / sizeof *from_few && p->target.unit == LF_CUDA_WGMMA; i++)
         if (most <= lf_cuda_shape_table[from_few[i]].rows)
             return from_few[i];
-    return LF_CUDA_PAIRS;
+    const bool smaller = p->target.unit == LF_CUDA_MMA && p->target.mode != LF_CUDA_FP32; /* mma in fp32 has only small tiles */
+    return smaller && most <= lf_cuda_shape_table[LF_CUDA_ALONE].rows ? LF_CUDA_ALONE : LF_CUDA_PAIRS;
 }
 
 static size_t words_of(const lf_cuda_part *part)
@@ -60,8 +61,16 @@ static lf_status load(const lf_cuda_program *p, lf_cuda_kernel *k, lf_diag *diag
     free(cubin);
     if (status == LF_OK)
         status = lf_cuda_status(d, d->driver->function_get(&k->function, k->module, "program"), "finding the kernel", diag);
-    k->cluster = k->source.products > 0 ? lf_cuda_shape_table[k->source.part[LF_CUDA_MAIN].target.shape].cluster : 1;
-    k->shared = k->source.products > 0 ? lf_cuda_shape_shared(k->source.part[LF_CUDA_MAIN].target.shape) : LF_CUDA_PLAIN_SHARED;
+    k->cluster = 1;
+    k->shared = LF_CUDA_PLAIN_SHARED;
+    if (k->source.products > 0 && p->target.unit == LF_CUDA_WGMMA) {
+        const lf_cuda_shape shape = k->source.part[LF_CUDA_MAIN].target.shape;
+        k->cluster = lf_cuda_shape_table[shape].cluster;
+        k->columns = lf_cuda_shape_table[shape].columns;
+        k->shared = lf_cuda_shape_shared(shape);
+    } else if (k->source.products > 0) {
+        lf_cuda_mma_shape(d, k->source.part[LF_CUDA_MAIN].target, k);
+    }
     if (status == LF_OK)
         status = lf_cuda_status(d, count_resident(d, k), "asking what a kernel takes", diag);
     if (status == LF_OK && k->resident < 1)
@@ -104,10 +113,13 @@ lf_status lf_cuda_kernel_for(lf_cuda_program *p, const int64_t *dims, bool align
     lf_cuda_kernel *k = *place;
     lf_status status = LF_OK;
     if (!k) {
+        int mode = LF_CUDA_RELAXED; /* code that is compiled and loaded while the caller captures is no part of the graph */
         pthread_mutex_lock(&p->compiling);
+        p->device->driver->capture_mode(&mode);
         k = *place;
         if (!k)
             status = make(p, shape, aligned, &k, diag);
+        p->device->driver->capture_mode(&mode);
         *place = k;
         pthread_mutex_unlock(&p->compiling);
     }

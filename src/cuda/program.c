@@ -38,8 +38,9 @@ lf_status lf_cuda_program_new(lf_cuda_device *device, const lf_plan *plan, lf_cu
     p->lines = calloc(lf_at_least_one(plan->groups), sizeof *p->lines);
     p->scale = calloc(lf_at_least_one(plan->groups), sizeof *p->scale);
     p->prepared = calloc(lf_at_least_one(plan->prepareds), sizeof *p->prepared);
+    p->lent = calloc(lf_at_least_one(plan->prepareds), sizeof *p->lent);
     p->narrow = calloc(lf_at_least_one(plan->groups), sizeof *p->narrow);
-    lf_status status = p->lines && p->scale && p->prepared && p->narrow ? LF_OK : lf_fail_nomem(diag, "the program");
+    lf_status status = p->lines && p->scale && p->prepared && p->lent && p->narrow ? LF_OK : lf_fail_nomem(diag, "the program");
     if (status == LF_OK && dims)
         status = compile_for(p, dims, &kernel, diag);
     if (status != LF_OK) {
@@ -49,10 +50,11 @@ lf_status lf_cuda_program_new(lf_cuda_device *device, const lf_plan *plan, lf_cu
     return status;
 }
 
-static void drop(lf_cuda_program *p, lf_cuda_ptr *list, int32_t count, bool owned)
+/* lent: which are not its own; NULL: all are. */
+static void drop(lf_cuda_program *p, lf_cuda_ptr *list, const bool *lent, int32_t count)
 {
     for (int32_t i = 0; list && i < count; i++) {
-        if (owned)
+        if (!lent || !lent[i])
             p->device->driver->free(list[i]);
         list[i] = 0;
     }
@@ -60,10 +62,12 @@ static void drop(lf_cuda_program *p, lf_cuda_ptr *list, int32_t count, bool owne
 
 static void drop_weights(lf_cuda_program *p)
 {
-    drop(p, p->prepared, p->plan->prepareds, !p->borrows);
-    drop(p, p->narrow, p->plan->groups, !p->borrows);
-    drop(p, p->lines, p->plan->groups, true);
-    drop(p, p->scale, p->plan->groups, true);
+    if (!p->borrows) {
+        drop(p, p->prepared, p->lent, p->plan->prepareds);
+        drop(p, p->narrow, NULL, p->plan->groups);
+    }
+    drop(p, p->lines, NULL, p->plan->groups);
+    drop(p, p->scale, NULL, p->plan->groups);
     p->bytes = 0;
 }
 
@@ -81,6 +85,7 @@ void lf_cuda_program_free(lf_cuda_program *p)
     free(p->lines);
     free(p->scale);
     free(p->prepared);
+    free(p->lent);
     free(p->narrow);
     free(p);
 }
@@ -118,13 +123,15 @@ static lf_status into_lines(lf_cuda_program *p, lf_diag *diag)
     return status;
 }
 
-static lf_status upload_all(lf_cuda_program *p, const float *const *tensor, const double *const *narrow, lf_diag *diag)
+static lf_status upload_all(lf_cuda_program *p, const float *const *tensor, const void *const *there, const double *const *narrow, lf_diag *diag)
 {
     static const int64_t dims[LF_MAX_SYMBOLS] = {1, 1, 1, 1, 1, 1, 1, 1}; /* prepared tensors have no named extent */
     const lf_plan *plan = p->plan;
     lf_status status = LF_OK;
     for (int32_t i = 0; i < plan->prepareds && status == LF_OK; i++)
-        if (tensor[i])
+        if ((p->lent[i] = there[i] != NULL))
+            p->prepared[i] = (lf_cuda_ptr)(uintptr_t)there[i];
+        else if (tensor[i])
             status = upload(p, tensor[i], (size_t)lf_shape_count(&lf_at(plan->graph, plan->prepared[i])->shape, dims) * sizeof(float), &p->prepared[i],
                             diag);
     for (int32_t g = 0; g < plan->groups && status == LF_OK; g++)
@@ -139,13 +146,13 @@ static lf_status upload_all(lf_cuda_program *p, const float *const *tensor, cons
     return status;
 }
 
-lf_status lf_cuda_program_weights(lf_cuda_program *p, const float *const *tensor, const double *const *narrow, lf_diag *diag)
+lf_status lf_cuda_program_weights(lf_cuda_program *p, const float *const *tensor, const void *const *there, const double *const *narrow, lf_diag *diag)
 {
     lf_status status = lf_cuda_enter(p->device, diag);
     if (status != LF_OK)
         return status;
     drop_weights(p);
-    status = upload_all(p, tensor, narrow, diag);
+    status = upload_all(p, tensor, there, narrow, diag);
     if (status != LF_OK)
         drop_weights(p);
     lf_cuda_leave(p->device);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Products on tensor cores, from the host: maps of their operands, weights brought into lines, how many blocks there are. */
 #include <stdio.h>
+#include <string.h>
 
 #include "cuda/device.h"
 
@@ -16,8 +17,8 @@ enum { SCALE_ROOM = 8 }; /* floats past the last scale that a pair may read */
 int64_t lf_cuda_tensor_blocks(const lf_cuda_kernel *k, const lf_cuda_stage *stage, const int64_t *dims)
 {
     const lf_cuda_shape_info *shape = &lf_cuda_shape_table[k->source.part[LF_CUDA_MAIN].target.shape];
-    const int64_t row_blocks = (lf_extent_at(stage->rows, dims) + shape->rows - 1) / shape->rows, column_tiles = (stage->width.coef + shape->columns - 1) / shape->columns;
-    return (row_blocks + shape->cluster - 1) / shape->cluster * shape->cluster * column_tiles;
+    const int64_t row_blocks = (lf_extent_at(stage->rows, dims) + shape->rows - 1) / shape->rows, column_tiles = (stage->width.coef + k->columns - 1) / k->columns;
+    return (row_blocks + k->cluster - 1) / k->cluster * k->cluster * column_tiles;
 }
 
 /* ---- weights ---- */
@@ -76,6 +77,10 @@ lf_status lf_cuda_tensor_weights(lf_cuda_program *p, const lf_cuda_kernel *k, bo
 static int encode(const lf_cuda_program *p, unsigned char *map, lf_cuda_ptr at, int64_t rows, int64_t lines, int box_rows)
 {
     const lf_cuda_mode mode = p->target.mode;
+    if (p->target.unit == LF_CUDA_MMA) { /* threads copy: the address is all they need */
+        memcpy(map, &at, sizeof at);
+        return 0;
+    }
     const int type = mode == LF_CUDA_TF32 ? TYPE_TFLOAT32 : mode == LF_CUDA_BF16 ? TYPE_BFLOAT16 : TYPE_FLOAT16;
     const uint32_t each = mode == LF_CUDA_TF32 ? 32 : 64;
     const uint64_t extents[2] = {(uint64_t)lines * each, (uint64_t)rows}, stride[1] = {(uint64_t)lines * LF_CUDA_LINE};

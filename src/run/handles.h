@@ -81,6 +81,7 @@ struct lf_program {
     const char **input_text;    /* one per input: its shape in words, made early because calls in other threads share the arena */
     const float **param;        /* one per parameter; NULL until given */
     float **copied;             /* one per parameter: memory of our own, which param is then; NULL where it is borrowed or not given */
+    const void **there;         /* one per parameter: where it lies on the GPU, lent; NULL where it does not */
     uint64_t *looks;            /* one per parameter: lf_look of a lent one when it was prepared */
     bool prepared;
     /* Why the last call asked for could not be made, NULL since the program was used otherwise. Threads may ask at once, so it points to a text

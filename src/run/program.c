@@ -46,8 +46,9 @@ lf_status lf_program_new(lf_model *model, const lf_options *options, lf_program 
     if (status == LF_OK) {
         p->param = calloc((size_t)p->written.params + 1, sizeof *p->param);
         p->copied = calloc((size_t)p->written.params + 1, sizeof *p->copied);
+        p->there = calloc((size_t)p->written.params + 1, sizeof *p->there);
         p->looks = calloc((size_t)p->written.params + 1, sizeof *p->looks);
-        if (!p->param || !p->copied || !p->looks)
+        if (!p->param || !p->copied || !p->there || !p->looks)
             status = lf_fail_nomem(&p->diag, "the program");
     }
     if (status != LF_OK) {
@@ -78,6 +79,7 @@ void lf_program_free(lf_program *program)
     for (int32_t i = 0; program->copied && i < program->written.params; i++)
         lf_aligned_free(program->copied[i]);
     free(program->copied);
+    free(program->there);
     free(program->looks);
     free(program->param);
     lf_arena_free(&program->arena);
@@ -112,6 +114,7 @@ lf_status lf_param_memory(lf_program *p, int32_t index, float **out)
     if (!p->copied[index])
         p->copied[index] = lf_aligned_alloc(lf_param_count(p, index) * sizeof(float));
     *out = p->copied[index];
+    p->there[index] = NULL;
     p->param[index] = *out;
     p->prepared = false;
     return *out ? LF_OK : lf_fail(&p->diag, LF_ERR_NOMEM, "no memory for parameter %s", lf_at(&p->written, p->written.param[index])->name);
@@ -177,6 +180,14 @@ lf_status lf_program_set_param_cuda(lf_program *program, const char *name, const
     return status == LF_OK ? lf_cuda_device_read(program->context->gpu, to, data, count * sizeof *to, stream, &program->diag) : status;
 }
 
+lf_status lf_program_borrow_param_cuda(lf_program *program, const char *name, const float *data, size_t count, void *stream)
+{
+    lf_status status = lf_program_set_param_cuda(program, name, data, count, stream);
+    if (status == LF_OK && (uintptr_t)data % LF_CUDA_ALIGNED == 0) /* as kernels have it of memory of our own */
+        program->there[find_param(program, name)] = data;
+    return status;
+}
+
 lf_status lf_program_borrow_param(lf_program *program, const char *name, const float *data, size_t count)
 {
     int32_t index = -1;
@@ -186,6 +197,7 @@ lf_status lf_program_borrow_param(lf_program *program, const char *name, const f
     drop_weights(program); /* they may point into the memory that goes */
     lf_aligned_free(program->copied[index]);
     program->copied[index] = NULL;
+    program->there[index] = NULL;
     program->param[index] = data;
     return LF_OK;
 }
@@ -215,6 +227,22 @@ const float *lf_program_param(const lf_program *program, const char *name)
 
 /* ---- preparing ---- */
 
+/* Prepared tensors onto the GPU; those that are parameters as they lie there stay where they are. */
+static lf_status upload_weights(lf_program *p, lf_variant *v, const lf_cpu_weights *made)
+{
+    const lf_plan *plan = v->plan;
+    const void **there = calloc((size_t)plan->prepareds + 1, sizeof *there);
+    lf_status status = there ? lf_variant_for_cuda(p, v) : lf_fail_nomem(&p->diag, "preparing weights");
+    for (int32_t i = 0; there && i < plan->prepareds; i++)
+        for (int32_t k = 0; k < v->graph.params; k++)
+            if (plan->prepared[i] == v->graph.param[k])
+                there[i] = p->there[k];
+    if (status == LF_OK)
+        status = lf_cuda_program_weights(v->cuda, lf_cpu_weights_tensors(made), there, lf_cpu_weights_narrow(made), &p->diag);
+    free(there);
+    return status;
+}
+
 static lf_status prepare_variant(lf_program *p, lf_variant *v, bool pack, bool *finite)
 {
     const float **param = calloc((size_t)v->graph.count + 1, sizeof *param);
@@ -231,9 +259,7 @@ static lf_status prepare_variant(lf_program *p, lf_variant *v, bool pack, bool *
     if (here) {
         v->weights = made;
     } else {
-        status = lf_variant_for_cuda(p, v);
-        if (status == LF_OK)
-            status = lf_cuda_program_weights(v->cuda, lf_cpu_weights_tensors(made), lf_cpu_weights_narrow(made), &p->diag);
+        status = upload_weights(p, v, made);
         lf_cpu_weights_free(made);
     }
     v->ready = status == LF_OK;

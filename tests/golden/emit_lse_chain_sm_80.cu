@@ -13,8 +13,16 @@ struct g0 {
     static __device__ __forceinline__ i64 rows(const Args &a) { return a.dim[0]; }
     static __device__ __forceinline__ i64 columns(const Args &a) { return 8192; }
     static __device__ __forceinline__ i64 depth(const Args &a) { return 8192; }
-    static __device__ __forceinline__ float x(const Args &a, i64 row, i64 k) { return *(a.in[0] + row * 8192 + k); }
-    static __device__ __forceinline__ float weight(const Args &a, i64 n, i64 k) { return __ldg(a.prepared[0] + n * 8192 + k); } // linear.weight [8192, 8192]
+    enum { MODE = 0, SCALED = 1, N = 8192, LINES = 256, CHUNK = 2 };
+    enum { PART = 64 };
+    static __device__ __forceinline__ const float *x_unscale(const Args &a) { return a.area[1]; }
+    static __device__ __forceinline__ const float *w_unscale(const Args &a) { return a.scale[0]; }
+    enum { SPLIT = 128 };
+    static __device__ __forceinline__ void split(const Args &a, const i64 row, const i64 rows, const int tid)
+    {
+        if (split_row<SPLIT, MODE, 8192, LINES, false>(&*(a.in[0] + row * 8192 + 0), 1, (u8 *)a.area[0] + row * (LINES * 128), a.area[1] + row, tid) && tid == 0)
+            flag(a.redo, a.redo.wide, a.redo.wide_any, row, rows);
+    }
     // phase 0: B x 8192
     template <int W>
     static __device__ __forceinline__ void element(const Args &a, const i64 row, const i64 rows, const i64 col, float (&p)[W], Rest &rest)
@@ -26,13 +34,26 @@ struct g0 {
     }
     static __device__ __forceinline__ void end(const Args &a, const i64 row, const int tile, const int tiles, const First &first, const Rest &rest)
     {
-        first.set(a.area[0] + (row * tiles + tile) * 2);
+        first.set(a.area[2] + (row * tiles + tile) * 2);
     }
+    enum { HELD = 0, WAITS = 0, RUN = 0 }; // goes on with what is in registers; for whole rows' statistics; columns of a segment
 };
 
-__device__ __forceinline__ void g0_product(const Args &a)
+// x into lines of 128 bytes
+__device__ __forceinline__ void g0_split(const Args &a, const Control &c)
 {
-    plain_product<g0, 8>(a);
+    enum { T = g0::SPLIT, ROWS = THREADS / T };
+    if (blockIdx.x == 0 && threadIdx.x == 0)
+        c.barrier[2] = 0;
+    const i64 rows = g0::rows(a);
+    for (i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T; row < rows; row += (i64)gridDim.x * ROWS)
+        g0::split(a, row, rows, threadIdx.x % T);
+    written_to_copied();
+}
+
+__device__ __forceinline__ void g0_product(const Args &a, const Control &c, const TensorMap *x, const TensorMap *w)
+{
+    tensor_product<g0, Pairs>(a, c, x, w);
 }
 
 // A row through phases 1 to 1.
@@ -41,7 +62,7 @@ __device__ __forceinline__ void g0_rows1_row(const Args &a, const i64 row, const
     enum { T = 32 };
     // maxsumexp for b
     float stat0[2];
-    partials<maxsumexp_stat>::of(a.area[0] + row * ((8192 + 127) / 128 * 2), (int)((8192 + 127) / 128)).finish((double)8192, stat0);
+    partials<maxsumexp_stat>::of(a.area[2] + row * ((8192 + 127) / 128 * 2), (int)((8192 + 127) / 128)).finish((double)8192, stat0);
     // phase 1: B x 1
 #pragma unroll 4
     for (i64 col = tid * 1; col < 1; col += T * 1) {
@@ -67,11 +88,121 @@ __device__ __forceinline__ void g0_rows1(const Args &a)
 
 } // namespace fused
 
-extern "C" __global__ void __launch_bounds__(256)
-program(const __grid_constant__ Control c, const __grid_constant__ fused::Args fused)
+namespace full_range {
+
+struct Args {
+    const float *in[1];       // x [B, 8192]
+    const float *prepared[2]; // linear.weight [8192, 8192], linear.bias [8192]
+    const double *narrow[1];  // by group: a product of few columns, its weight and then its bias
+    const float *scale[1];    // by group: what undoes the scaling of a weight's rows
+    float *out[1];            // f [B, 1]
+    i64 out_each[1];          // elements of each row of the batch
+    float *area[1];           // workspace
+    i64 dim[1];               // B
+    Redo redo;
+};
+
+// ---- group 0: linear+logsumexp+leaky_relu+gelu*2 ----
+
+// a [B, 8192] = rows of 8192 elements by linear.weight [8192, 8192] transposed
+struct g0 {
+    typedef Args A;
+    enum { W = 4, STATS = 1, WEIGHT_IS_KN = 0 };
+    typedef maxsumexp_stat<float> First;
+    struct Rest {
+        __device__ __forceinline__ void begin() { }
+        __device__ __forceinline__ void join_lanes(int lanes) { }
+    };
+    static __device__ __forceinline__ i64 rows(const Args &a) { return a.dim[0]; }
+    static __device__ __forceinline__ i64 columns(const Args &a) { return 8192; }
+    static __device__ __forceinline__ i64 depth(const Args &a) { return 8192; }
+    static __device__ __forceinline__ float x(const Args &a, i64 row, i64 k) { return *(a.in[0] + row * 8192 + k); }
+    static __device__ __forceinline__ float weight(const Args &a, i64 n, i64 k) { return __ldg(a.prepared[0] + n * 8192 + k); } // linear.weight [8192, 8192]
+    // phase 0: B x 8192
+    template <int W>
+    static __device__ __forceinline__ void element(const Args &a, const i64 row, const i64 rows, const i64 col, float (&p)[W], Rest &rest)
+    {
+        float v0[W]; EACH v0[w] = p[w]; // product
+        float v1[W]; load<true, true>(v1, a.prepared[1] + col); // linear.bias [8192]
+        float v2[W]; EACH v2[w] = op_add(v0[w], v1[w], 1.0f); // a
+        EACH p[w] = v2[w]; // for the maxsumexp of the row
+    }
+    static __device__ __forceinline__ void end(const Args &a, const i64 row, const int tile, const int tiles, const First &first, const Rest &rest)
+    {
+        first.set(a.area[0] + (row * tiles + tile) * 2);
+    }
+};
+
+__device__ __forceinline__ void g0_product(const Args &a)
 {
-    fused::g0_product(fused);
+    plain_product<g0, 2>(a);
+}
+
+// A row through phases 1 to 1.
+__device__ __forceinline__ void g0_rows1_row(const Args &a, const i64 row, const i64 rows, const int tid)
+{
+    enum { T = 32 };
+    // maxsumexp for b
+    float stat0[2];
+    partials<maxsumexp_stat>::of(a.area[0] + row * ((8192 + 127) / 128 * 2), (int)((8192 + 127) / 128)).finish((double)8192, stat0);
+    // phase 1: B x 1
+#pragma unroll 4
+    for (i64 col = tid * 1; col < 1; col += T * 1) {
+        enum { W = 1 };
+        float v0[W]; EACH v0[w] = stat0[0]; // maxsumexp of b
+        float v1[W]; EACH v1[w] = stat0[1]; // maxsumexp of b
+        float v2[W]; EACH v2[w] = op_logsumexp(v0[w], v1[w]); // b
+        float v3[W]; EACH v3[w] = op_leaky_relu(v2[w], 9.99999975e-05f); // d
+        float v4[W]; EACH v4[w] = op_gelu(v3[w], 0.0f); // e
+        float v5[W]; EACH v5[w] = op_gelu(v4[w], 0.0f); // f
+        EACH { const float one[1] = {v5[w]}; store_out(a.redo, a.out[0], 0 + row, a.out_each[0], one); } // f [B, 1]
+    }
+    row_sync<T>();
+}
+
+__device__ __forceinline__ void g0_rows1(const Args &a)
+{
+    enum { T = 32, ROWS = THREADS / T };
+    const i64 rows = a.dim[0];
+    for (i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T; row < rows; row += (i64)gridDim.x * ROWS)
+        if (!left_out(a.redo, row, rows))
+            g0_rows1_row(a, row, rows, threadIdx.x % T);
+}
+
+} // namespace full_range
+
+extern "C" __global__ void __launch_bounds__(THREADS) g0_split_weight(const float *from, i64 row_step, i64 step, i64 rows, u8 *to, float *unscale, unsigned *wide)
+{
+    split_weight<128, 0, 8192, 256>(from, row_step, step, rows, to, unscale, wide);
+}
+
+__device__ __noinline__ void redo_full_range(const full_range::Args &full_range, const Control &c)
+{
+    full_range::g0_product(full_range);
+    grid_sync(c);
+    full_range::g0_rows1(full_range);
+    grid_sync(c);
+    if (blockIdx.x == 0) {
+        const i64 rows = clear_flags(c.wide, c.wide_any, c.batch);
+        (void)rows;
+    }
+}
+
+struct Maps {
+    TensorMap map[2];
+};
+
+extern "C" __global__ void __launch_bounds__(256, 1)
+program(const __grid_constant__ Maps maps, const __grid_constant__ Control c, const __grid_constant__ fused::Args fused, const __grid_constant__ full_range::Args full_range)
+{
+    fused::g0_split(fused, c);
+    grid_sync(c);
+    fused::g0_product(fused, c, &maps.map[0], &maps.map[1]);
     grid_sync(c);
     fused::g0_rows1(fused);
+    if (any_set(c.wide_any)) {
+        grid_sync(c);
+        redo_full_range(full_range, c);
+    }
     leave(c);
 }

@@ -13,8 +13,16 @@ struct g0 {
     static __device__ __forceinline__ i64 rows(const Args &a) { return a.dim[0]; }
     static __device__ __forceinline__ i64 columns(const Args &a) { return 1024; }
     static __device__ __forceinline__ i64 depth(const Args &a) { return 1024; }
-    static __device__ __forceinline__ float x(const Args &a, i64 row, i64 k) { return *(a.in[0] + row * 1024 + k); }
-    static __device__ __forceinline__ float weight(const Args &a, i64 n, i64 k) { return __ldg(a.prepared[0] + n * 1024 + k); } // linear.weight [1024, 1024]
+    enum { MODE = 0, SCALED = 1, N = 1024, LINES = 32, CHUNK = 2 };
+    enum { PART = 64 };
+    static __device__ __forceinline__ const float *x_unscale(const Args &a) { return a.area[1]; }
+    static __device__ __forceinline__ const float *w_unscale(const Args &a) { return a.scale[0]; }
+    enum { SPLIT = 32 };
+    static __device__ __forceinline__ void split(const Args &a, const i64 row, const i64 rows, const int tid)
+    {
+        if (split_row<SPLIT, MODE, 1024, LINES, false>(&*(a.in[0] + row * 1024 + 0), 1, (u8 *)a.area[0] + row * (LINES * 128), a.area[1] + row, tid) && tid == 0)
+            flag(a.redo, a.redo.wide, a.redo.wide_any, row, rows);
+    }
     // phase 0: B x 1024
     template <int W>
     static __device__ __forceinline__ void element(const Args &a, const i64 row, const i64 rows, const i64 col, float (&p)[W], Rest &rest)
@@ -22,16 +30,29 @@ struct g0 {
         float v0[W]; EACH v0[w] = p[w]; // product
         float v1[W]; load<true, true>(v1, a.prepared[1] + col); // linear.bias [1024]
         float v2[W]; EACH v2[w] = op_add(v0[w], v1[w], 1.0f); // a
-        store<true>(a.area[0] + row * 1024 + col, v2); // a
+        store<true>(a.area[2] + row * 1024 + col, v2); // a
     }
     static __device__ __forceinline__ void end(const Args &a, const i64 row, const int tile, const int tiles, const First &first, const Rest &rest)
     {
     }
+    enum { HELD = 0, WAITS = 0, RUN = 0 }; // goes on with what is in registers; for whole rows' statistics; columns of a segment
 };
 
-__device__ __forceinline__ void g0_product(const Args &a)
+// x into lines of 128 bytes
+__device__ __forceinline__ void g0_split(const Args &a, const Control &c)
 {
-    plain_product<g0, 8>(a);
+    enum { T = g0::SPLIT, ROWS = THREADS / T };
+    if (blockIdx.x == 0 && threadIdx.x == 0)
+        c.barrier[2] = 0;
+    const i64 rows = g0::rows(a);
+    for (i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T; row < rows; row += (i64)gridDim.x * ROWS)
+        g0::split(a, row, rows, threadIdx.x % T);
+    written_to_copied();
+}
+
+__device__ __forceinline__ void g0_product(const Args &a, const Control &c, const TensorMap *x, const TensorMap *w)
+{
+    tensor_product<g0, Pairs>(a, c, x, w);
 }
 
 // A row through phases 1 to 2.
@@ -39,14 +60,14 @@ __device__ __forceinline__ void g0_rows1_row(const Args &a, const i64 row, const
 {
     enum { T = 32 };
     // max for b
-    windows<T, max_stat>([&](i64 c) { return *(a.area[0] + row * 1024 + c); }, 1, 512, 1024, Window{2, 2, 0, 1, false}, tid, a.area[1] + row * 512, 0);
+    windows<T, max_stat>([&](i64 c) { return *(a.area[2] + row * 1024 + c); }, 1, 512, 1024, Window{2, 2, 0, 1, false}, tid, a.area[3] + row * 512, 0);
     row_sync<T>();
     // phase 1: B x 512
     fold<sum_stat> fold1;
 #pragma unroll 4
     for (i64 col = tid * 4; col < 512; col += T * 4) {
         enum { W = 4 };
-        float v0[W]; load<false, true>(v0, a.area[1] + row * 512 + col); // max of b
+        float v0[W]; load<false, true>(v0, a.area[3] + row * 512 + col); // max of b
         EACH fold1.put(v0[w]);
     }
     row_sync<T>();
@@ -75,11 +96,129 @@ __device__ __forceinline__ void g0_rows1(const Args &a)
 
 } // namespace fused
 
-extern "C" __global__ void __launch_bounds__(256)
-program(const __grid_constant__ Control c, const __grid_constant__ fused::Args fused)
+namespace full_range {
+
+struct Args {
+    const float *in[1];       // x [B, 1024]
+    const float *prepared[2]; // linear.weight [1024, 1024], linear.bias [1024]
+    const double *narrow[1];  // by group: a product of few columns, its weight and then its bias
+    const float *scale[1];    // by group: what undoes the scaling of a weight's rows
+    float *out[1];            // d [B]
+    i64 out_each[1];          // elements of each row of the batch
+    float *area[2];           // workspace
+    i64 dim[1];               // B
+    Redo redo;
+};
+
+// ---- group 0: linear+max_pool1d+sum+mul ----
+
+// a [B, 1024] = rows of 1024 elements by linear.weight [1024, 1024] transposed
+struct g0 {
+    typedef Args A;
+    enum { W = 4, STATS = 0, WEIGHT_IS_KN = 0 };
+    typedef no_stat First;
+    struct Rest {
+        __device__ __forceinline__ void begin() { }
+        __device__ __forceinline__ void join_lanes(int lanes) { }
+    };
+    static __device__ __forceinline__ i64 rows(const Args &a) { return a.dim[0]; }
+    static __device__ __forceinline__ i64 columns(const Args &a) { return 1024; }
+    static __device__ __forceinline__ i64 depth(const Args &a) { return 1024; }
+    static __device__ __forceinline__ float x(const Args &a, i64 row, i64 k) { return *(a.in[0] + row * 1024 + k); }
+    static __device__ __forceinline__ float weight(const Args &a, i64 n, i64 k) { return __ldg(a.prepared[0] + n * 1024 + k); } // linear.weight [1024, 1024]
+    // phase 0: B x 1024
+    template <int W>
+    static __device__ __forceinline__ void element(const Args &a, const i64 row, const i64 rows, const i64 col, float (&p)[W], Rest &rest)
+    {
+        float v0[W]; EACH v0[w] = p[w]; // product
+        float v1[W]; load<true, true>(v1, a.prepared[1] + col); // linear.bias [1024]
+        float v2[W]; EACH v2[w] = op_add(v0[w], v1[w], 1.0f); // a
+        store<true>(a.area[0] + row * 1024 + col, v2); // a
+    }
+    static __device__ __forceinline__ void end(const Args &a, const i64 row, const int tile, const int tiles, const First &first, const Rest &rest)
+    {
+    }
+};
+
+__device__ __forceinline__ void g0_product(const Args &a)
 {
-    fused::g0_product(fused);
+    plain_product<g0, 2>(a);
+}
+
+// A row through phases 1 to 2.
+__device__ __forceinline__ void g0_rows1_row(const Args &a, const i64 row, const i64 rows, const int tid)
+{
+    enum { T = 32 };
+    // max for b
+    windows<T, max_stat>([&](i64 c) { return *(a.area[0] + row * 1024 + c); }, 1, 512, 1024, Window{2, 2, 0, 1, false}, tid, a.area[1] + row * 512, 0);
+    row_sync<T>();
+    // phase 1: B x 512
+    fold<sum_stat> fold1;
+#pragma unroll 4
+    for (i64 col = tid * 4; col < 512; col += T * 4) {
+        enum { W = 4 };
+        float v0[W]; load<false, true>(v0, a.area[1] + row * 512 + col); // max of b
+        EACH fold1.put(v0[w]);
+    }
+    row_sync<T>();
+    // sum for c
+    float stat1[1];
+    join_row<T>(fold1.total()).finish((double)512, stat1);
+    // phase 2: B x 1
+#pragma unroll 4
+    for (i64 col = tid * 1; col < 1; col += T * 1) {
+        enum { W = 1 };
+        float v0[W]; EACH v0[w] = stat1[0]; // sum of c
+        float v1[W]; EACH v1[w] = 0.5f;
+        float v2[W]; EACH v2[w] = op_mul(v0[w], v1[w]); // d
+        EACH { const float one[1] = {v2[w]}; store_out(a.redo, a.out[0], 0 + row, a.out_each[0], one); } // d [B]
+    }
+    row_sync<T>();
+}
+
+__device__ __forceinline__ void g0_rows1(const Args &a)
+{
+    enum { T = 32, ROWS = THREADS / T };
+    const i64 rows = a.dim[0];
+    for (i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T; row < rows; row += (i64)gridDim.x * ROWS)
+        if (!left_out(a.redo, row, rows))
+            g0_rows1_row(a, row, rows, threadIdx.x % T);
+}
+
+} // namespace full_range
+
+extern "C" __global__ void __launch_bounds__(THREADS) g0_split_weight(const float *from, i64 row_step, i64 step, i64 rows, u8 *to, float *unscale, unsigned *wide)
+{
+    split_weight<32, 0, 1024, 32>(from, row_step, step, rows, to, unscale, wide);
+}
+
+__device__ __noinline__ void redo_full_range(const full_range::Args &full_range, const Control &c)
+{
+    full_range::g0_product(full_range);
+    grid_sync(c);
+    full_range::g0_rows1(full_range);
+    grid_sync(c);
+    if (blockIdx.x == 0) {
+        const i64 rows = clear_flags(c.wide, c.wide_any, c.batch);
+        (void)rows;
+    }
+}
+
+struct Maps {
+    TensorMap map[2];
+};
+
+extern "C" __global__ void __launch_bounds__(256, 1)
+program(const __grid_constant__ Maps maps, const __grid_constant__ Control c, const __grid_constant__ fused::Args fused, const __grid_constant__ full_range::Args full_range)
+{
+    fused::g0_split(fused, c);
+    grid_sync(c);
+    fused::g0_product(fused, c, &maps.map[0], &maps.map[1]);
     grid_sync(c);
     fused::g0_rows1(fused);
+    if (any_set(c.wide_any)) {
+        grid_sync(c);
+        redo_full_range(full_range, c);
+    }
     leave(c);
 }

@@ -29,7 +29,7 @@ __device__ __forceinline__ void g0_rows0_row(const Args &a, const i64 row, const
         float v5[W]; EACH v5[w] = op_mul(v3[w], v4[w]); // a
         float v6[W]; load<true, true>(v6, a.prepared[1] + col); // norm.bias [1024]
         float v7[W]; EACH v7[w] = op_add(v5[w], v6[w], 1.0f); // a
-        store<true>(a.area[0] + row * 1024 + col, v7); // a
+        store<true>(a.area[2] + row * 1024 + col, v7); // a
     }
     row_sync<T>();
 }
@@ -40,6 +40,123 @@ __device__ __forceinline__ void g0_rows0(const Args &a)
     const i64 rows = (a.dim[0] * a.dim[1]);
     for (i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T; row < rows; row += (i64)gridDim.x * ROWS)
         g0_rows0_row(a, row, rows, threadIdx.x % T);
+}
+
+// b [B, S, 1024] = rows of 1024 elements by linear.weight [1024, 1024] transposed
+struct g0 {
+    typedef Args A;
+    enum { W = 4, STATS = 0, WEIGHT_IS_KN = 0 };
+    typedef no_stat First;
+    struct Rest {
+        __device__ __forceinline__ void begin() { }
+        __device__ __forceinline__ void join_lanes(int lanes) { }
+    };
+    static __device__ __forceinline__ i64 rows(const Args &a) { return (a.dim[0] * a.dim[1]); }
+    static __device__ __forceinline__ i64 columns(const Args &a) { return 1024; }
+    static __device__ __forceinline__ i64 depth(const Args &a) { return 1024; }
+    enum { MODE = 0, SCALED = 1, N = 1024, LINES = 32, CHUNK = 2 };
+    enum { PART = 32 };
+    static __device__ __forceinline__ const float *x_unscale(const Args &a) { return a.area[1]; }
+    static __device__ __forceinline__ const float *w_unscale(const Args &a) { return a.scale[0]; }
+    enum { SPLIT = 32 };
+    static __device__ __forceinline__ void split(const Args &a, const i64 row, const i64 rows, const int tid)
+    {
+        if (split_row<SPLIT, MODE, 1024, LINES, false>(&*(a.area[2] + row * 1024 + 0), 1, (u8 *)a.area[0] + row * (LINES * 128), a.area[1] + row, tid) && tid == 0)
+            flag(a.redo, a.redo.wide, a.redo.wide_any, row, rows);
+    }
+    // phase 2: B*S x 1024
+    template <int W>
+    static __device__ __forceinline__ void element(const Args &a, const i64 row, const i64 rows, const i64 col, float (&p)[W], Rest &rest)
+    {
+        float v0[W]; EACH v0[w] = p[w]; // product
+        float v1[W]; load<true, true>(v1, a.prepared[3] + col); // linear.bias [1024]
+        float v2[W]; EACH v2[w] = op_add(v0[w], v1[w], 1.0f); // b
+        float v3[W]; EACH v3[w] = op_silu(v2[w]); // c
+        float v4[W]; load<true, ALIGNED>(v4, a.in[0] + row * 1024 + col); // x [B, S, 1024]
+        float v5[W]; EACH v5[w] = op_add(v4[w], v3[w], 1.0f); // d
+        store<ALIGNED>(a.out[0] + row * 1024 + col, v5); // d [B, S, 1024]
+    }
+    static __device__ __forceinline__ void end(const Args &a, const i64 row, const int tile, const int tiles, const First &first, const Rest &rest)
+    {
+    }
+    enum { HELD = 0, WAITS = 0, RUN = 0 }; // goes on with what is in registers; for whole rows' statistics; columns of a segment
+};
+
+// x into lines of 128 bytes
+__device__ __forceinline__ void g0_split(const Args &a, const Control &c)
+{
+    enum { T = g0::SPLIT, ROWS = THREADS / T };
+    if (blockIdx.x == 0 && threadIdx.x == 0)
+        c.barrier[2] = 0;
+    const i64 rows = g0::rows(a);
+    for (i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T; row < rows; row += (i64)gridDim.x * ROWS)
+        g0::split(a, row, rows, threadIdx.x % T);
+    written_to_copied();
+}
+
+__device__ __forceinline__ void g0_product(const Args &a, const Control &c, const TensorMap *x, const TensorMap *w)
+{
+    tensor_product<g0, Pairs>(a, c, x, w);
+}
+
+} // namespace fused
+
+namespace full_range {
+
+struct Args {
+    const float *in[1];       // x [B, S, 1024]
+    const float *prepared[4]; // norm.weight [1024], norm.bias [1024], linear.weight [1024, 1024], linear.bias [1024]
+    const double *narrow[1];  // by group: a product of few columns, its weight and then its bias
+    const float *scale[1];    // by group: what undoes the scaling of a weight's rows
+    float *out[1];            // d [B, S, 1024]
+    i64 out_each[1];          // elements of each row of the batch
+    float *area[1];           // workspace
+    i64 dim[2];               // B, S
+    Redo redo;
+};
+
+// ---- group 0: layer_norm+linear+silu+add ----
+
+// A row through phases 0 to 1.
+__device__ __forceinline__ void g0_rows0_row(const Args &a, const i64 row, const i64 rows, const int tid)
+{
+    enum { T = 32 };
+    // phase 0: B*S x 1024
+    fold<moments_stat> fold0;
+#pragma unroll 4
+    for (i64 col = tid * 4; col < 1024; col += T * 4) {
+        enum { W = 4 };
+        float v0[W]; load<true, ALIGNED>(v0, a.in[0] + row * 1024 + col); // x [B, S, 1024]
+        EACH fold0.put(v0[w]);
+    }
+    row_sync<T>();
+    // moments for a
+    float stat0[2];
+    join_row<T>(fold0.total()).finish((double)1024, stat0);
+    // phase 1: B*S x 1024
+#pragma unroll 4
+    for (i64 col = tid * 4; col < 1024; col += T * 4) {
+        enum { W = 4 };
+        float v0[W]; load<true, ALIGNED>(v0, a.in[0] + row * 1024 + col); // x [B, S, 1024]
+        float v1[W]; EACH v1[w] = stat0[0]; // moments of a
+        float v2[W]; EACH v2[w] = stat0[1]; // moments of a
+        float v3[W]; EACH v3[w] = op_layer_norm(v0[w], v1[w], v2[w], 9.99999997e-07f); // a
+        float v4[W]; load<true, true>(v4, a.prepared[0] + col); // norm.weight [1024]
+        float v5[W]; EACH v5[w] = op_mul(v3[w], v4[w]); // a
+        float v6[W]; load<true, true>(v6, a.prepared[1] + col); // norm.bias [1024]
+        float v7[W]; EACH v7[w] = op_add(v5[w], v6[w], 1.0f); // a
+        store<true>(a.area[0] + row * 1024 + col, v7); // a
+    }
+    row_sync<T>();
+}
+
+__device__ __forceinline__ void g0_rows0(const Args &a)
+{
+    enum { T = 32, ROWS = THREADS / T };
+    const i64 rows = (a.dim[0] * a.dim[1]);
+    for (i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T; row < rows; row += (i64)gridDim.x * ROWS)
+        if (!left_out(a.redo, row, rows))
+            g0_rows0_row(a, row, rows, threadIdx.x % T);
 }
 
 // b [B, S, 1024] = rows of 1024 elements by linear.weight [1024, 1024] transposed
@@ -66,7 +183,7 @@ struct g0 {
         float v3[W]; EACH v3[w] = op_silu(v2[w]); // c
         float v4[W]; load<true, ALIGNED>(v4, a.in[0] + row * 1024 + col); // x [B, S, 1024]
         float v5[W]; EACH v5[w] = op_add(v4[w], v3[w], 1.0f); // d
-        store<ALIGNED>(a.out[0] + row * 1024 + col, v5); // d [B, S, 1024]
+        store_out(a.redo, a.out[0], 0 + row * 1024 + col, a.out_each[0], v5); // d [B, S, 1024]
     }
     static __device__ __forceinline__ void end(const Args &a, const i64 row, const int tile, const int tiles, const First &first, const Rest &rest)
     {
@@ -75,16 +192,43 @@ struct g0 {
 
 __device__ __forceinline__ void g0_product(const Args &a)
 {
-    plain_product<g0, 8>(a);
+    plain_product<g0, 2>(a);
 }
 
-} // namespace fused
+} // namespace full_range
 
-extern "C" __global__ void __launch_bounds__(256)
-program(const __grid_constant__ Control c, const __grid_constant__ fused::Args fused)
+extern "C" __global__ void __launch_bounds__(THREADS) g0_split_weight(const float *from, i64 row_step, i64 step, i64 rows, u8 *to, float *unscale, unsigned *wide)
+{
+    split_weight<32, 0, 1024, 32>(from, row_step, step, rows, to, unscale, wide);
+}
+
+__device__ __noinline__ void redo_full_range(const full_range::Args &full_range, const Control &c)
+{
+    full_range::g0_rows0(full_range);
+    grid_sync(c);
+    full_range::g0_product(full_range);
+    grid_sync(c);
+    if (blockIdx.x == 0) {
+        const i64 rows = clear_flags(c.wide, c.wide_any, c.batch);
+        (void)rows;
+    }
+}
+
+struct Maps {
+    TensorMap map[2];
+};
+
+extern "C" __global__ void __launch_bounds__(256, 1)
+program(const __grid_constant__ Maps maps, const __grid_constant__ Control c, const __grid_constant__ fused::Args fused, const __grid_constant__ full_range::Args full_range)
 {
     fused::g0_rows0(fused);
     grid_sync(c);
-    fused::g0_product(fused);
+    fused::g0_split(fused, c);
+    grid_sync(c);
+    fused::g0_product(fused, c, &maps.map[0], &maps.map[1]);
+    if (any_set(c.wide_any)) {
+        grid_sync(c);
+        redo_full_range(full_range, c);
+    }
     leave(c);
 }

@@ -15,6 +15,19 @@ BUILT = ROOT / "build" / "release"
 os.environ.setdefault("LINFUSE_LIBRARY", str(BUILT / "liblinfuse.so"))
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT / "python"), os.environ.get("PYTHONPATH")]))
 sys.path.insert(0, str(ROOT / "python"))
+# cpu or cuda: where the tests of the door make their tensors.
+DEVICE = os.environ.get("LINFUSE_TEST_DEVICE", "cpu")
+if DEVICE != "cpu":
+    import torch
+
+    if torch.cuda.is_available():
+        torch.set_default_device(DEVICE)
+
+
+def pytest_collection_modifyitems(items):
+    if DEVICE != "cpu" and not torch.cuda.is_available():
+        for item in items:
+            item.add_marker(pytest.mark.skip(reason="there is no GPU"))
 
 
 def _built(variable, default):

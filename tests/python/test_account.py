@@ -189,3 +189,9 @@ def test_many_ops(tmp_path):
     (tmp_path / "long.lf").write_text("\n".join(["input v1 f32[B, 300]", *lines, "return v60", ""]))
     checker = check_html(linfuse.explain(tmp_path / "long.lf", device="a100")._repr_html_())
     assert "v60" in " ".join(checker.words)
+
+
+def test_one_reason_for_several():
+    several = [Fallback(f"sin_{i}", "torch.sin", "", "no op") for i in (1, 2)]
+    text = str(Account([], [*several, Fallback("cos", "torch.cos", "", "another")]))
+    assert text.endswith("Left to PyTorch\n  no op\n    sin_1: torch.sin; sin_2: torch.sin\n  cos: torch.cos: another\n")

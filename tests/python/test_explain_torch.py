@@ -67,6 +67,24 @@ def test_compiled_and_functions():
         assert [op["op"] for op in linfuse.explain(one, x).json()["ops"]] == ["mul", "add", "softmax"]
 
 
+def test_arguments_by_name():
+    """A model's own arguments are no options of linfuse; what could be either goes into kwargs."""
+
+    def model(x, *, scale, device=1.0):
+        return (x * scale + device).softmax(-1)
+
+    x, scale = torch.rand(4, 8), torch.rand(8)
+    want = linfuse.explain(lambda x, scale: (x * scale + 1.0).softmax(-1), x, scale).json()
+    for account in (linfuse.explain(model, x, scale=scale), linfuse.explain(model, x=x, scale=scale, assume_finite=True)):
+        assert [op["op"] for op in account.json()["ops"]] == [op["op"] for op in want["ops"]]
+    by_name = linfuse.explain(model, x, scale=scale, device="a100", kwargs={"device": 2.0}).json()
+    assert by_name["device"] == "a100" and not by_name["fallbacks"]
+    with pytest.raises(linfuse.Error, match="scal"):
+        linfuse.explain(model, x, scal=scale)
+    with pytest.raises(TypeError, match="x is given twice"):
+        linfuse.explain(model, x, x=x, scale=scale)
+
+
 def test_what_is_left():
     account = linfuse.explain(Waves().eval(), torch.rand(16, 32))
     (left,) = account.fallbacks

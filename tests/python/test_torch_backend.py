@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import linfuse
+from linfuse import cuda, partition
 from torch_door import assert_close, assert_fused, compiled, errors, flat, fresh, reasons, reference
 
 
@@ -248,7 +249,7 @@ def test_autocast_is_pytorchs():
         linfuse.compile_graph(graph, inputs)
         return lambda *args: (torch.zeros(5, 80),)
 
-    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+    with torch.no_grad(), torch.autocast(torch.get_default_device().type, dtype=torch.bfloat16):
         torch.compile(GeluSoftmax().eval(), backend=traced)(torch.randn(5, 48))
     assert "linear torch._C._nn.linear: dtype bfloat16" in reasons()
 
@@ -557,3 +558,26 @@ def test_gradients_are_mentioned_once():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         fast(x)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_cannot_be_used(monkeypatch):
+    """PyTorch runs what linfuse finds no driver for, and every call says why; a part for the GPU on the CPU's tensors
+    stands in for one."""
+
+    def part_for_gpu(name, capture, args, outputs, eager, options, strict):
+        return cuda.CudaPart(name, capture, args, outputs, eager, {"device": "cuda"}, strict)
+
+    monkeypatch.setattr(partition, "_part", part_for_gpu)
+    monkeypatch.setattr(cuda, "_stream_of", lambda index: 0)
+    monkeypatch.setattr(cuda, "_capturing", lambda: False)
+    monkeypatch.setattr(cuda, "_no_use", {})
+    module, x = GeluSoftmax().eval(), torch.randn(3, 48)
+    fast = compiled(module)
+    with torch.no_grad():
+        assert all(torch.equal(fast(x), module(x)) for _ in range(2))
+        (left,) = linfuse.stats().fallbacks
+        assert "driver" in left.reason and left.count == 2 and cuda._no_use == {torch.device("cpu"): left.reason}
+        torch._dynamo.reset()
+        with pytest.raises(linfuse.Error, match="driver"):
+            compiled(module, fallback="error")(x)

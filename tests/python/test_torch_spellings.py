@@ -15,7 +15,7 @@ from torch import nn
 
 import linfuse
 from linfuse import ops
-from torch_door import assert_close, assert_fused, compiled, errors, flat, fresh, reference
+from torch_door import ON_GPU, assert_close, assert_fused, compiled, errors, flat, fresh, reference
 
 NAMES = "x w b y u v n m r h p t o".split()
 # By op, or by spelling where that differs: what it is called on, with which arguments, and what is done with the
@@ -69,7 +69,7 @@ ARGUMENTS = {
     "Tensor.detach": ("h", [""], "* 2"),
     "torch.detach": ("h", [""], "* 2"),
     "Tensor.float": ("h", [""], "* 2"),
-    "Tensor.to": ("h", ["torch.float32", "'cpu'", "y"], "* 2"),
+    "Tensor.to": ("h", ["torch.float32", "'cuda'" if ON_GPU else "'cpu'", "y"], "* 2"),
     "Tensor.type_as": ("h", ["y"], "* 2"),
     "torch.positive": ("h", [""], "* 2"),
     "Tensor.positive": ("h", [""], "* 2"),

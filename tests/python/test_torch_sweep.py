@@ -40,7 +40,7 @@ def redraw(module):
     for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
         if tensor.is_floating_point():
             bound = 1 / tensor.shape[-1] ** 0.5 if tensor.dim() == 2 else None
-            tensor.data.copy_(
+            tensor.copy_(
                 torch.empty_like(tensor).uniform_(-bound, bound) if bound else torch.rand_like(tensor) + 0.5
             )
 

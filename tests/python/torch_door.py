@@ -4,11 +4,15 @@ fused."""
 
 import copy
 import gc
+import os
 
 import pytest
 import torch
 
 import linfuse
+
+ON_GPU = os.environ.get("LINFUSE_TEST_DEVICE", "cpu") != "cpu"  # conftest.py makes it PyTorch's default device
+not_on_gpu = pytest.mark.skipif(ON_GPU, reason="of the CPU alone")
 
 
 def fresh(seed):

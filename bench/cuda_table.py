@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What bench/cuda.py measured, as a table: records from one run or from several, whichever is newest for each row and contender."""
+
+import json
+import math
+import re
+
+from cuda_rows import ROWS
+
+DASH = "–"
+
+
+def read(files):
+    """Records of files: lines RECORD {...} of what a run printed, or the .json of a saved table. Of several measurements the last in order of date counts; a
+    failure counts only where nothing was measured."""
+    newest = {}
+    for file in files:
+        text = file.read_text()
+        if file.suffix == ".json":
+            found = json.loads(text)["records"]
+        else:
+            found = [json.loads(line.removeprefix("RECORD ")) for line in text.splitlines() if line.startswith("RECORD ")]
+        for record in found:
+            key = record["row"], record["contender"]
+            old = newest.get(key)
+            if not old or ("failed" in old, record["date"]) >= ("failed" in record, old["date"]):
+                newest[key] = record
+    return list(newest.values())
+
+
+def number(value):
+    """Three digits."""
+    if value is None or not math.isfinite(value):
+        return DASH if value is None else str(value)
+    return f"{value:.{max(0, 2 - math.floor(math.log10(value)))}f}" if value > 0 else "0"
+
+
+def _of(records, row, contender):
+    for record in records:
+        if record["row"] == row.name and record["contender"] == contender:
+            return record
+    return {}
+
+
+def _times(record):
+    return "failed" if "failed" in record else f"{number(record['burst_ms'])} / {number(record['steady_ms'])}" if record else DASH
+
+
+def table(records):
+    """Markdown: times, then errors, memory and the rest."""
+    times = ["| model | torch eager | torch compiled | torch tf32 | torch bf16 | linfuse fp32 (goal) | linfuse tf32 (goal) | linfuse bf16 (goal) | fp32: times the best of torch's |",
+             "| --- | --- | --- | --- | --- | --- | --- | --- | --- |"]
+    facts = ["| model | error fp32 / torch's | error tf32, bf16 | torch's tf32, bf16 | beside x, W, y: fp32 / torch eager, MB | W prepared, MB | launches | host, us (from Python) | program made, and again, ms |",
+             "| --- | --- | --- | --- | --- | --- | --- | --- | --- |"]
+    for row in ROWS:
+        peers = {way: _of(records, row, f"torch {way}") for way in ("eager", "compiled", "tf32", "bf16")}
+        ours = {mode: _of(records, row, f"linfuse {mode}") for mode in ("fp32", "tf32", "bf16")}
+        if not any([*peers.values(), *ours.values()]):
+            continue
+        best = min((peers[way]["burst_ms"] for way in ("eager", "compiled") if "burst_ms" in peers[way]), default=None)
+        mine = ours["fp32"].get("burst_ms")
+        words = [row.title, *map(_times, peers.values())]
+        words += [f"{_times(ours[mode])} ({number(row.goal[mode])})" for mode in ours]
+        times.append("| " + " | ".join([*words, f"{best / mine:.1f}x" if best and mine else DASH]) + " |")
+        fp32 = ours["fp32"]
+        megabytes = [number(r["beside_bytes"] / 2**20) if "beside_bytes" in r else DASH for r in (fp32, peers["eager"])]
+        error = {name: f"{r['error']:.1e}" if "error" in r else DASH for name, r in [*peers.items(), *(("lf " + m, r) for m, r in ours.items())]}
+        held = number(fp32["prepared_bytes"] / 2**20) if "prepared_bytes" in fp32 else DASH
+        compile_ms = ", ".join(number(ms) for ms in fp32.get("compile_ms", [])) or DASH
+        facts.append(f"| {row.title} | {error['lf fp32']} / {error['eager']} | {error['lf tf32']}, {error['lf bf16']} | {error['tf32']}, {error['bf16']} | "
+                     f"{' / '.join(megabytes)} | {held} | {fp32.get('launches', DASH)} | {number(fp32.get('host_us'))} | {compile_ms} |")
+    return "Times are burst / steady, in ms.\n\n" + "\n".join(times) + "\n\n" + "\n".join(facts) + "\n"
+
+
+def short(records):
+    """The README's table: burst times alone."""
+    lines = ["| ms, burst | torch fp32: eager / compiled | torch tf32, bf16: compiled | linfuse fp32 | tf32 | bf16 |", "| --- | --- | --- | --- | --- | --- |"]
+    for row in ROWS:
+        ms = {c: number(_of(records, row, c).get("burst_ms")) for c in ("torch eager", "torch compiled", "torch tf32", "torch bf16", "linfuse fp32", "linfuse tf32", "linfuse bf16")}
+        lines.append("| {} | {torch eager} / {torch compiled} | {torch tf32}, {torch bf16} | **{linfuse fp32}** | {linfuse tf32} | {linfuse bf16} |".format(row.title, **ms))
+    return "\n".join(lines)
+
+
+def into_readme(file, records, saved):
+    """Puts the short table between its marks."""
+    begin, end = "<!-- bench/cuda.py --readme -->\n", "<!-- end of it -->"
+    before, _, rest = file.read_text().partition(begin)
+    _, _, after = rest.partition(end)
+    newest = max(records, key=lambda r: r["date"])
+    where = f"{newest['device']}, torch {newest['torch']}, {newest['date'][:10]}; steady times, errors, memory and commits: `bench/results/{saved.name}`"
+    file.write_text(f"{before}{begin}\n{short(records)}\n\n{where}\n\n{end}{after}")
+
+
+def _runs(records):
+    """One line for each run that records come from."""
+    lines = {}
+    for r in records:
+        key = tuple(r[word] for word in ("date", "device", "driver", "torch", "commit", "command"))
+        lines.setdefault(key, []).append(r)
+    return [f"- {key[0]}: {key[1]}, driver {key[2]}, torch {key[3]}, linfuse {key[4]}: `{key[5]}` ({len(found)} measurements)" for key, found in sorted(lines.items())]
+
+
+def save(folder, records, how):
+    """Writes cuda-DATE-DEVICE.json and .md, of the date of the newest record. how: what is to be said of the measuring."""
+    newest = max(records, key=lambda r: r["date"])
+    device = re.sub(r"[^a-z0-9]+", "-", newest["device"].lower().removeprefix("nvidia ")).strip("-")
+    stem = folder / f"cuda-{newest['date'][:10]}-{device}"
+    folder.mkdir(parents=True, exist_ok=True)
+    failures = [f"- {r['row']}, {r['contender']}: {r['failed']}" for r in records if "failed" in r]
+    parts = ["# linfuse on a GPU, beside torch", "Measured in these runs, torch and linfuse in one process each:", "\n".join(_runs(records)), how, table(records)]
+    parts += ["Failed:\n\n" + "\n".join(failures)] if failures else []
+    stem.with_suffix(".json").write_text(json.dumps({"records": records}, indent=1) + "\n")
+    stem.with_suffix(".md").write_text("\n\n".join(p.strip() for p in parts) + "\n")
+    return stem.with_suffix(".json"), stem.with_suffix(".md")

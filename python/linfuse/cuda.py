@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parts that run on a GPU, and programs with parameters there.
+
+A call launches on PyTorch's current stream of the device and waits for nothing. Outputs and workspace are PyTorch's
+tensors, made on that stream and used on no other, so that its allocator may give their memory to the stream's next
+work as soon as they are gone. What a C call keeps on the device between its runs wants these in order: a slot stays
+with its stream.
+
+A captured graph runs again without us, so what it uses is its own for good: a slot made for the capture, and a program
+whose parameters no longer change. Later changes of the weights make another program; the graph computes with those
+it was captured with.
+
+Parameters are known by identity, version counter and address (weights.py). Their values are not looked at: that would
+mean waiting for the GPU. So writes that PyTorch does not count (through `.data`, by a replayed graph) want
+linfuse.refresh(); batch_norm's running statistics, which training writes so, are read at every call.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import glob
+import os
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.autograd import forward_ad
+
+from . import fused, native, weights
+from .counters import registry
+from .program import ALIGNED
+from .weights import Prepared, Slot, stamp
+
+_run_on = native.lib.lf_call_run_on
+_stream_of: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # not there, and not wanted, without CUDA
+_capturing: Any = getattr(torch._C, "_cuda_isCurrentStreamCapturing", None)
+_f32, _bytes = torch.float32, torch.uint8
+_grad_enabled, _transforms = fused._grad_enabled, fused._transforms
+
+_captured: list[tuple[Prepared, Slot]] = []  # a graph may run at any time, so these never end
+_ended: list[tuple[list[Slot], native.Program]] = []  # to be freed when no graph is being captured
+_no_use: dict[torch.device, str] = {}  # why a device cannot be used
+
+
+class CudaPrepared(Prepared):
+    """A program on a GPU."""
+
+    def __init__(self, program: native.Program):
+        super().__init__(program)
+        self.workspaces: dict[tuple[int, ...], int] = {}  # bytes by extents
+        self.device: torch.device = getattr(program.context, "device")
+
+    def __del__(self) -> None:
+        alive = _capturing is not None and registry is not None  # these go first when the interpreter ends
+        if alive and _capturing():  # freeing waits for the GPU, which would spoil the capture
+            registry.count("calls_fused", sum(slot.runs for slot in self.slots) - self.runs_before_reset)
+            _ended.append((self.slots, self.program))
+        else:
+            super().__del__()
+
+    def load(self, names: Sequence[str], params: Sequence[torch.Tensor]) -> None:
+        """Gives and prepares the parameters as they are now. Waits for whoever still uses the old ones."""
+        stamps = [stamp(param) for param in params]
+        with torch.cuda.device(self.device):
+            torch.cuda.synchronize(self.device)
+            stream = _stream_of(self.device.index)
+            for name, param in zip(names, params):
+                values = param.detach().to(self.device).contiguous()
+                self.program.set_param_cuda(name, values.data_ptr(), values.numel(), stream)
+            self.program.prepare()
+        self.stamps = stamps
+        self.workspaces.clear()
+        registry.count("prepared")
+
+    def current(self, params: Sequence[torch.Tensor]) -> bool:
+        return self.stamps == [stamp(param) for param in params]
+
+    def take(self, stream: int) -> Slot | None:
+        for slot in reversed(self.idle[:]):
+            if slot.stream == stream:
+                try:
+                    self.idle.remove(slot)
+                except ValueError:  # another thread was quicker
+                    continue
+                return slot
+        return None
+
+    def workspace(self, slot: Slot, sized: fused.Sized) -> int:
+        """Bytes a run at these extents wants."""
+        found = self.workspaces.get(sized.key)
+        if found is None:
+            found = self.workspaces[sized.key] = slot.call.workspace_at(sized.dims_at)
+        return found
+
+
+class CudaPart(fused.Part):
+    """A fused piece of a graph that runs on a GPU."""
+
+    kept_as = CudaPrepared
+
+    def __call__(self, *args: Any) -> tuple[torch.Tensor, ...]:
+        if _grad_enabled() or _transforms() is not None or forward_ad._current_level >= 0:
+            reason = self._why_differentiated(args)
+            if reason:
+                return self._in_pytorch(args, reason)
+        try:
+            results = self._run(args, self._pick_inputs(args))
+        except (native.Error, RuntimeError) as why:
+            results = str(why)
+        return self._in_pytorch(args, results) if isinstance(results, str) else results
+
+    def _run(self, args: Sequence[Any], tensors: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...] | str:
+        """The results; or why there are none."""
+        device = self.device
+        index = device.index
+        for tensor in tensors:
+            if tensor.dtype is not _f32 or tensor.get_device() != index or not tensor.is_contiguous():
+                adapted = self._adapt(tensors)
+                if isinstance(adapted, str):
+                    return adapted
+                tensors = adapted
+                break
+        sized = self._sized.get(tuple([tensor.shape for tensor in tensors])) or self._size(tensors)
+        if isinstance(sized, str):
+            return sized
+        stream, capturing = _stream_of(index), _capturing()
+        prepared, slot = self._slot_on(stream, capturing, self._pick_params(args))
+        try:
+            results = [fused._empty(shape, strides, dtype=_f32, device=device) for shape, strides in sized.outputs]
+            at, kept = 0, []
+            for tensor in tensors:
+                address = tensor.data_ptr()
+                if address % ALIGNED:
+                    kept.append(tensor.clone())
+                    address = kept[-1].data_ptr()
+                slot.inputs[at] = address
+                at += 1
+            at = 0
+            for tensor in results:
+                slot.outputs[at] = tensor.data_ptr()
+                at += 1
+            size = prepared.workspace(slot, sized)
+            room = fused._empty((size,), (1,), dtype=_bytes, device=device) if size else None
+            address = room.data_ptr() if room is not None else 0
+            status = _run_on(slot.handle, sized.dims_at, slot.inputs_at, slot.outputs_at, stream, address, size)
+            slot.runs += not status
+            message = native.lib.lf_call_message(slot.handle).decode() if status else None
+        finally:
+            if not capturing:
+                prepared.idle.append(slot)
+        if message is not None:
+            return message
+        return tuple(results) if self._as_written else self._laid_out(results)
+
+    def _slot_on(self, stream: int, capturing: bool, params: tuple[torch.Tensor, ...]) -> tuple[CudaPrepared, Slot]:
+        """A slot of a program that has these parameters as they are now, for a run on this stream."""
+        prepared: Any = self._current()
+        if prepared is not None and not capturing:
+            slot = prepared.take(stream)
+            if slot is not None:  # holding it, the stamps stay as they are
+                for param, (identity, version, address) in zip(params, prepared.stamps):
+                    if id(param) != identity or param._version != version or param.data_ptr() != address:
+                        prepared.idle.append(slot)
+                        break
+                else:
+                    return prepared, slot
+        for param in params:
+            if param.dtype is not _f32 or param.layout is not torch.strided:
+                raise native.Error(f"a parameter is {param.dtype}, {param.layout}")
+            if param.device != self.device and (param.shape or not param.is_cpu):
+                raise native.Error(f"a parameter is on {param.device}, and not {self.device}")
+        if capturing:
+            return self._slot_to_keep(stream, params)
+        prepared, slot = self._acquire(stream, params)
+        self._current = weakref.ref(prepared)
+        return prepared, slot
+
+    def _acquire(self, stream: int, params: tuple[torch.Tensor, ...]) -> tuple[CudaPrepared, Slot]:
+        while _ended:
+            slots, program = _ended.pop()
+            for slot in slots:
+                slot.call.close()
+            program.close()
+        if self.device in _no_use:
+            raise native.Error(_no_use[self.device])
+        try:
+            with on(self.device):
+                return self.family.acquire(params, stream)  # type: ignore[return-value]
+        except native.Error as why:
+            if why.status is native.Status.DEVICE and not self.family.programs:
+                _no_use.setdefault(self.device, str(why))
+            raise
+
+    def _slot_to_keep(self, stream: int, params: tuple[torch.Tensor, ...]) -> tuple[CudaPrepared, Slot]:
+        """For a graph that is being captured: a slot that nobody else will have."""
+        family = self.family
+        with family.lock:
+            prepared: Any = family.programs.get(tuple(map(id, params)))
+            if prepared is None or not prepared.current(params):
+                raise native.Error(
+                    "a graph is being captured, and the weights are not prepared as they are now: call it once before"
+                )
+            prepared.fixed = True
+            slot = family.new_slot(prepared, stream)
+        _captured.append((prepared, slot))
+        return prepared, slot
+
+
+@contextmanager
+def on(device: torch.device) -> Iterator[None]:
+    """With a device's context the current one: it is what a program is made for."""
+    if device.type != "cuda":
+        yield
+        return
+    _find_compiler()
+    with torch.cuda.device(device):
+        yield
+
+
+@functools.cache
+def _find_compiler() -> None:
+    """Lets the C library find the run-time compiler that PyTorch brings along, where there is no toolkit."""
+    if "LINFUSE_NVRTC" not in os.environ:
+        beside = os.path.join(os.path.dirname(os.path.dirname(torch.__file__)), "nvidia", "*", "lib", "libnvrtc.so.*")
+        for file in sorted(glob.glob(beside)):
+            try:
+                ctypes.CDLL(file)  # loaded, it is found by its name
+            except OSError:
+                continue

@@ -1,0 +1,367 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What calls for a GPU ask of its driver, seen by a driver that stands in for it: memory, streams, captures. Nothing is computed. */
+#include "api_fixture.h"
+
+#include "cuda/compile.h"
+#include "cuda/driver.h"
+
+/* ---- the driver ---- */
+
+enum { BLOCKS = 256, OUT_OF_MEMORY = 2, IN_CAPTURE = 900, UNITS = 16, MAJOR = 75, L2 = 38 };
+
+static struct { lf_cuda_ptr at; size_t bytes; } block[BLOCKS]; /* memory that was handed out and not taken back */
+static size_t limit, allocs, frees, launches, waits;
+static bool capturing;
+static int mode; /* 0: what is unsafe while something is captured fails */
+static lf_cuda_driver driver;
+
+static bool forbidden(void)
+{
+    return capturing && mode != 2;
+}
+
+static int fake_alloc(lf_cuda_ptr *memory, size_t bytes)
+{
+    static lf_cuda_ptr next = 1 << 20;
+    assert_false(forbidden());
+    if (bytes > limit)
+        return OUT_OF_MEMORY;
+    for (int i = 0; i < BLOCKS; i++)
+        if (!block[i].at) {
+            block[i].at = *memory = next;
+            block[i].bytes = bytes;
+            next += (bytes + 511) / 512 * 512;
+            allocs++;
+            return 0;
+        }
+    fail_msg("more blocks than the test has room for");
+    return OUT_OF_MEMORY;
+}
+
+static int fake_free(lf_cuda_ptr memory)
+{
+    if (memory == 0)
+        return 0;
+    assert_false(capturing); /* it waits for the device */
+    for (int i = 0; i < BLOCKS; i++)
+        if (block[i].at == memory) {
+            block[i].at = 0;
+            frees++;
+            return 0;
+        }
+    fail_msg("freed what was not handed out");
+    return 1;
+}
+
+static bool is_there(lf_cuda_ptr at, size_t bytes)
+{
+    for (int i = 0; i < BLOCKS; i++)
+        if (block[i].at && at >= block[i].at && at + bytes <= block[i].at + block[i].bytes)
+            return true;
+    return false;
+}
+
+static int fake_set_bytes(lf_cuda_ptr to, unsigned char value, size_t bytes, void *stream)
+{
+    (void)value;
+    assert_true(is_there(to, bytes));
+    assert_true(!capturing || stream); /* the default stream waits for others */
+    return 0;
+}
+
+static int fake_stream_wait(void *stream)
+{
+    assert_true(!capturing || (stream && !forbidden()));
+    waits++;
+    return 0;
+}
+
+static int fake_stream_new(void **stream, unsigned flags)
+{
+    assert_int_equal(flags, 1);
+    *stream = &driver;
+    return 0;
+}
+
+static int fake_stream_captures(void *stream, int *captures)
+{
+    (void)stream;
+    *captures = capturing;
+    return 0;
+}
+
+static int fake_capture_mode(int *other)
+{
+    int before = mode;
+    mode = *other;
+    *other = before;
+    return 0;
+}
+
+static int fake_pointer(void **out)
+{
+    *out = &driver;
+    return 0;
+}
+
+static int fake_primary_retain(void **context, int device)
+{
+    (void)device;
+    return fake_pointer(context);
+}
+
+static int fake_device_count(int *count)
+{
+    *count = 1;
+    return 0;
+}
+
+static int fake_device_attribute(int *value, int attribute, int device)
+{
+    (void)device;
+    *value = attribute == MAJOR ? 8 : attribute == UNITS ? 4 : attribute == L2 ? 1 << 20 : 0;
+    return 0;
+}
+
+static int fake_module_load(void **module, const void *image)
+{
+    (void)image;
+    assert_false(forbidden());
+    return fake_pointer(module);
+}
+
+static int fake_function_get(void **function, void *module, const char *name)
+{
+    (void)module;
+    (void)name;
+    return fake_pointer(function);
+}
+
+static int fake_context_current(void **context)
+{
+    *context = NULL;
+    return 0;
+}
+
+static int fake_blocks(int *count, void *function, int threads, size_t shared)
+{
+    (void)function, (void)threads, (void)shared;
+    *count = 1;
+    return 0;
+}
+
+static int fake_launch(const lf_cuda_config *config, void *function, void **params, void **extra)
+{
+    (void)config, (void)function, (void)params, (void)extra;
+    launches++;
+    return 0;
+}
+
+/* Whatever else is asked for works and does nothing. */
+static int fine(void)
+{
+    return 0;
+}
+
+lf_status __wrap_lf_cuda_driver_find(const lf_cuda_driver **out, lf_diag *diag);
+lf_status __wrap_lf_nvrtc_find(const lf_nvrtc **out, lf_diag *diag);
+lf_status __wrap_lf_cuda_compile(const char *source, const char *arch, char **cubin, size_t *size, char **log, lf_diag *diag);
+
+lf_status __wrap_lf_cuda_driver_find(const lf_cuda_driver **out, lf_diag *diag)
+{
+    int (*const f)(void) = fine;
+    (void)diag;
+    for (size_t i = 0; i < sizeof driver / sizeof f; i++)
+        memcpy((char *)&driver + i * sizeof f, &f, sizeof f);
+    driver.alloc = fake_alloc;
+    driver.free = fake_free;
+    driver.set_bytes = fake_set_bytes;
+    driver.stream_wait = fake_stream_wait;
+    driver.stream_new = fake_stream_new;
+    driver.stream_captures = fake_stream_captures;
+    driver.capture_mode = fake_capture_mode;
+    driver.context_current = fake_context_current;
+    driver.device_count = fake_device_count;
+    driver.device_attribute = fake_device_attribute;
+    driver.primary_retain = fake_primary_retain;
+    driver.module_load = fake_module_load;
+    driver.function_get = fake_function_get;
+    driver.blocks = fake_blocks;
+    driver.launch = fake_launch;
+    *out = &driver;
+    return LF_OK;
+}
+
+lf_status __wrap_lf_nvrtc_find(const lf_nvrtc **out, lf_diag *diag)
+{
+    static lf_nvrtc none;
+    (void)diag;
+    *out = &none;
+    return LF_OK;
+}
+
+lf_status __wrap_lf_cuda_compile(const char *source, const char *arch, char **cubin, size_t *size, char **log, lf_diag *diag)
+{
+    (void)source, (void)arch, (void)log, (void)diag;
+    *cubin = calloc(1, 1);
+    *size = 1;
+    assert_non_null(*cubin);
+    return LF_OK;
+}
+
+/* ---- the tests ---- */
+
+static const char norm_text[] = "input x f32[B, 40]\nparam w f32[48, 40]\na = linear(x, w)\nc = layer_norm(a, [48])\nd = max(c, dim=1)\nreturn c, d\n";
+static const char guard_text[] = "input x f32[B, 40]\nparam w f32[48, 40]\na = linear(x, w)\nc = mean(a, dim=1, keepdim=true)\nd = gelu(c)\ne = add(d, x)\nreturn e\n";
+
+static rig begin(const char *text)
+{
+    memset(block, 0, sizeof block);
+    limit = (size_t)1 << 30;
+    capturing = false;
+    mode = 0;
+    rig r = rig_begin(1, text, "device=cuda");
+    allocs = frees = launches = waits = 0;
+    return r;
+}
+
+static void end(rig *r)
+{
+    capturing = false;
+    rig_end(r);
+    for (int i = 0; i < BLOCKS; i++)
+        assert_false(block[i].at);
+}
+
+static lf_status run(rig *r, int64_t rows, void *stream, lf_cuda_ptr workspace, size_t bytes)
+{
+    const float *in[] = {(const float *)(uintptr_t)0x10000000};
+    float *out[] = {(float *)(uintptr_t)0x20000000, (float *)(uintptr_t)0x30000000};
+    return lf_call_run_on(r->call, &rows, in, out, stream, (void *)(uintptr_t)workspace, bytes);
+}
+
+static size_t workspace_at(rig *r, int64_t rows)
+{
+    size_t bytes = 0;
+    OK_CALL(r->call, lf_call_workspace_at(r->call, &rows, &bytes));
+    return bytes;
+}
+
+static void a_run_at_a_known_size_allocates_nothing(void **state)
+{
+    (void)state;
+    static const char *const texts[] = {norm_text, guard_text};
+    for (int k = 0; k < 2; k++) {
+        rig r = begin(texts[k]);
+        OK_CALL(r.call, run(&r, 300, NULL, 0, 0));
+        const size_t before = allocs, waited = waits;
+        assert_true(launches > 0);
+        for (int64_t rows = 300; rows >= 0; rows -= 100)
+            OK_CALL(r.call, run(&r, rows, NULL, 0, 0));
+        assert_int_equal(allocs, before);
+        assert_int_equal(waits, waited);
+        end(&r);
+    }
+}
+
+static void lent_workspace_takes_the_place_of_the_calls_own(void **state)
+{
+    (void)state;
+    const lf_cuda_ptr lent = 0x40000000;
+    rig r = begin(norm_text);
+    const size_t bytes = workspace_at(&r, 300), held = lf_call_memory(r.call);
+    assert_true(bytes > 0);
+    assert_true(workspace_at(&r, 600) > bytes);
+    OK_CALL(r.call, run(&r, 300, NULL, lent, bytes));
+    assert_true(lf_call_memory(r.call) - held <= 1024); /* flags, which must stay as they are from run to run */
+    const size_t before = allocs;
+    char want[64];
+    snprintf(want, sizeof want, "%zu bytes", bytes);
+    assert_int_equal(run(&r, 300, NULL, lent, bytes - 1), LF_ERR_ARG);
+    assert_non_null(strstr(lf_call_message(r.call), want));
+    assert_int_equal(run(&r, 300, NULL, lent + 4, bytes), LF_ERR_ARG);
+    OK_CALL(r.call, run(&r, 300, NULL, lent, bytes));
+    const int64_t extents[2] = {300, 40};
+    size_t again = 0;
+    OK_CALL(r.call, lf_call_set_input(r.call, 0, 2, extents, (const float *)(uintptr_t)0x10000000));
+    OK_CALL(r.call, lf_call_workspace(r.call, &again));
+    assert_int_equal(again, bytes);
+    OK_CALL(r.call, lf_call_use_workspace(r.call, (void *)(uintptr_t)lent, bytes));
+    OK_CALL(r.call, lf_call_run(r.call));
+    assert_int_equal(allocs, before);
+    OK_CALL(r.call, lf_call_use_workspace(r.call, NULL, 0));
+    OK_CALL(r.call, lf_call_run(r.call));
+    assert_int_equal(allocs, before + 1);
+    end(&r);
+}
+
+/* Also the first at its size; and what the graph has the addresses of outlives later, larger runs. */
+static void a_run_can_be_captured(void **state)
+{
+    (void)state;
+    static const char *const texts[] = {norm_text, guard_text};
+    for (int k = 0; k < 2; k++)
+        for (int first = 0; first < 2; first++) {
+            rig r = begin(texts[k]);
+            int stream;
+            if (!first)
+                OK_CALL(r.call, run(&r, 300, &stream, 0, 0));
+            capturing = true;
+            OK_CALL(r.call, run(&r, 300, &stream, 0, 0));
+            capturing = false;
+            assert_int_equal(mode, 0);
+            OK_CALL(r.call, run(&r, 3000, &stream, 0, 0));
+            OK_CALL(r.call, run(&r, 300, &stream, 0, 0));
+            assert_int_equal(frees, 0);
+            OK_CALL(r.call, run(&r, 30000, &stream, 0, 0)); /* no graph knows of the second one */
+            assert_int_equal(frees, workspace_at(&r, 1) > 0);
+            end(&r);
+        }
+}
+
+static void too_little_memory_is_told(void **state)
+{
+    (void)state;
+    rig r = begin(norm_text);
+    const size_t bytes = workspace_at(&r, 300);
+    limit = bytes - 1;
+    char want[64];
+    snprintf(want, sizeof want, "%zu bytes", bytes);
+    assert_int_equal(run(&r, 300, NULL, 0, 0), LF_ERR_NOMEM);
+    assert_non_null(strstr(lf_call_message(r.call), want));
+    OK_CALL(r.call, run(&r, 100, NULL, 0, 0));
+    limit = bytes;
+    OK_CALL(r.call, run(&r, 300, NULL, 0, 0));
+    end(&r);
+}
+
+static void wrong_questions_are_told(void **state)
+{
+    (void)state;
+    const int64_t rows = 5, none = -5;
+    size_t bytes;
+    rig r = begin(norm_text);
+    assert_int_equal(lf_call_workspace(r.call, &bytes), LF_ERR_ARG); /* no input is bound */
+    assert_int_equal(lf_call_workspace_at(r.call, &rows, NULL), LF_ERR_ARG);
+    assert_int_equal(lf_call_workspace_at(r.call, NULL, &bytes), LF_ERR_ARG);
+    assert_int_equal(lf_call_workspace_at(r.call, &none, &bytes), LF_ERR_DATA);
+    end(&r);
+    rig here = rig_begin(1, norm_text, NULL);
+    float w[48 * 40] = {0};
+    assert_int_equal(lf_call_workspace_at(here.call, &rows, &bytes), LF_ERR_ARG);
+    assert_non_null(strstr(lf_call_message(here.call), "cuda"));
+    assert_int_equal(lf_call_use_workspace(here.call, w, sizeof w), LF_ERR_ARG);
+    assert_int_equal(run(&here, 5, NULL, 0, 0), LF_ERR_ARG);
+    assert_int_equal(lf_program_set_param_cuda(here.program, "w", w, 48 * 40, NULL), LF_ERR_ARG);
+    rig_end(&here);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_run_at_a_known_size_allocates_nothing), cmocka_unit_test(lent_workspace_takes_the_place_of_the_calls_own),
+        cmocka_unit_test(a_run_can_be_captured),                   cmocka_unit_test(too_little_memory_is_told),
+        cmocka_unit_test(wrong_questions_are_told),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
