@@ -146,7 +146,7 @@ __device__ __noinline__ void redo_as_written(const as_written::Args &as_written,
     }
 }
 
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(256, 4)
 program(const __grid_constant__ Control c, const __grid_constant__ fused::Args fused, const __grid_constant__ as_written::Args as_written)
 {
     fused::g0_rows0(fused);
