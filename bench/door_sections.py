@@ -59,7 +59,8 @@ def example(name, features, device):
     """A reference model as examples/ has it."""
     made = getattr(importlib.import_module(name), REFERENCE[name][0])
     torch.manual_seed(1)
-    return made(features, features).eval().to(device)
+    with torch.device(device):
+        return made(features, features).eval()
 
 
 def apart(got, want):
@@ -335,7 +336,8 @@ def drawn_models(context):
     for number in range(6 if context.quick else 72):
         if context.wanted(f"drawn_{number:02}"):
             torch.manual_seed(number)
-            model = Drawn(number, scale).eval().to(context.device)
+            with torch.device(context.device):
+                model = Drawn(number, scale).eval()
             yield f"drawn_{number:02}", model, [torch.randn(batch, model.k, device=context.device)]
 
 
