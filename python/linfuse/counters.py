@@ -16,7 +16,7 @@ from . import memory
 
 if TYPE_CHECKING:
     from .fused import CompiledGraph, Part
-    from .weights import Prepared
+    from .weights import Prepared, Slot
 
 
 class Left(NamedTuple):
@@ -112,6 +112,10 @@ def say_once_about_gradients() -> None:
     )
 
 
+def _bytes(slot: Slot) -> int:
+    return slot.call.memory() + (slot.room.numel() if slot.room is not None else 0)
+
+
 def stats() -> Stats:
     """What ran fused and what fell back to PyTorch, with the reasons."""
     programs = list(registry.programs)
@@ -131,7 +135,7 @@ def stats() -> Stats:
         param_bytes=sum(one.params for one in held),
         prepared_bytes=sum(one.prepared for one in held),
         output_bytes=memory.kept_bytes(),
-        workspace_bytes=sum(slot.call.memory() for prepared in programs for slot in list(prepared.slots)),
+        workspace_bytes=sum(_bytes(slot) for prepared in programs for slot in list(prepared.slots)),
         fallbacks=tuple(Fallback(*what, when, count) for (what, when), count in sorted(left.items())),
     )
 

@@ -39,9 +39,9 @@ _stream_of: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # not th
 _capturing: Any = getattr(torch._C, "_cuda_isCurrentStreamCapturing", None)
 _f32, _bytes = torch.float32, torch.uint8
 _grad_enabled, _transforms = fused._grad_enabled, fused._transforms
+_KEPT = 1 << 20  # bytes of workspace that a slot keeps from call to call: making a tensor takes 3 us
 
 _captured: list[tuple[Prepared, Slot]] = []  # a graph may run at any time, so these never end
-_ended: list[tuple[list[Slot], native.Program]] = []  # to be freed when no graph is being captured
 _no_use: dict[torch.device, str] = {}  # why a device cannot be used
 
 
@@ -52,14 +52,6 @@ class CudaPrepared(Prepared):
         super().__init__(program)
         self.workspaces: dict[tuple[int, ...], int] = {}  # bytes by extents
         self.device: torch.device = getattr(program.context, "device")
-
-    def __del__(self) -> None:
-        alive = _capturing is not None and registry is not None  # these go first when the interpreter ends
-        if alive and _capturing():  # freeing waits for the GPU, which would spoil the capture
-            registry.count("calls_fused", sum(slot.runs for slot in self.slots) - self.runs_before_reset)
-            _ended.append((self.slots, self.program))
-        else:
-            super().__del__()
 
     def load(self, names: Sequence[str], params: Sequence[torch.Tensor]) -> None:
         """Gives and prepares the parameters as they are now. Waits for whoever still uses the old ones."""
@@ -143,8 +135,12 @@ class CudaPart(fused.Part):
                 slot.outputs[at] = tensor.data_ptr()
                 at += 1
             size = prepared.workspace(slot, sized)
-            room = fused._empty((size,), (1,), dtype=_bytes, device=device) if size else None
-            address = room.data_ptr() if room is not None else 0
+            room = slot.room
+            if room is None or room.numel() < size:
+                room = fused._empty((size,), (1,), dtype=_bytes, device=device)
+                if size <= _KEPT and not capturing:
+                    slot.room = room
+            address = room.data_ptr() if size else 0
             status = _run_on(slot.handle, sized.dims_at, slot.inputs_at, slot.outputs_at, stream, address, size)
             slot.runs += not status
             message = native.lib.lf_call_message(slot.handle).decode() if status else None
@@ -179,11 +175,7 @@ class CudaPart(fused.Part):
         return prepared, slot
 
     def _acquire(self, stream: int, params: tuple[torch.Tensor, ...]) -> tuple[CudaPrepared, Slot]:
-        while _ended:
-            slots, program = _ended.pop()
-            for slot in slots:
-                slot.call.close()
-            program.close()
+        native.free_postponed()
         if self.device in _no_use:
             raise native.Error(_no_use[self.device])
         try:
@@ -230,3 +222,11 @@ def _find_compiler() -> None:
                 ctypes.CDLL(file)  # loaded, it is found by its name
             except OSError:
                 continue
+
+
+def _spoils_a_capture() -> bool:
+    """Freeing waits for the GPU, which no graph that is being captured survives."""
+    return torch is not None and torch.cuda.is_initialized() and _capturing()
+
+
+native.must_wait = _spoils_a_capture

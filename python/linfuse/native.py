@@ -11,7 +11,7 @@ import ctypes
 import enum
 import os
 import pathlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 MAX_RANK = 8
@@ -225,11 +225,24 @@ def _taken_text(address: ctypes.c_void_p) -> str:
     return text
 
 
+# Whether a GPU's memory must not be freed now (cuda.py knows); what was to be freed then, and is by free_postponed.
+must_wait: Callable[[], bool] = bool
+_postponed: list[tuple[_Handle, int]] = []
+
+
+def free_postponed() -> None:
+    """Frees what had to wait."""
+    while _postponed:
+        handle, address = _postponed.pop(0)
+        handle._free_now(address)
+
+
 class _Handle:
     """What every handle has: its address, an end, and a message."""
 
     _free: str
     _message: str
+    on_gpu = False
 
     def __init__(self, address: int | None):
         self.address = address
@@ -238,7 +251,16 @@ class _Handle:
         """Frees the handle; whatever is done with it afterwards is an error."""
         address, self.address = self.address, None
         if address:
-            getattr(lib, self._free)(address)
+            self._end(address)
+
+    def _end(self, address: int) -> None:
+        if self.on_gpu and must_wait():
+            _postponed.append((self, address))
+        else:
+            self._free_now(address)
+
+    def _free_now(self, address: int) -> None:
+        getattr(lib, self._free)(address)
 
     def __del__(self) -> None:
         if getattr(self, "address", None) and lib is not None:  # not at the interpreter's end
@@ -386,7 +408,8 @@ def _fill(arg: _Arg, value: Any) -> None:
 
 
 class Program(_Handle):
-    """A model rewritten, fused and planned, with its parameters. options: the words of lf_options_set."""
+    """A model rewritten, fused and planned, with its parameters. options: the words of lf_options_set. Freed after the
+    last of its calls, in whatever order Python ends them."""
 
     _free, _message = "lf_program_free", "lf_program_message"
 
@@ -403,6 +426,20 @@ class Program(_Handle):
         finally:
             lib.lf_options_free(chosen)
         super().__init__(made.value)
+        self.on_gpu = (options or {}).get("device") == "cuda"
+        self._calls: set[int] = set()  # by address
+        self._ending: list[int] = []  # its address, while calls remain
+
+    def _end(self, address: int) -> None:
+        if self._calls:
+            self._ending.append(address)
+        else:
+            super()._end(address)
+
+    def _call_ended(self, call: int) -> None:
+        self._calls.discard(call)
+        while self._ending and not self._calls:
+            self._end(self._ending.pop())
 
     def set_param(self, name: str, address: int, count: int) -> None:
         """Copies a parameter's values: count f32 numbers, row-major. Counts from the next prepare on."""
@@ -461,6 +498,12 @@ class Call(_Handle):
         made = ctypes.c_void_p()
         program._check(lib.lf_call_new(program.address, ctypes.byref(made)))
         super().__init__(made.value)
+        self.on_gpu = program.on_gpu
+        program._calls.add(made.value or 0)
+
+    def _free_now(self, address: int) -> None:
+        super()._free_now(address)
+        self.program._call_ended(address)
 
     def set_input(self, index: int, extents: Iterable[int], address: int) -> None:
         """Binds an input: f32, row-major, borrowed until it is bound anew."""

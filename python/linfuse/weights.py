@@ -60,7 +60,7 @@ def context(device: torch.device, threads: int) -> Context:
 class Slot:
     """One thread's use of a program: a call, and room for the addresses it is given."""
 
-    __slots__ = ("call", "handle", "inputs", "inputs_at", "outputs", "outputs_at", "runs", "stream")
+    __slots__ = ("call", "handle", "inputs", "inputs_at", "outputs", "outputs_at", "room", "runs", "stream")
 
     def __init__(self, call: native.Call, inputs: int, outputs: int):
         self.call = call
@@ -70,6 +70,7 @@ class Slot:
         self.inputs_at, self.outputs_at = ctypes.addressof(self.inputs), ctypes.addressof(self.outputs)
         self.runs = 0
         self.stream = 0  # a GPU's, of all its runs
+        self.room: torch.Tensor | None = None  # workspace on a GPU, where it is small
 
 
 class Prepared:

@@ -12,7 +12,7 @@ from torch import nn
 
 import linfuse
 from linfuse import cuda, partition
-from torch_door import assert_close, assert_fused, compiled, errors, flat, fresh, reasons, reference
+from torch_door import assert_close, assert_fused, compiled, errors, flat, fresh, not_on_gpu, reasons, reference
 
 
 fresh_each_time = fresh(1)
@@ -390,6 +390,7 @@ def test_fallback_error():
         compiled(GeluSoftmax(), fallback="error")(torch.randn(3, 48))
 
 
+@not_on_gpu
 def test_matmul_precision_is_honoured():
     """On the CPU everything is fp32, whatever is allowed."""
     module = GeluSoftmax(300, 40).eval()
