@@ -182,6 +182,24 @@ static void models_match_on_every_table(void **state)
     cases++; /* where there is no other table */
 }
 
+/* Rows of more than a stretch, the last one short; groups of two strips each, and groups that end inside a strip. */
+static void long_rows_match(void **state)
+{
+    (void)state;
+    static const extents longer[] = {{4096, 6}, {2 * LF_STRETCH + 3 * LF_STRIP + 5, 3}};
+    const int64_t batch = 5;
+    for (size_t t = 0; lf_kern_at(t); t++)
+        for (int i = 0; i < MODELS; i += rig_step())
+            both_ways(&models[i], longer[(t + (size_t)i) % 2], &batch, 1, lf_kern_at(t), i);
+    static const model bare[] = {
+        {"bare_groups", "input x f32[B, {N}]\n" AFFINE "b = group_norm(x, {G}, g, h)\nc = mul(b, x)\nreturn c, b\n", 1, false, 1e-3},
+        {"bare_turned", "input x f32[B, {N}]\na = mean(x, dim=1, keepdim=True)\nb = sub(a, x)\nreturn b\n", 1, false, 1e-3},
+    };
+    for (size_t t = 0; lf_kern_at(t); t++)
+        for (int i = 0; i < 4; i++)
+            both_ways(&bare[i / 2], longer[i % 2], &batch, 1, lf_kern_at(t), i);
+}
+
 /* Every pointwise op, as a model of its own and behind a product. */
 static void ops_match(void **state)
 {
@@ -483,7 +501,7 @@ int main(void)
 {
 #define TEST(f) cmocka_unit_test_setup_teardown(f, begin, some_ran)
     const struct CMUnitTest tests[] = {
-        TEST(models_match), TEST(models_match_on_every_table), TEST(ops_match), TEST(integers_are_exact), TEST(bits_are_a_rows_own),
+        TEST(models_match), TEST(models_match_on_every_table), TEST(long_rows_match), TEST(ops_match), TEST(integers_are_exact), TEST(bits_are_a_rows_own),
         TEST(bits_are_the_same_twenty_times), TEST(packing_changes_no_bits), TEST(one_instance_serves_many), TEST(nothing_comes_of_no_rows), TEST(long_programs_run),
         TEST(too_large_is_said), TEST(weights_say_whether_they_are_finite), TEST(witnesses_flag_their_rows),
     };

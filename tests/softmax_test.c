@@ -106,7 +106,7 @@ static void check_model(const model *m, int64_t n, const lf_kern *kern, bool fus
 static void rows_of_any_length_and_temper(void **state)
 {
     (void)state;
-    static const int64_t lengths[] = {1, 2, 7, 31, 127, 128, 129, 255, 256, 257, 511, 1000, 8191};
+    static const int64_t lengths[] = {1, 2, 7, 31, 127, 128, 129, 255, 256, 257, 511, 1000, 1024, 1025, 1300, 8191};
     lf_pool *pools[2];
     assert_true(lf_pool_new(1, &pools[0]) == LF_OK && lf_pool_new(3, &pools[1]) == LF_OK);
     for (size_t t = 0; lf_kern_at(t); t++)
@@ -134,7 +134,7 @@ static void folds_leave_exps(void **state)
                     x[row * LDX + i] = element(row, i, n, &r);
             rig_fill(exps, ROWS * LDE + 1);
             rig_fill(states, 2 * ROWS + 1);
-            kern->fold_exps(ROWS, n, x, LDX, states, exps, LDE);
+            kern->fold_exps(ROWS, n, x, LDX, 0, states, exps, LDE);
             assert_true(rig_is_poison(states[2 * ROWS]));
             for (int row = 0; row < ROWS; row++) {
                 kern->fold[LF_MONOID_maxsumexp](1, n, x + row * LDX, 0, alone);

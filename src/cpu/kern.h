@@ -19,6 +19,7 @@ enum {
     LF_RUNS = 16,    /* of K: so many are added one after the other, then such sums to each other */
     LF_KBLOCK = 256  /* K is summed in runs of this length, each added to the total: bounds both error growth and panel size */
 };
+enum { LF_STRETCH = 4 * LF_STRIP }; /* the longest stretch of one row that steps go over at once: so long that what each call costs is little */
 enum { LF_STREAM_BYTES = 4 << 20 }; /* a thread; past this, what is written does not stay in the second-level cache until it is read */
 enum { LF_DOTS = 4 }; /* rows of x that may share a load of w */
 
@@ -54,7 +55,7 @@ typedef struct lf_kern {
      * alignment. k >= 0. */
     void (*dots)(int64_t rows, int64_t k, const float *x, int64_t ldx, const double *w, double *y);
 
-    /* out[i] = op's expression of x[i], y[i], z[i] and attr[0..2], 0 <= n <= LF_STRIP; out may be x, y or z itself.
+    /* out[i] = op's expression of x[i], y[i], z[i] and attr[0..2], 0 <= n <= LF_STRETCH; out may be x, y or z itself.
      * Unused arguments may be NULL. By lf_op: NULL for ops without an expression of elements. */
     void (*map[LF_OP_COUNT])(int64_t n, const float *x, const float *y, const float *z, const float *attr, float *out);
 
@@ -70,8 +71,9 @@ typedef struct lf_kern {
     void (*fold[LF_MONOID_COUNT])(int64_t rows, int64_t n, const float *x, int64_t ldx, float *state);
 
     /* The fold of maxsumexp, the same bits, which also leaves exps[i * lde + j] = exp(x[i * ldx + j] - state[i][0]) for j < n, each
-     * the same bits wherever it stands; 0 where all of a row are -Inf, anything where the sum is NaN. exps lie apart from x. */
-    void (*fold_exps)(int64_t rows, int64_t n, const float *x, int64_t ldx, float *state, float *exps, int64_t lde);
+     * the same bits wherever it stands; 0 where all of a row are -Inf, anything where the sum is NaN. exps lie apart from x.
+     * Asks for what lies `ahead` floats further on than each x, little by little, since many at once would be waited for. */
+    void (*fold_exps)(int64_t rows, int64_t n, const float *x, int64_t ldx, int64_t ahead, float *state, float *exps, int64_t lde);
 
     /* For i < windows: r[i] = the monoid's only result for x[i * stride + t * dilation], t < taps, in double precision and in order
      * of t, finished with n as their number. NULL for monoids of several states. */
@@ -86,7 +88,7 @@ typedef struct lf_kern {
     void (*stream)(int64_t n, const float *from, float *to);
     void (*stream_end)(void);
 
-    /* Column form: for j < n: put x[j] into states, state number s of column j at state[s * lds + j]. */
+    /* Column form: for j < n <= LF_STRETCH: put x[j] into states, state number s of column j at state[s * lds + j]. */
     void (*put[LF_MONOID_COUNT])(int64_t n, const float *x, float *state, int64_t lds);
 } lf_kern;
 

@@ -31,7 +31,7 @@ enum { SUMS = 32, SUM_VECS = SUMS / KERN_LANES }; /* so that some additions are 
 #define LF_MONOID(name, states, results, flops, identity, PUT, ...)                                                  \
     static void put_##name(int64_t n, const float *xs, float *state, int64_t lds)                                    \
     {                                                                                                                \
-        assert(n >= 0 && n <= LF_STRIP && lds >= n);                                                                 \
+        assert(n >= 0 && n <= LF_STRETCH && lds >= n);                                                               \
         int64_t i = 0;                                                                                               \
         for (; i + KERN_LANES <= n; i += KERN_LANES)                                                                 \
             PUT_VECTOR(WHOLE, SET_WHOLE, states, PUT);                                                               \
@@ -144,7 +144,7 @@ static inline float largest_number(int64_t n, const float *xs)
 /* Two passes: the largest, then the sum; exps: where each is left too, or NULL. All -Inf (or nothing at all) has sum 0, a NaN
  * or +Inf among them makes it NaN: only then a NaN is looked for. Lanes past the end are taken out after exp, where 0 is
  * free: an exp that is denormal or less is slow. */
-static inline __attribute__((always_inline)) void fold_with_exps(int64_t n, const float *xs, float *state, float *exps)
+static inline __attribute__((always_inline)) void fold_with_exps(int64_t n, const float *xs, int64_t ahead, float *state, float *exps)
 {
     const float largest = largest_number(n, xs);
     vec sum[SUM_VECS] = {{0}};
@@ -152,6 +152,8 @@ static inline __attribute__((always_inline)) void fold_with_exps(int64_t n, cons
         FOR_VECTORS(largest, {
             const vec e = first_lanes(in, exp_of_none_above_0(x - wide(largest)));
             sum[v] += e;
+            if (exps && v * KERN_LANES % LINE == 0)
+                __builtin_prefetch(xs + ahead + at);
             if (exps && in == KERN_LANES)
                 store(exps + at, e);
             else if (exps)
@@ -169,15 +171,15 @@ static inline __attribute__((always_inline)) void fold_with_exps(int64_t n, cons
 
 static inline void fold_maxsumexp(int64_t n, const float *xs, float *state)
 {
-    fold_with_exps(n, xs, state, NULL);
+    fold_with_exps(n, xs, 0, state, NULL);
 }
 
 /* Contract: kern.h. */
-static void fold_exps(int64_t rows, int64_t n, const float *xs, int64_t ldx, float *state, float *exps, int64_t lde)
+static void fold_exps(int64_t rows, int64_t n, const float *xs, int64_t ldx, int64_t ahead, float *state, float *exps, int64_t lde)
 {
     assert(n >= 0 && n <= LF_STRIP);
     for (int64_t i = 0; i < rows; i++)
-        fold_with_exps(n, xs + i * ldx, state + 2 * i, exps + i * lde);
+        fold_with_exps(n, xs + i * ldx, ahead, state + 2 * i, exps + i * lde);
 }
 
 /* Two passes: the mean, then the squared distances from it, corrected for the mean's own rounding (Chan, Golub,

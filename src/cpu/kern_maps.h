@@ -26,7 +26,7 @@
     static void name(int64_t n, const float *xs, const float *ys, const float *zs, const float *attr, float *out)    \
     {                                                                                                                \
         static const float zeros[3] = {0};                                                                           \
-        assert(n >= 0 && n <= LF_STRIP);                                                                             \
+        assert(n >= 0 && n <= LF_STRETCH);                                                                           \
         ys = ys ? ys : xs, zs = zs ? zs : xs, attr = attr ? attr : zeros;                                            \
         const float a = attr[0], b = attr[1], c = attr[2];                                                           \
         (void)a, (void)b, (void)c;                                                                                   \

@@ -215,10 +215,10 @@ static void layout_scratch(lf_group_at *g, const lf_kern *kern, lf_layout *scrat
     const lf_product_at *p = &g->product;
     int64_t registers = 0, pointers = 0;
     for (int32_t i = 0; i < g->phases; i++) {
-        registers = lf_max64(registers, g->phase[i].registers);
+        registers = lf_max64(registers, g->phase[i].registers * g->phase[i].stretch);
         pointers = lf_max64(pointers, 2 * (int64_t)g->phase[i].steps + g->phase[i].stores);
     }
-    g->registers = lf_layout_take(scratch, registers, LF_STRIP, 1);
+    g->registers = lf_layout_take(scratch, registers, 1, 1);
     g->pointers = lf_layout_take(scratch, pointers, sizeof(void *) / sizeof(float), 1);
     if (!p->present)
         return;

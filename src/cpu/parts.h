@@ -74,12 +74,14 @@ typedef struct lf_use {
 typedef struct lf_step_at {
     lf_step_kind kind;
     lf_level level;
-    int32_t reg;        /* the register (LF_STRIP floats) it is computed into; -1: the value is used where it lies, or see to */
+    int32_t reg;        /* the register it is computed into; -1: the value is used where it lies, or see to */
     int32_t spread_reg; /* the register it is spread into; -1: nobody asks for that */
     int32_t to;         /* the store in whose memory it is computed; -1: none */
     bool packed;        /* LOAD: rows lie side by side, as in a strip of several of them */
     bool per_strip;     /* LOAD: one element for all of a strip */
-    bool far;           /* LOAD: no phase shortly before has read the tensor: it comes from memory */
+    bool far;           /* LOAD: elements are used where they lie and come from memory: no phase shortly before has read the tensor */
+    bool asked;         /* LOAD: it is far, and the fold that takes it asks for what comes next */
+    bool by_strips;     /* OP: an argument is one number for all of a strip, and the map takes it as such */
     bool joined;        /* part of a later step: nothing is left to do */
     lf_reach from;
     float number;
@@ -104,6 +106,7 @@ typedef struct lf_phase_at {
     int64_t together;    /* rows in a strip: several where they are short, then there is one strip a row */
     int64_t pitch;       /* from one of them to the next, in floats: the width, or with gaps as in the product's tile */
     bool columns;        /* some step is LF_PER_STRIP */
+    int64_t stretch;     /* columns that steps go over at once, and floats of a register: LF_STRIP, or more where rows come one by one */
     bool strip_by_strip; /* rows are the inner loop: there is a product tile, or work that rows share */
     lf_step_at *step;
     lf_store_at *store;
@@ -161,7 +164,7 @@ typedef struct lf_group_at {
     size_t more;             /* the same, for the sum of some runs of K where they are many */
     size_t w_run;            /* a run of a strip of w, where w was not packed before */
     size_t x_row;            /* of x that is not contiguous: narrow [k], else [block_rows][LF_KBLOCK] */
-    size_t registers;        /* [registers][LF_STRIP] */
+    size_t registers;        /* [registers][the phase's stretch] */
     size_t pointers;         /* value of every step, base of every step and store */
 } lf_group_at;
 

@@ -142,6 +142,8 @@ static void give_arguments(const phasing *f, int32_t index)
     s->map = f->instance->kern->map[plan->op];
     if (some && every && f->instance->kern->map_one[plan->op]) {
         s->map = f->instance->kern->map_one[plan->op];
+        for (int k = 1; k < 3; k++)
+            s->by_strips = s->by_strips || (args[k] >= 0 && p->step[args[k]].per_strip);
         return;
     }
     for (int k = 0; k < 3; k++)
@@ -245,6 +247,23 @@ static bool is_read_before(const phasing *f, const lf_access *from)
            group->product.x.index == from->index;
 }
 
+/* Does the step use elements of a large tensor where they lie, which come from memory? */
+static bool is_far(const phasing *f, int32_t step)
+{
+    const lf_access *from = &f->plan->step[step].from;
+    const lf_step_at *s = &f->p->step[step];
+    return from->place == LF_VALUE && (f->all->storage[from->index] == LF_IN_INPUT || f->all->storage[from->index] == LF_IN_BUFFER) &&
+           s->level == LF_PER_ELEMENT && !s->per_strip && in_place(f, step) && !is_read_before(f, from);
+}
+
+static bool leaves_exps(const phasing *f, int32_t step)
+{
+    for (int32_t i = 0; i < f->group->stats; i++)
+        if (is_fed(f, &f->group->stat[i]) && f->group->stat[i].step == step && f->g->stat[i].exps >= 0)
+            return true;
+    return false;
+}
+
 static bool is_streamed(const phasing *f, int32_t store)
 {
     const lf_access *to = &f->plan->store[store].to;
@@ -297,7 +316,8 @@ static void give_memory(const phasing *f, lf_product_at *product)
     for (int32_t i = 0; i < p->steps; i++) {
         const bool load = p->step[i].kind == LF_STEP_LOAD;
         p->step[i].packed = load && is_packed(p, &p->step[i].from);
-        p->step[i].far = load && !is_read_before(f, &f->plan->step[i].from);
+        p->step[i].far = load && is_far(f, i);
+        p->step[i].asked = p->step[i].far && leaves_exps(f, i);
     }
     for (int32_t i = 0; i < p->stores; i++) {
         lf_store_at *s = &p->store[i];
@@ -466,5 +486,9 @@ bool lf_phase_init(lf_group_at *g, const lf_group *group, int32_t index, lf_cpu_
     const bool memory = last && idle;
     free(last);
     free(idle);
+    p->stretch = p->strip_by_strip ? LF_STRIP : LF_STRETCH;
+    for (int32_t i = 0; i < p->steps; i++)
+        if (p->step[i].far && !p->step[i].asked) /* much at once would be waited for */
+            p->stretch = LF_STRIP;
     return memory;
 }

@@ -15,12 +15,58 @@ static void results_at(const lf_stat_at *stat, float *area, int64_t i, float **r
 
 /* ---- from partials ---- */
 
-/* What makes a softmax of the exps that each part kept; see exps.c. A row that is all -Inf has NaN. */
-static void factors(const lf_stat_at *stat, const lf_partials *from, int64_t count, float *const *r, float *factor)
+/* exp x to 1e-11 of itself for x <= 0, or NaN; below -700 as at -700. There is one for each strip of a softmax, and the C library's,
+ * exact to the last digit, took a tenth of all its time. */
+static inline double exp_to_a_float(double x)
 {
-    for (int64_t i = 0; i < count; i++)
-        for (int64_t part = 0; part < stat->strips; part++)
-            *factor++ = (float)(exp((double)from->t[i * from->item + part * from->part] - (double)r[0][i]) / (double)r[1][i]);
+    const double round = 0x1.8p52; /* added, it leaves no bits below 1 */
+    const double within = x < -700 ? -700 : x, n = within * 0x1.71547652b82fep+0 + round;
+    const double r = within - (n - round) * 0x1.62e42fefa39efp-1;
+    double p = 1.0 / 362880; /* of exp's series; |r| < 0.35 */
+    p = p * r + 1.0 / 40320;
+    p = p * r + 1.0 / 5040;
+    p = p * r + 1.0 / 720;
+    p = p * r + 1.0 / 120;
+    p = p * r + 1.0 / 24;
+    p = p * r + 1.0 / 6;
+    p = (p * r + 0.5) * r + 1;
+    union { double d; uint64_t bits; } power = {.d = n};
+    power.bits = (power.bits + 1023) << 52;
+    return (p * r + 1) * power.d;
+}
+
+enum { PARTS = 64 }; /* parts */
+
+/* e[i] = exp(largest of part i - largest of the row). part: [n][states], its largest first */
+static void exps_of_parts(int64_t n, const float *part, int64_t states, double largest, double *e)
+{
+    for (int64_t i = 0; i < n; i++)
+        e[i] = exp_to_a_float((double)part[i * states] - largest);
+}
+
+/* A row's results, and what makes a softmax of the exps that each of its parts kept; see exps.c. False where that is no number:
+ * there is a NaN or +Inf, or all are -Inf. */
+static bool softmax_of_parts(int64_t parts, const float *part, int64_t states, float *largest, float *sum, float *factor)
+{
+    double e[PARTS], total = 0;
+    *largest = -INFINITY;
+    for (int64_t i = 0; i < parts; i++)
+        *largest = part[i * states] > *largest ? part[i * states] : *largest;
+    for (int64_t from = 0; from < parts; from += PARTS) {
+        const int64_t n = lf_min64(PARTS, parts - from);
+        exps_of_parts(n, part + from * states, states, *largest, e);
+        for (int64_t i = 0; i < n; i++)
+            total += e[i] * (double)part[(from + i) * states + 1];
+    }
+    *sum = (float)total;
+    for (int64_t from = 0; from < parts; from += PARTS) {
+        const int64_t n = lf_min64(PARTS, parts - from);
+        if (parts > PARTS)
+            exps_of_parts(n, part + from * states, states, *largest, e);
+        for (int64_t i = 0; i < n; i++)
+            factor[from + i] = (float)(e[i] * (1 / total));
+    }
+    return total == total;
 }
 
 static void finish_rows(const lf_stat_at *stat, float *area, int64_t from, int64_t to)
@@ -33,9 +79,18 @@ static void finish_rows(const lf_stat_at *stat, float *area, int64_t from, int64
                              .parts = stat->strips};
     float *r[LF_MAX_RESULTS];
     results_at(stat, area, from, r);
-    lf_monoid_settle(stat->monoid, to - from, &all, (double)stat->length, r);
-    if (stat->exps >= 0)
-        factors(stat, &all, to - from, r, area + stat->factor + from * stat->strips);
+    if (stat->exps < 0) {
+        lf_monoid_settle(stat->monoid, to - from, &all, (double)stat->length, r);
+        return;
+    }
+    float *factor = area + stat->factor + from * stat->strips;
+    for (int64_t i = 0; i < to - from; i++, factor += stat->strips) {
+        if (softmax_of_parts(stat->strips, all.t + i * each, stat->states, &r[0][i], &r[1][i], factor))
+            continue;
+        const lf_partials row = {.t = all.t + i * each, .part = stat->states, .state = 1, .parts = stat->strips};
+        float *const to_row[] = {r[0] + i, r[1] + i};
+        lf_monoid_settle(stat->monoid, 1, &row, (double)stat->length, to_row);
+    }
 }
 
 static void finish_columns(const lf_stat_at *stat, float *area, int64_t from, int64_t to)

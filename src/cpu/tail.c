@@ -1,18 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A phase's program over a piece of its grid: strip after strip through every step, each a call of a kernel on up to
- * LF_STRIP elements: columns of one row, or several rows where they are short. Then what the strip feeds: partials of
+ * LF_STRIP elements: columns of one row, or several rows where they are short; of some strips at once where rows come one
+ * by one. Then what the strip feeds: partials of
  * statistics, witnesses, stores. Sinks come last, so that a value that waits in the memory of the output about to be
  * written is read before. */
 #include <string.h>
 
 #include "cpu/parts.h"
 
+/* How far ahead of what is read what comes from memory is asked for, in floats. */
+enum { AHEAD = 8 * LF_STRIP, EXPS_AHEAD = 4 * LF_STRIP };
+
 /* A piece with its pointers found. */
 typedef struct tail {
     const lf_piece *p;
     const lf_phase_at *phase;
     const lf_kern *kern;
-    float *registers;    /* [registers][LF_STRIP] */
+    float *registers;    /* [registers][stretch] */
     const float **value; /* one per step: its elements of the strip at hand, or of the rows from `first` on */
     const float **base;  /* one per step: where its access begins */
     float **to;          /* one per store: the same */
@@ -25,14 +29,14 @@ typedef struct tail {
 /* The strip at hand. */
 typedef struct strip {
     int64_t row, rows;   /* of the grid; one, or up to phase->together */
-    int64_t index;       /* which of a row's strips */
+    int64_t index;       /* which of a row's strips, the first of those at hand */
     int64_t col, width;  /* columns of each row */
     int64_t n;           /* elements, gaps between rows included */
 } strip;
 
 static float *reg(const tail *t, int32_t index)
 {
-    return t->registers + (int64_t)index * LF_STRIP;
+    return t->registers + index * t->phase->stretch;
 }
 
 /* ---- steps ---- */
@@ -42,7 +46,21 @@ static const float *used(const tail *t, lf_use u)
     return u.spread ? reg(t, t->phase->step[u.step].spread_reg) : t->value[u.step];
 }
 
-static void apply(const tail *t, const lf_step_at *s, int64_t n, int64_t row, float *out)
+/* The strips at hand, each with its own number for those arguments that are one number a strip. */
+static void apply_by_strips(const tail *t, const lf_step_at *s, const strip *at, const float *const *arg, float *out)
+{
+    const float *a[3] = {arg[0], arg[1], arg[2]};
+    for (int64_t i = 0; i < at->n; i += LF_STRIP) {
+        for (int k = 1; k < 3 && i > 0; k++) {
+            const lf_step_at *from = s->arg[k].step < 0 ? NULL : &t->phase->step[s->arg[k].step];
+            const int64_t each = from && from->per_strip ? from->from.col.extent[1] : 0;
+            a[k] += each == LF_STRIP || (each > 0 && (at->col + i) % each == 0);
+        }
+        s->map(lf_min64(LF_STRIP, at->n - i), a[0] + i, a[1], a[2], s->attr, out + i);
+    }
+}
+
+static void apply(const tail *t, const lf_step_at *s, int64_t n, int64_t row, const strip *at, float *out)
 {
     const float *arg[3];
     for (int k = 0; k < 3; k++) {
@@ -51,7 +69,10 @@ static void apply(const tail *t, const lf_step_at *s, int64_t n, int64_t row, fl
         if (u.step >= 0 && !u.spread && s->level == LF_PER_ELEMENT && t->phase->step[u.step].level == LF_PER_ROW)
             arg[k] += row - t->first;
     }
-    s->map(n, arg[0], arg[1], arg[2], s->attr, out);
+    if (s->by_strips && n > LF_STRIP)
+        apply_by_strips(t, s, at, arg, out);
+    else
+        s->map(n, arg[0], arg[1], arg[2], s->attr, out);
 }
 
 static void steps_once(const tail *t)
@@ -64,11 +85,11 @@ static void steps_once(const tail *t)
         if (s->kind == LF_STEP_NUMBER)
             reg(t, s->reg)[0] = s->number;
         else if (s->kind == LF_STEP_OP)
-            apply(t, s, 1, 0, reg(t, s->reg));
+            apply(t, s, 1, 0, NULL, reg(t, s->reg));
         else if (s->reg >= 0)
             reg(t, s->reg)[0] = t->base[i][0];
         if (s->spread_reg >= 0)
-            t->kern->spread(LF_STRIP, 0, LF_STRIP, t->value[i], reg(t, s->spread_reg));
+            t->kern->spread(t->phase->stretch, 0, t->phase->stretch, t->value[i], reg(t, s->spread_reg));
     }
 }
 
@@ -83,7 +104,7 @@ static void steps_of_rows(tail *t, int64_t row, int64_t rows)
         const int64_t start = lf_row_in(t->p, &s->from, row);
         t->value[i] = s->reg < 0 ? t->base[i] + start : reg(t, s->reg);
         if (s->kind == LF_STEP_OP)
-            apply(t, s, rows, row, reg(t, s->reg));
+            apply(t, s, rows, row, NULL, reg(t, s->reg));
         else if (s->reg >= 0)
             lf_side_gather(&s->from.row, t->base[i], start, rows, reg(t, s->reg));
     }
@@ -98,7 +119,7 @@ static void steps_of_columns(const tail *t, const strip *at)
             continue;
         t->value[i] = s->reg < 0 ? t->base[i] + at->col : reg(t, s->reg);
         if (s->kind == LF_STEP_OP)
-            apply(t, s, at->n, at->row, reg(t, s->reg));
+            apply(t, s, at->n, at->row, at, reg(t, s->reg));
         else if (s->reg >= 0)
             for (int64_t r = 0; r < at->rows; r++)
                 lf_side_gather(&s->from.col, t->base[i], at->col, at->width, reg(t, s->reg) + r * t->phase->pitch);
@@ -135,7 +156,7 @@ static float *place_of(const tail *t, int32_t store, const strip *at)
  * asks for by itself comes too late. */
 static void ask_ahead(const float *x, int64_t n)
 {
-    enum { AHEAD = 8 * LF_STRIP, LINE = 16 };
+    enum { LINE = 16 };
     for (int64_t i = 0; i < n; i += LINE)
         __builtin_prefetch(x + AHEAD + i, 0, 3);
 }
@@ -154,14 +175,14 @@ static void step_of_elements(const tail *t, int32_t i, const strip *at)
                 return;
             }
             t->value[i] += at->col;
-            if (s->far && (s->from.home == LF_HOME_INPUT || s->from.home == LF_HOME_BUFFER))
+            if (s->far && !s->asked)
                 ask_ahead(t->value[i], at->n);
             return;
         }
         gather(t, s, t->base[i], at, out);
         break;
     case LF_STEP_PRODUCT: t->value[i] = t->tile + (at->row - t->p->row) * t->ldc; return;
-    case LF_STEP_OP: apply(t, s, at->n, at->row, out); break;
+    case LF_STEP_OP: apply(t, s, at->n, at->row, at, out); break;
     case LF_STEP_NUMBER: return;
     }
     t->value[i] = out;
@@ -176,24 +197,38 @@ static void steps_of_elements(const tail *t, const strip *at)
         if (s->level == LF_PER_ELEMENT)
             step_of_elements(t, i, at);
         if (s->per_strip && s->spread_reg >= 0)
-            t->kern->spread(at->n, 0, LF_STRIP, t->value[i], reg(t, s->spread_reg));
+            t->kern->spread(at->n, at->col % s->from.col.extent[1], s->from.col.extent[1], t->value[i], reg(t, s->spread_reg));
         else if (s->level == LF_PER_ROW && s->spread_reg >= 0)
-            t->kern->spread(at->n, 0, at->rows > 1 ? t->phase->pitch : LF_STRIP, t->value[i] + (at->row - t->first),
+            t->kern->spread(at->n, 0, at->rows > 1 ? t->phase->pitch : t->phase->stretch, t->value[i] + (at->row - t->first),
                             reg(t, s->spread_reg));
     }
 }
 
 /* ---- sinks ---- */
 
+/* exps: where they are kept, or NULL. */
+static void fold(const tail *t, const lf_stat_at *s, int64_t rows, int64_t n, const float *x, int64_t ldx, float *partial, float *exps, int64_t lde)
+{
+    if (exps)
+        t->kern->fold_exps(rows, n, x, ldx, t->phase->step[s->value.step].asked ? EXPS_AHEAD : 0, partial, exps, lde);
+    else
+        t->kern->fold[s->monoid](rows, n, x, ldx, partial);
+}
+
 static void feed(const tail *t, const lf_stat_at *s, const strip *at)
 {
     const float *x = used(t, s->value);
     if (s->span == LF_SPAN_ROW) {
         float *partial = t->p->area + s->partial + ((at->row - t->p->area_row) * s->strips + at->index) * s->states;
-        if (s->exps >= 0)
-            t->kern->fold_exps(at->rows, at->width, x, t->phase->pitch, partial, place_of(t, s->exps, at), s->length);
-        else
-            t->kern->fold[s->monoid](at->rows, at->width, x, t->phase->pitch, partial);
+        float *exps = s->exps >= 0 ? place_of(t, s->exps, at) : NULL;
+        if (at->width <= LF_STRIP) {
+            fold(t, s, at->rows, at->width, x, t->phase->pitch, partial, exps, s->length);
+            return;
+        }
+        const int64_t strips = at->width / LF_STRIP, done = strips * LF_STRIP; /* one row: its strips as if they were rows */
+        fold(t, s, strips, LF_STRIP, x, LF_STRIP, partial, exps, LF_STRIP);
+        if (done < at->width)
+            fold(t, s, 1, at->width - done, x + done, 0, partial + strips * s->states, exps ? exps + done : NULL, 0);
         return;
     }
     float *partial = t->p->area + s->partial + t->p->block * s->states * s->width + at->col;
@@ -264,7 +299,7 @@ static strip strip_at(const tail *t, int64_t index, int64_t row, int64_t rows)
 {
     const lf_phase_at *phase = t->phase;
     strip at = {.row = row, .rows = rows, .index = index, .col = index * LF_STRIP};
-    at.width = lf_min64(LF_STRIP, phase->width - at.col);
+    at.width = lf_min64(phase->stretch, lf_min64(t->p->strip_end * LF_STRIP, phase->width) - at.col);
     at.n = (rows - 1) * phase->pitch + at.width;
     return at;
 }
@@ -305,7 +340,7 @@ static void by_rows(tail *t)
     for (int64_t row = p->row; row < p->row + p->rows; row++) {
         if ((row - p->row) % LF_STRIP == 0)
             steps_of_rows(t, row, lf_min64(LF_STRIP, p->row + p->rows - row));
-        for (int64_t index = p->strip; index < p->strip_end; index++) {
+        for (int64_t index = p->strip; index < p->strip_end; index += t->phase->stretch / LF_STRIP) {
             const strip at = strip_at(t, index, row, 1);
             if (t->phase->columns)
                 steps_of_columns(t, &at); /* pointers only, see lf_phase_at */

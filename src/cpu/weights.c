@@ -29,7 +29,8 @@ typedef struct building {
     bool faithful;       /* rounding has kept what was there, so far */
     /* one per node: */
     bool *needed;        /* a prepared tensor is made from it */
-    bool *finite;        /* a parameter known to be so */
+    bool *finite;        /* a parameter or a prepared tensor known to be so */
+    bool look;           /* whether all is finite is asked for */
     lf_bound *bound;     /* what lf_eval may take as given: parameters, and sums of them */
     double **sums;       /* the latter; owned */
 } building;
@@ -258,7 +259,7 @@ static bool find_finite(const building *b)
     const lf_plan *plan = b->plan;
     bool finite = b->faithful;
     for (int32_t i = 0; i < plan->prepareds && finite; i++)
-        if (b->w->owned[i])
+        if (b->w->owned[i] && !b->finite[plan->prepared[i]])
             finite = lf_cpu_all_finite(b->w->tensor[i], elements_of(b, plan->prepared[i]), b->pool);
     for (lf_node n = 0; n < plan->graph->count && finite; n++)
         if (b->needed[n] && lf_at(plan->graph, n)->op == LF_OP_param && !b->finite[n])
@@ -274,19 +275,22 @@ typedef struct packing {
     float *to;         /* [strips][runs of K] */
     bool is_kn;
     int64_t n, k;
+    bool look;         /* for what is not finite */
+    atomic_bool found; /* such a one */
 } packing;
 
 /* index: over strips, runs of K. */
 static void pack_run(void *arg, int64_t index, int slot)
 {
-    const packing *p = arg;
+    packing *p = arg;
     (void)slot;
     const int64_t strip = index / lf_runs(p->k), run = index % lf_runs(p->k);
+    const int64_t n = lf_min64(LF_STRIP, p->n - strip * LF_STRIP), k = lf_min64(lf_run_depth(p->k), p->k - run * lf_run_depth(p->k));
     float *to = p->to + lf_w_run_at(p->kern, p->n, p->k, strip, run);
-    lf_memory_ready(to, (size_t)p->kern->w_floats(lf_min64(LF_STRIP, p->n - strip * LF_STRIP),
-                                                  lf_min64(lf_run_depth(p->k), p->k - run * lf_run_depth(p->k))) *
-                            sizeof *to);
+    lf_memory_ready(to, (size_t)p->kern->w_floats(n, k) * sizeof *to);
     lf_w_run_pack(p->kern, p->from, p->n, p->k, p->is_kn, strip, run, to);
+    if (p->look && !lf_all_finite(to, lf_round_up(n, p->kern->nr) * k))
+        atomic_store_explicit(&p->found, true, memory_order_relaxed);
 }
 
 /* Floats of the packed form; fails (false) on overflow. */
@@ -315,7 +319,7 @@ static lf_status pack_product(building *b, int32_t index)
             return LF_OK;
         }
     }
-    packing p = {.kern = b->kern, .from = b->w->tensor[plan->where[product->weight]], .is_kn = product->w_is_kn};
+    packing p = {.kern = b->kern, .from = b->w->tensor[plan->where[product->weight]], .is_kn = product->w_is_kn, .look = b->look};
     p.n = lf_extent_at(product->n, b->dims);
     p.k = lf_extent_at(product->k, b->dims);
     int64_t floats;
@@ -326,6 +330,7 @@ static lf_status pack_product(building *b, int32_t index)
         return no_memory(b);
     lf_pool_run(b->pool, lf_ceil_div(p.n, LF_STRIP) * lf_runs(p.k), pack_run, &p);
     b->w->product[index] = p.to;
+    b->finite[product->weight] = p.look && !p.found;
     return LF_OK;
 }
 
@@ -391,10 +396,11 @@ static lf_status build(building *b, bool pack, bool *finite)
     lf_status status = begin(b);
     if (status == LF_OK)
         status = prepare_tensors(b);
-    if (status == LF_OK && finite)
-        *finite = find_finite(b);
+    b->look = finite && b->faithful;
     for (int32_t g = 0; g < b->plan->groups && status == LF_OK && pack; g++)
         status = pack_product(b, g);
+    if (status == LF_OK && finite)
+        *finite = find_finite(b); /* what was packed has been looked at while it was in cache */
     if (status == LF_OK && pack)
         drop_unpacked(b);
     return status;

@@ -4,7 +4,6 @@
 // a [B, 8192] = rows of 8192 elements by linear.weight [8192, 8192] transposed
 struct g0 {
     typedef Args A;
-    enum { ALIGNED = 0 }; // nothing is known about the caller's arrays
     enum { W = 4, STATS = 1, WEIGHT_IS_KN = 0 };
     typedef maxsumexp_stat<float> First;
     struct Rest {
@@ -18,6 +17,20 @@ struct g0 {
     enum { PART = 32 };
     static __device__ __forceinline__ const float *x_unscale(const Args &a) { return a.area[1]; }
     static __device__ __forceinline__ const float *w_unscale(const Args &a) { return a.scale[0]; }
+    static __device__ __forceinline__ void ahead(const Args &a, const int col, const int lines, const int lane)
+    {
+        const int c = col + 32 * lane;
+        if (lane < lines && c < N) {
+            touch(w_unscale(a) + c);
+            touch(a.prepared[1] + c);
+        }
+    }
+    enum { SPLIT = 128 };
+    static __device__ __forceinline__ void split(const Args &a, const i64 row, const i64 rows, const int tid)
+    {
+        if (split_row<SPLIT, MODE, 8192, LINES, false>(&*(a.in[0] + row * 8192 + 0), 1, (u8 *)a.area[0] + row * (LINES * 128), a.area[1] + row, tid) && tid == 0)
+            flag(a.redo, a.redo.wide, a.redo.wide_any, row, rows);
+    }
     // phase 0: B x 8192
     template <int W>
     static __device__ __forceinline__ void element(const Args &a, const i64 row, const i64 rows, const i64 col, float (&p)[W], Rest &rest)
@@ -36,16 +49,15 @@ struct g0 {
     enum { HELD = 0, WAITS = 0, RUN = 0 }; // goes on with what is in registers; for whole rows' statistics; columns of a segment
 };
 
-// x, 8192 elements a row, into 256 lines of 128 bytes
+// x into lines of 128 bytes
 __device__ __forceinline__ void g0_split(const Args &a, const Control &c)
 {
-    enum { T = 128, ROWS = THREADS / T };
+    enum { T = g0::SPLIT, ROWS = THREADS / T };
     if (blockIdx.x == 0 && threadIdx.x == 0)
         c.barrier[2] = 0;
-    const i64 rows = a.dim[0];
+    const i64 rows = g0::rows(a);
     for (i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T; row < rows; row += (i64)gridDim.x * ROWS)
-        if (split_row<T, 0, 8192, 256, false>(&*(a.in[0] + row * 8192 + 0), 1, (u8 *)a.area[0] + row * 32768, a.area[1] + row, threadIdx.x % T) && threadIdx.x % T == 0)
-            flag(a.redo, a.redo.wide, a.redo.wide_any, row, rows);
+        g0::split(a, row, rows, threadIdx.x % T);
     written_to_copied();
 }
 
@@ -55,7 +67,7 @@ __device__ __forceinline__ void g0_product(const Args &a, const Control &c, cons
 }
 
 // A row through phases 1 to 1.
-template <bool ALIGNED> __device__ __forceinline__ void g0_rows1_row(const Args &a, const i64 row, const i64 rows, const int tid)
+__device__ __forceinline__ void g0_rows1_row(const Args &a, const i64 row, const i64 rows, const int tid)
 {
     enum { T = 128 };
     // maxsumexp for c
@@ -77,13 +89,9 @@ template <bool ALIGNED> __device__ __forceinline__ void g0_rows1_row(const Args 
 __device__ __forceinline__ void g0_rows1(const Args &a)
 {
     enum { T = 128, ROWS = THREADS / T };
-    const bool aligned = all_aligned(a.in) && all_aligned(a.out);
     const i64 rows = a.dim[0];
     for (i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T; row < rows; row += (i64)gridDim.x * ROWS)
-        if (aligned)
-            g0_rows1_row<true>(a, row, rows, threadIdx.x % T);
-        else
-            g0_rows1_row<false>(a, row, rows, threadIdx.x % T);
+        g0_rows1_row(a, row, rows, threadIdx.x % T);
 }
 
 } // namespace fused
@@ -107,7 +115,6 @@ struct Args {
 // a [B, 8192] = rows of 8192 elements by linear.weight [8192, 8192] transposed
 struct g0 {
     typedef Args A;
-    enum { ALIGNED = 0 }; // nothing is known about the caller's arrays
     enum { W = 4, STATS = 1, WEIGHT_IS_KN = 0 };
     typedef maxsumexp_stat<float> First;
     struct Rest {
@@ -142,7 +149,7 @@ __device__ __forceinline__ void g0_product(const Args &a)
 }
 
 // A row through phases 1 to 1.
-template <bool ALIGNED> __device__ __forceinline__ void g0_rows1_row(const Args &a, const i64 row, const i64 rows, const int tid)
+__device__ __forceinline__ void g0_rows1_row(const Args &a, const i64 row, const i64 rows, const int tid)
 {
     enum { T = 128 };
     // maxsumexp for c
@@ -167,7 +174,7 @@ __device__ __forceinline__ void g0_rows1(const Args &a)
     const i64 rows = a.dim[0];
     for (i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T; row < rows; row += (i64)gridDim.x * ROWS)
         if (!left_out(a.redo, row, rows))
-            g0_rows1_row<false>(a, row, rows, threadIdx.x % T);
+            g0_rows1_row(a, row, rows, threadIdx.x % T);
 }
 
 } // namespace full_range

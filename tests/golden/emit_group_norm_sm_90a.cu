@@ -4,7 +4,6 @@
 // a [B, 1024] = rows of 1024 elements by linear.weight [1024, 1024] transposed
 struct g0 {
     typedef Args A;
-    enum { ALIGNED = 0 }; // nothing is known about the caller's arrays
     enum { W = 4, STATS = 0, WEIGHT_IS_KN = 0 };
     typedef no_stat First;
     struct Rest {
@@ -18,6 +17,16 @@ struct g0 {
     enum { PART = 32 };
     static __device__ __forceinline__ const float *x_unscale(const Args &a) { return a.area[1]; }
     static __device__ __forceinline__ const float *w_unscale(const Args &a) { return a.scale[0]; }
+    static __device__ __forceinline__ void ahead(const Args &a, const int col, const int lines, const int lane)
+    {
+        const int c = col + 32 * lane;
+        if (lane < lines && c < N) {
+            touch(w_unscale(a) + c);
+            touch(a.prepared[1] + c);
+            touch(a.prepared[2] + c);
+            touch(a.prepared[3] + c);
+        }
+    }
     enum { SPLIT = 32 };
     static __device__ __forceinline__ void split(const Args &a, const i64 row, const i64 rows, const int tid)
     {
@@ -100,7 +109,6 @@ struct Args {
 // a [B, 1024] = rows of 1024 elements by linear.weight [1024, 1024] transposed
 struct g0 {
     typedef Args A;
-    enum { ALIGNED = 0 }; // nothing is known about the caller's arrays
     enum { W = 4, STATS = 0, WEIGHT_IS_KN = 0 };
     typedef no_stat First;
     struct Rest {
@@ -132,7 +140,7 @@ __device__ __forceinline__ void g0_product(const Args &a)
 }
 
 // A row through phases 1 to 1.
-template <bool ALIGNED> __device__ __forceinline__ void g0_rows1_row(const Args &a, const i64 row, const i64 rows, const int tid)
+__device__ __forceinline__ void g0_rows1_row(const Args &a, const i64 row, const i64 rows, const int tid)
 {
     enum { T = 32 };
     // moments for b
@@ -162,7 +170,7 @@ __device__ __forceinline__ void g0_rows1(const Args &a)
     const i64 rows = a.dim[0];
     for (i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T; row < rows; row += (i64)gridDim.x * ROWS)
         if (!left_out(a.redo, row, rows))
-            g0_rows1_row<false>(a, row, rows, threadIdx.x % T);
+            g0_rows1_row(a, row, rows, threadIdx.x % T);
 }
 
 } // namespace full_range

@@ -4,7 +4,6 @@
 // a [B, 8192] = rows of 8192 elements by linear.weight [8192, 8192] transposed
 struct g0 {
     typedef Args A;
-    enum { ALIGNED = 0 }; // nothing is known about the caller's arrays
     enum { W = 4, STATS = 1, WEIGHT_IS_KN = 0 };
     typedef maxsumexp_stat<float> First;
     struct Rest {
@@ -37,7 +36,7 @@ __device__ __forceinline__ void g0_product(const Args &a)
 }
 
 // A row through phases 1 to 1.
-template <bool ALIGNED> __device__ __forceinline__ void g0_rows1_row(const Args &a, const i64 row, const i64 rows, const int tid)
+__device__ __forceinline__ void g0_rows1_row(const Args &a, const i64 row, const i64 rows, const int tid)
 {
     enum { T = 32 };
     // maxsumexp for b
@@ -61,13 +60,9 @@ template <bool ALIGNED> __device__ __forceinline__ void g0_rows1_row(const Args 
 __device__ __forceinline__ void g0_rows1(const Args &a)
 {
     enum { T = 32, ROWS = THREADS / T };
-    const bool aligned = all_aligned(a.in) && all_aligned(a.out);
     const i64 rows = a.dim[0];
     for (i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T; row < rows; row += (i64)gridDim.x * ROWS)
-        if (aligned)
-            g0_rows1_row<true>(a, row, rows, threadIdx.x % T);
-        else
-            g0_rows1_row<false>(a, row, rows, threadIdx.x % T);
+        g0_rows1_row(a, row, rows, threadIdx.x % T);
 }
 
 } // namespace fused

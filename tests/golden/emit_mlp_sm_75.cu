@@ -4,7 +4,6 @@
 // a [B, 256] = rows of 784 elements by hidden.weight [256, 784] transposed
 struct g0 {
     typedef Args A;
-    enum { ALIGNED = 0 }; // nothing is known about the caller's arrays
     enum { W = 4, STATS = 0, WEIGHT_IS_KN = 0 };
     typedef no_stat First;
     struct Rest {
@@ -41,7 +40,6 @@ __device__ __forceinline__ void g0_product(const Args &a)
 // c [B, 10] = rows of 256 elements by classes.weight [10, 256] transposed
 struct g1 {
     typedef Args A;
-    enum { ALIGNED = 0 }; // nothing is known about the caller's arrays
     enum { W = 1, STATS = 1, WEIGHT_IS_KN = 0 };
     typedef maxsumexp_stat<float> First;
     struct Rest {
@@ -75,7 +73,7 @@ __device__ __forceinline__ void g1_product(const Args &a)
 }
 
 // A row through phases 1 to 1.
-template <bool ALIGNED> __device__ __forceinline__ void g1_rows1_row(const Args &a, const i64 row, const i64 rows, const int tid)
+__device__ __forceinline__ void g1_rows1_row(const Args &a, const i64 row, const i64 rows, const int tid)
 {
     enum { T = 32 };
     // maxsumexp for d
@@ -97,13 +95,9 @@ template <bool ALIGNED> __device__ __forceinline__ void g1_rows1_row(const Args 
 __device__ __forceinline__ void g1_rows1(const Args &a)
 {
     enum { T = 32, ROWS = THREADS / T };
-    const bool aligned = all_aligned(a.in) && all_aligned(a.out);
     const i64 rows = a.dim[0];
     for (i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T; row < rows; row += (i64)gridDim.x * ROWS)
-        if (aligned)
-            g1_rows1_row<true>(a, row, rows, threadIdx.x % T);
-        else
-            g1_rows1_row<false>(a, row, rows, threadIdx.x % T);
+        g1_rows1_row(a, row, rows, threadIdx.x % T);
 }
 
 } // namespace fused

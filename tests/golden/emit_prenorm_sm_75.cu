@@ -2,7 +2,7 @@
 // ---- group 0: layer_norm+linear+silu+add ----
 
 // A row through phases 0 to 1.
-template <bool ALIGNED> __device__ __forceinline__ void g0_rows0_row(const Args &a, const i64 row, const i64 rows, const int tid)
+__device__ __forceinline__ void g0_rows0_row(const Args &a, const i64 row, const i64 rows, const int tid)
 {
     enum { T = 32 };
     // phase 0: B*S x 1024
@@ -37,19 +37,14 @@ template <bool ALIGNED> __device__ __forceinline__ void g0_rows0_row(const Args 
 __device__ __forceinline__ void g0_rows0(const Args &a)
 {
     enum { T = 32, ROWS = THREADS / T };
-    const bool aligned = all_aligned(a.in) && all_aligned(a.out);
     const i64 rows = (a.dim[0] * a.dim[1]);
     for (i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T; row < rows; row += (i64)gridDim.x * ROWS)
-        if (aligned)
-            g0_rows0_row<true>(a, row, rows, threadIdx.x % T);
-        else
-            g0_rows0_row<false>(a, row, rows, threadIdx.x % T);
+        g0_rows0_row(a, row, rows, threadIdx.x % T);
 }
 
 // b [B, S, 1024] = rows of 1024 elements by linear.weight [1024, 1024] transposed
 struct g0 {
     typedef Args A;
-    enum { ALIGNED = 0 }; // nothing is known about the caller's arrays
     enum { W = 4, STATS = 0, WEIGHT_IS_KN = 0 };
     typedef no_stat First;
     struct Rest {

@@ -2,7 +2,7 @@
 // ---- group 0: layer_norm+linear+silu+add ----
 
 // A row through phases 0 to 1.
-template <bool ALIGNED> __device__ __forceinline__ void g0_rows0_row(const Args &a, const i64 row, const i64 rows, const int tid)
+__device__ __forceinline__ void g0_rows0_row(const Args &a, const i64 row, const i64 rows, const int tid)
 {
     enum { T = 32 };
     // phase 0: B*S x 1024
@@ -37,19 +37,14 @@ template <bool ALIGNED> __device__ __forceinline__ void g0_rows0_row(const Args 
 __device__ __forceinline__ void g0_rows0(const Args &a)
 {
     enum { T = 32, ROWS = THREADS / T };
-    const bool aligned = all_aligned(a.in) && all_aligned(a.out);
     const i64 rows = (a.dim[0] * a.dim[1]);
     for (i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T; row < rows; row += (i64)gridDim.x * ROWS)
-        if (aligned)
-            g0_rows0_row<true>(a, row, rows, threadIdx.x % T);
-        else
-            g0_rows0_row<false>(a, row, rows, threadIdx.x % T);
+        g0_rows0_row(a, row, rows, threadIdx.x % T);
 }
 
 // b [B, S, 1024] = rows of 1024 elements by linear.weight [1024, 1024] transposed
 struct g0 {
     typedef Args A;
-    enum { ALIGNED = 0 }; // nothing is known about the caller's arrays
     enum { W = 4, STATS = 0, WEIGHT_IS_KN = 0 };
     typedef no_stat First;
     struct Rest {
@@ -63,6 +58,14 @@ struct g0 {
     enum { PART = 32 };
     static __device__ __forceinline__ const float *x_unscale(const Args &a) { return a.area[1]; }
     static __device__ __forceinline__ const float *w_unscale(const Args &a) { return a.scale[0]; }
+    static __device__ __forceinline__ void ahead(const Args &a, const int col, const int lines, const int lane)
+    {
+        const int c = col + 32 * lane;
+        if (lane < lines && c < N) {
+            touch(w_unscale(a) + c);
+            touch(a.prepared[3] + c);
+        }
+    }
     enum { SPLIT = 32 };
     static __device__ __forceinline__ void split(const Args &a, const i64 row, const i64 rows, const int tid)
     {
@@ -123,7 +126,7 @@ struct Args {
 // ---- group 0: layer_norm+linear+silu+add ----
 
 // A row through phases 0 to 1.
-template <bool ALIGNED> __device__ __forceinline__ void g0_rows0_row(const Args &a, const i64 row, const i64 rows, const int tid)
+__device__ __forceinline__ void g0_rows0_row(const Args &a, const i64 row, const i64 rows, const int tid)
 {
     enum { T = 32 };
     // phase 0: B*S x 1024
@@ -161,13 +164,12 @@ __device__ __forceinline__ void g0_rows0(const Args &a)
     const i64 rows = (a.dim[0] * a.dim[1]);
     for (i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T; row < rows; row += (i64)gridDim.x * ROWS)
         if (!left_out(a.redo, row, rows))
-            g0_rows0_row<false>(a, row, rows, threadIdx.x % T);
+            g0_rows0_row(a, row, rows, threadIdx.x % T);
 }
 
 // b [B, S, 1024] = rows of 1024 elements by linear.weight [1024, 1024] transposed
 struct g0 {
     typedef Args A;
-    enum { ALIGNED = 0 }; // nothing is known about the caller's arrays
     enum { W = 4, STATS = 0, WEIGHT_IS_KN = 0 };
     typedef no_stat First;
     struct Rest {

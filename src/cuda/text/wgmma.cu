@@ -334,6 +334,8 @@ __device__ __forceinline__ void consume(const typename G::A &a, const Control &c
             asm volatile("bar.sync 4, 256;" ::: "memory");
             apart = true;
         }
+        if (tid % 128 < 32)
+            G::ahead(a, nt * S::N, S::N * (int)sizeof(float) / LINE, tid % 32);
         float acc[SUMS], sum[KEPT];
         if constexpr (promotes) {
             for (int i = 0; i < KEPT; ++i)
