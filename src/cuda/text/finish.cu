@@ -8,8 +8,7 @@ enum { PARTIAL = 128, HALF = 64 }; // HALF: sums of a thread in a partial's colu
 // Brings a line into L1. Nobody waits for it.
 __device__ __forceinline__ void touch(const float *p)
 {
-    float unused;
-    asm volatile("ld.global.nc.f32 %0, [%1];" : "=f"(unused) : "l"(p));
+    asm volatile("{ .reg .f32 unused; ld.global.nc.f32 unused, [%0]; }" ::"l"(p));
 }
 
 // The sums of a thread are taken PART at a time, by a loop that turns them round: where much is done with each, code for all of them at once

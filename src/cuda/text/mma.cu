@@ -352,6 +352,8 @@ template <class G, class P> __device__ __forceinline__ void tensor_product(const
     for (int t = blockIdx.x; t < tiles; t += gridDim.x) {
         int mt, nt;
         tile_at<G, S>(t, row_blocks, mt, nt);
+        if (warp == 0)
+            G::ahead(a, nt * S::N, S::N * (int)sizeof(float) / LINE, threadIdx.x);
         const i64 row = (i64)mt * TILE_M + warp / S::ACROSS * (S::DEEP * 16);
         const bool any = row < rows; // where there are no such rows, the lines only pass by
         float v[S::SUMS];
