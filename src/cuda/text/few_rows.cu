@@ -309,8 +309,6 @@ template <class G, class S> __device__ __forceinline__ void few_finish(const typ
         const int col = t * PARTIAL + threadIdx.x % 64 * 2;
         if (few_by_pairs<G>() && G::SCALED && col < G::N)
             load<true, G::N % 2 == 0>(s, G::w_unscale(a) + col);
-        if (threadIdx.x % 128 < 32)
-            G::ahead(a, t * PARTIAL, PARTIAL * (int)sizeof(float) / LINE, threadIdx.x % 32);
         barrier_wait_cluster(r.ready, turn);
         if constexpr (few_by_pairs<G>())
             few_finish_by_pairs<G, S>(a, c, r, t, rank * Owners<G, S>::ROWS, rows, s, taken);
