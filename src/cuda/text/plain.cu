@@ -1,10 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Products on the ordinary units, for any device and any extents: right before fast.
 
-template <bool v> struct flag_of {
-    enum { value = v };
-};
-
 // The sums of a narrow product's N columns.
 template <int N> struct narrow_sums {
     double s[N];
@@ -35,11 +31,7 @@ template <int T, int R, int N, i64 K> __device__ __forceinline__ void narrow_pro
     for (int r = 0; r < R; ++r)
         bits |= (size_t)x[r];
     const bool aligned = (bits & 15) == 0;
-    const auto step = [&](i64 k, auto is_aligned) {
-        float v[R][W];
-#pragma unroll
-        for (int r = 0; r < R; ++r)
-            load<false, decltype(is_aligned)::value>(v[r], x[r] + k);
+    const auto put = [&](const float (&v)[R][W], i64 k) {
 #pragma unroll
         for (int n = 0; n < N; ++n)
             EACH {
@@ -51,12 +43,22 @@ template <int T, int R, int N, i64 K> __device__ __forceinline__ void narrow_pro
     };
     if (aligned) { // no branch between two loads: several are under way at once
 #pragma unroll(R > 1 ? 4 : 8)
-        for (i64 k = (i64)tid * W; k + W <= K; k += T * W)
-            step(k, flag_of<true>());
+        for (i64 k = (i64)tid * W; k + W <= K; k += T * W) {
+            float v[R][W];
+#pragma unroll
+            for (int r = 0; r < R; ++r)
+                load<false, true>(v[r], x[r] + k);
+            put(v, k);
+        }
     } else {
 #pragma unroll 2
-        for (i64 k = (i64)tid * W; k + W <= K; k += T * W)
-            step(k, flag_of<false>());
+        for (i64 k = (i64)tid * W; k + W <= K; k += T * W) {
+            float v[R][W];
+#pragma unroll
+            for (int r = 0; r < R; ++r)
+                load<false, false>(v[r], x[r] + k);
+            put(v, k);
+        }
     }
     for (i64 k = K / W * W + tid; k < K; k += T)
 #pragma unroll
