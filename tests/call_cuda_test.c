@@ -69,6 +69,15 @@ static int fake_set_bytes(lf_cuda_ptr to, unsigned char value, size_t bytes, voi
     return 0;
 }
 
+/* All there is on this device is 0. */
+static int fake_to_host(void *to, lf_cuda_ptr from, size_t bytes, void *stream)
+{
+    (void)from;
+    (void)stream;
+    memset(to, 0, bytes);
+    return 0;
+}
+
 static int fake_stream_wait(void *stream)
 {
     assert_true(!capturing || (stream && !forbidden()));
@@ -176,6 +185,7 @@ lf_status __wrap_lf_cuda_driver_find(const lf_cuda_driver **out, lf_diag *diag)
     driver.alloc = fake_alloc;
     driver.free = fake_free;
     driver.set_bytes = fake_set_bytes;
+    driver.to_host = fake_to_host;
     driver.stream_wait = fake_stream_wait;
     driver.stream_new = fake_stream_new;
     driver.stream_captures = fake_stream_captures;
@@ -335,6 +345,28 @@ static void too_little_memory_is_told(void **state)
     end(&r);
 }
 
+/* One copy less on the device, and what is the caller's is not freed (the driver would say so). */
+static void lent_parameters_stay_the_callers(void **state)
+{
+    (void)state;
+    const uintptr_t at = 0x50000000, beside = at + 4; /* where kernels have it, and where they have not */
+    size_t copied, lent, cannot;
+    rig r = begin(norm_text);
+    OK_PROGRAM(r.program, lf_program_set_param_cuda(r.program, "w", (const float *)at, 48 * 40, NULL));
+    OK_PROGRAM(r.program, lf_program_prepare(r.program));
+    lf_program_memory(r.program, NULL, &copied, NULL);
+    OK_PROGRAM(r.program, lf_program_borrow_param_cuda(r.program, "w", (const float *)at, 48 * 40, NULL));
+    OK_PROGRAM(r.program, lf_program_prepare(r.program));
+    lf_program_memory(r.program, NULL, &lent, NULL);
+    assert_int_equal(lent + 48 * 40 * sizeof(float), copied);
+    OK_CALL(r.call, run(&r, 300, NULL, 0, 0));
+    OK_PROGRAM(r.program, lf_program_borrow_param_cuda(r.program, "w", (const float *)beside, 48 * 40, NULL));
+    OK_PROGRAM(r.program, lf_program_prepare(r.program));
+    lf_program_memory(r.program, NULL, &cannot, NULL);
+    assert_int_equal(cannot, copied);
+    end(&r);
+}
+
 static void wrong_questions_are_told(void **state)
 {
     (void)state;
@@ -353,6 +385,7 @@ static void wrong_questions_are_told(void **state)
     assert_int_equal(lf_call_use_workspace(here.call, w, sizeof w), LF_ERR_ARG);
     assert_int_equal(run(&here, 5, NULL, 0, 0), LF_ERR_ARG);
     assert_int_equal(lf_program_set_param_cuda(here.program, "w", w, 48 * 40, NULL), LF_ERR_ARG);
+    assert_int_equal(lf_program_borrow_param_cuda(here.program, "w", w, 48 * 40, NULL), LF_ERR_ARG);
     rig_end(&here);
 }
 
@@ -361,7 +394,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_run_at_a_known_size_allocates_nothing), cmocka_unit_test(lent_workspace_takes_the_place_of_the_calls_own),
         cmocka_unit_test(a_run_can_be_captured),                   cmocka_unit_test(too_little_memory_is_told),
-        cmocka_unit_test(wrong_questions_are_told),
+        cmocka_unit_test(lent_parameters_stay_the_callers),        cmocka_unit_test(wrong_questions_are_told),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -86,7 +86,7 @@ def main() -> int:
     reader.add_argument("--only", default=",".join(MODELS))
     reader.add_argument("--precisions", default=",".join(PRECISIONS))
     reader.add_argument("--units", default=",".join(UNITS))
-    reader.add_argument("--at-once", type=int, default=min(8, os.cpu_count() or 1))
+    reader.add_argument("--at-once", type=int, default=min(16, os.cpu_count() or 1))
     chosen = reader.parse_args()
     sanitizer = shutil.which("compute-sanitizer") or shutil.which("compute-sanitizer", path=TOOLKIT)
     if not sanitizer:

@@ -93,14 +93,6 @@ static void emit_redo_call(lf_str *to, lf_cuda_role role)
         lf_str_add(to, "    else if (blockIdx.x == 0 && threadIdx.x == 0)\n        *c.redone = 0;\n");
 }
 
-static bool has_tiles(const lf_cuda_part *part)
-{
-    for (int32_t i = 0; i < part->stages; i++)
-        if (part->stage[i].work == LF_CUDA_TILES)
-            return true;
-    return false;
-}
-
 static void emit_kernel(lf_str *to, const lf_cuda_source *source)
 {
     const lf_cuda_part *main = &source->part[LF_CUDA_MAIN];
@@ -115,7 +107,7 @@ static void emit_kernel(lf_str *to, const lf_cuda_source *source)
     if (source->products > 0)
         lf_str_addf(to, "__launch_bounds__(%d, 1)\n", source->threads);
     else
-        lf_str_addf(to, has_tiles(main) ? "__launch_bounds__(%d)\n" : "__launch_bounds__(%d, 4)\n", source->threads); /* rows are bound by memory: many at once */
+        lf_str_addf(to, "__launch_bounds__(%d)\n", source->threads);
     lf_str_addf(to, "program(%sconst __grid_constant__ Control c", source->products > 0 ? "const __grid_constant__ Maps maps, " : "");
     for (int role = 0; role < LF_CUDA_ROLES; role++)
         if (source->part[role].plan)

@@ -267,28 +267,6 @@ void lf_emit_load(lf_emitter *e, int32_t phase, int32_t step, int indent)
     emit_comment(e, a, s->node);
 }
 
-/* One row of fixed numbers, a number a column? */
-static bool is_column_vector(const lf_emitter *e, const lf_step *s)
-{
-    axis at[LF_MAX_RANK];
-    return s->kind == LF_STEP_LOAD && is_fixed(e, &s->from) && columns_of(&s->from) == CONTIGUOUS && merged_axes(&s->from, 0, s->from.row_axes, at) == 0;
-}
-
-int lf_emit_column_vectors(lf_emitter *e, int32_t phase, const char *format)
-{
-    int count = 0;
-    for (int32_t i = 0; i < e->g->phase[phase].steps; i++) {
-        const lf_step *s = &e->g->phase[phase].step[i];
-        if (!is_column_vector(e, s))
-            continue;
-        lf_str_add(&e->s, format);
-        emit_base(e, &s->from);
-        lf_str_add(&e->s, " + c);\n");
-        count++;
-    }
-    return count;
-}
-
 void lf_emit_store(lf_emitter *e, const lf_store *store, int indent)
 {
     const lf_access *a = &store->to;

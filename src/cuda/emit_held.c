@@ -17,7 +17,7 @@ static bool repeats_columns(const lf_access *a)
 {
     bool still = true;
     for (int i = a->row_axes; i < a->rank; i++)
-        still = still && a->stride[i].coef == 0;
+        still = still && (a->stride[i].coef == 0 || lf_extent_is(a->extent[i], 1));
     return still;
 }
 

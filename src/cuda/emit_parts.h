@@ -64,8 +64,6 @@ bool lf_emit_home(lf_emitter *e, lf_node node);
 void lf_emit_load(lf_emitter *e, int32_t phase, int32_t step, int indent);
 /* Loads that are the same for all columns, before the loop over them; those are left out within it while `ahead`. */
 void lf_emit_loads_ahead(lf_emitter *e, int32_t phase, int indent);
-/* For each vector of fixed numbers, one a column, that a phase loads: the text, then the vector's place at column c, ");". Returns how many. */
-int lf_emit_column_vectors(lf_emitter *e, int32_t phase, const char *text);
 /* One store of a phase. */
 void lf_emit_store(lf_emitter *e, const lf_store *store, int indent);
 /* The element at column `column` of the row a segment's or window's statistic is taken from, as an expression. */

@@ -70,20 +70,6 @@ static void emit_split_row(lf_emitter *e)
                 (int)e->x_lines, LF_CUDA_LINE, (int)e->x_scale);
 }
 
-/* What the tile from column `col` on will want of vectors that have one number a column: a lane touches a line of each. */
-static void emit_ahead(lf_emitter *e)
-{
-    static const char touch[] = "            touch(";
-    lf_str_addf(&e->s, "    static __device__ __forceinline__ void ahead(const Args &a, const int col, const int lines, const int lane)\n    {\n"
-                       "        const int c = col + %d * lane;\n        if (lane < lines && c < N) {\n", LF_CUDA_LINE / (int)sizeof(float));
-    if (is_scaled(e))
-        lf_str_add(&e->s, "            touch(w_unscale(a) + c);\n");
-    lf_emit_column_vectors(e, e->g->product.phase, touch);
-    if (e->held.phase >= 0)
-        lf_emit_column_vectors(e, e->held.phase, touch);
-    lf_str_add(&e->s, "        }\n    }\n");
-}
-
 void lf_emit_tensor_extents(lf_emitter *e)
 {
     const lf_product *p = &e->g->product;
@@ -94,7 +80,6 @@ void lf_emit_tensor_extents(lf_emitter *e)
     emit_parts(e);
     lf_str_addf(&e->s, "    static __device__ __forceinline__ const float *x_unscale(const Args &a) { return a.area[%d]; }\n", (int)e->x_scale);
     lf_str_addf(&e->s, "    static __device__ __forceinline__ const float *w_unscale(const Args &a) { return a.scale[%d]; }\n", (int)e->group);
-    emit_ahead(e);
     emit_split_row(e);
 }
 

@@ -17,14 +17,6 @@ struct g0 {
     enum { PART = 32 };
     static __device__ __forceinline__ const float *x_unscale(const Args &a) { return a.area[1]; }
     static __device__ __forceinline__ const float *w_unscale(const Args &a) { return a.scale[0]; }
-    static __device__ __forceinline__ void ahead(const Args &a, const int col, const int lines, const int lane)
-    {
-        const int c = col + 32 * lane;
-        if (lane < lines && c < N) {
-            touch(w_unscale(a) + c);
-            touch(a.prepared[1] + c);
-        }
-    }
     enum { SPLIT = 128 };
     static __device__ __forceinline__ void split(const Args &a, const i64 row, const i64 rows, const int tid)
     {

@@ -17,14 +17,6 @@ struct g0 {
     enum { PART = 32 };
     static __device__ __forceinline__ const float *x_unscale(const Args &a) { return a.area[1]; }
     static __device__ __forceinline__ const float *w_unscale(const Args &a) { return a.scale[0]; }
-    static __device__ __forceinline__ void ahead(const Args &a, const int col, const int lines, const int lane)
-    {
-        const int c = col + 32 * lane;
-        if (lane < lines && c < N) {
-            touch(w_unscale(a) + c);
-            touch(a.prepared[1] + c);
-        }
-    }
     enum { SPLIT = 128 };
     static __device__ __forceinline__ void split(const Args &a, const i64 row, const i64 rows, const int tid)
     {
@@ -39,14 +31,30 @@ struct g0 {
         float v1[W]; load<true, true>(v1, a.prepared[1] + col); // linear.bias [8192]
         float v2[W]; EACH v2[w] = op_add(v0[w], v1[w], 1.0f); // a
         float v3[W]; EACH v3[w] = op_gelu(v2[w], 0.0f); // b
-        store<true>(a.area[2] + row * 8192 + col, v3); // b
         EACH p[w] = v3[w]; // for the maxsumexp of the row
     }
     static __device__ __forceinline__ void end(const Args &a, const i64 row, const int tile, const int tiles, const First &first, const Rest &rest)
     {
-        first.set(a.area[3] + (row * tiles + tile) * 2);
+        first.set(a.area[2] + (row * tiles + tile) * 2);
     }
-    enum { HELD = 0, WAITS = 0, RUN = 0 }; // goes on with what is in registers; for whole rows' statistics; columns of a segment
+    enum { HELD = 1, WAITS = 1, RUN = 0 }; // goes on with what is in registers; for whole rows' statistics; columns of a segment
+    struct Known {
+        float stat0[2]; // maxsumexp for c
+    };
+    static __device__ __forceinline__ void total(const Args &a, const i64 row, Known &known)
+    {
+        partials<maxsumexp_stat>::of(a.area[2] + row * ((8192 + 127) / 128 * 2), (int)((8192 + 127) / 128)).finish((double)8192, known.stat0);
+    }
+    // phase 1: B x 8192
+    template <int W>
+    static __device__ __forceinline__ void later(const Args &a, const i64 row, const i64 rows, const i64 col, float (&p)[W], const Known &known)
+    {
+        float v0[W]; EACH v0[w] = p[w]; // b
+        float v1[W]; EACH v1[w] = known.stat0[0]; // maxsumexp of c
+        float v2[W]; EACH v2[w] = known.stat0[1]; // maxsumexp of c
+        float v3[W]; EACH v3[w] = op_softmax(v0[w], v1[w], v2[w]); // c
+        store<ALIGNED>(a.out[0] + row * 8192 + col, v3); // c [B, 8192]
+    }
 };
 
 // x into lines of 128 bytes
@@ -64,34 +72,6 @@ __device__ __forceinline__ void g0_split(const Args &a, const Control &c)
 __device__ __forceinline__ void g0_product(const Args &a, const Control &c, const TensorMap *x, const TensorMap *w)
 {
     tensor_product<g0, Pairs>(a, c, x, w);
-}
-
-// A row through phases 1 to 1.
-__device__ __forceinline__ void g0_rows1_row(const Args &a, const i64 row, const i64 rows, const int tid)
-{
-    enum { T = 128 };
-    // maxsumexp for c
-    float stat0[2];
-    partials<maxsumexp_stat>::of(a.area[3] + row * ((8192 + 127) / 128 * 2), (int)((8192 + 127) / 128)).finish((double)8192, stat0);
-    // phase 1: B x 8192
-#pragma unroll 4
-    for (i64 col = tid * 4; col < 8192; col += T * 4) {
-        enum { W = 4 };
-        float v0[W]; load<false, true>(v0, a.area[2] + row * 8192 + col); // b
-        float v1[W]; EACH v1[w] = stat0[0]; // maxsumexp of c
-        float v2[W]; EACH v2[w] = stat0[1]; // maxsumexp of c
-        float v3[W]; EACH v3[w] = op_softmax(v0[w], v1[w], v2[w]); // c
-        store<ALIGNED>(a.out[0] + row * 8192 + col, v3); // c [B, 8192]
-    }
-    row_sync<T>();
-}
-
-__device__ __forceinline__ void g0_rows1(const Args &a)
-{
-    enum { T = 128, ROWS = THREADS / T };
-    const i64 rows = a.dim[0];
-    for (i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T; row < rows; row += (i64)gridDim.x * ROWS)
-        g0_rows1_row(a, row, rows, threadIdx.x % T);
 }
 
 } // namespace fused
@@ -206,8 +186,6 @@ program(const __grid_constant__ Maps maps, const __grid_constant__ Control c, co
     fused::g0_split(fused, c);
     grid_sync(c);
     fused::g0_product(fused, c, &maps.map[0], &maps.map[1]);
-    grid_sync(c);
-    fused::g0_rows1(fused);
     if (any_set(c.wide_any)) {
         grid_sync(c);
         redo_full_range(full_range, c);

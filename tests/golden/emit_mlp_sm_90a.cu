@@ -17,14 +17,6 @@ struct g0 {
     enum { PART = 32 };
     static __device__ __forceinline__ const float *x_unscale(const Args &a) { return a.area[2]; }
     static __device__ __forceinline__ const float *w_unscale(const Args &a) { return a.scale[0]; }
-    static __device__ __forceinline__ void ahead(const Args &a, const int col, const int lines, const int lane)
-    {
-        const int c = col + 32 * lane;
-        if (lane < lines && c < N) {
-            touch(w_unscale(a) + c);
-            touch(a.prepared[1] + c);
-        }
-    }
     enum { SPLIT = 32 };
     static __device__ __forceinline__ void split(const Args &a, const i64 row, const i64 rows, const int tid)
     {
@@ -82,14 +74,6 @@ struct g1 {
     enum { PART = 64 };
     static __device__ __forceinline__ const float *x_unscale(const Args &a) { return a.area[4]; }
     static __device__ __forceinline__ const float *w_unscale(const Args &a) { return a.scale[1]; }
-    static __device__ __forceinline__ void ahead(const Args &a, const int col, const int lines, const int lane)
-    {
-        const int c = col + 32 * lane;
-        if (lane < lines && c < N) {
-            touch(w_unscale(a) + c);
-            touch(a.prepared[3] + c);
-        }
-    }
     enum { SPLIT = 32 };
     static __device__ __forceinline__ void split(const Args &a, const i64 row, const i64 rows, const int tid)
     {
@@ -103,14 +87,30 @@ struct g1 {
         float v0[W]; EACH v0[w] = p[w]; // product
         float v1[W]; load<true, true>(v1, a.prepared[3] + col); // classes.bias [10]
         float v2[W]; EACH v2[w] = op_add(v0[w], v1[w], 1.0f); // c
-        store<false>(a.area[5] + row * 10 + col, v2); // c
         EACH p[w] = v2[w]; // for the maxsumexp of the row
     }
     static __device__ __forceinline__ void end(const Args &a, const i64 row, const int tile, const int tiles, const First &first, const Rest &rest)
     {
-        first.set(a.area[6] + (row * tiles + tile) * 2);
+        first.set(a.area[5] + (row * tiles + tile) * 2);
     }
-    enum { HELD = 0, WAITS = 0, RUN = 0 }; // goes on with what is in registers; for whole rows' statistics; columns of a segment
+    enum { HELD = 1, WAITS = 1, RUN = 0 }; // goes on with what is in registers; for whole rows' statistics; columns of a segment
+    struct Known {
+        float stat0[2]; // maxsumexp for d
+    };
+    static __device__ __forceinline__ void total(const Args &a, const i64 row, Known &known)
+    {
+        partials<maxsumexp_stat>::of(a.area[5] + row * ((10 + 127) / 128 * 2), (int)((10 + 127) / 128)).finish((double)10, known.stat0);
+    }
+    // phase 1: B x 10
+    template <int W>
+    static __device__ __forceinline__ void later(const Args &a, const i64 row, const i64 rows, const i64 col, float (&p)[W], const Known &known)
+    {
+        float v0[W]; EACH v0[w] = p[w]; // c
+        float v1[W]; EACH v1[w] = known.stat0[0]; // maxsumexp of d
+        float v2[W]; EACH v2[w] = known.stat0[1]; // maxsumexp of d
+        float v3[W]; EACH v3[w] = op_log_softmax(v0[w], v1[w], v2[w]); // d
+        store<false>(a.out[0] + row * 10 + col, v3); // d [B, 10]
+    }
 };
 
 // x into lines of 128 bytes
@@ -128,34 +128,6 @@ __device__ __forceinline__ void g1_split(const Args &a, const Control &c)
 __device__ __forceinline__ void g1_product(const Args &a, const Control &c, const TensorMap *x, const TensorMap *w)
 {
     tensor_product<g1, Pairs>(a, c, x, w);
-}
-
-// A row through phases 1 to 1.
-__device__ __forceinline__ void g1_rows1_row(const Args &a, const i64 row, const i64 rows, const int tid)
-{
-    enum { T = 32 };
-    // maxsumexp for d
-    float stat0[2];
-    partials<maxsumexp_stat>::of(a.area[6] + row * ((10 + 127) / 128 * 2), (int)((10 + 127) / 128)).finish((double)10, stat0);
-    // phase 1: B x 10
-#pragma unroll 4
-    for (i64 col = tid * 1; col < 10; col += T * 1) {
-        enum { W = 1 };
-        float v0[W]; load<false, false>(v0, a.area[5] + row * 10 + col); // c
-        float v1[W]; EACH v1[w] = stat0[0]; // maxsumexp of d
-        float v2[W]; EACH v2[w] = stat0[1]; // maxsumexp of d
-        float v3[W]; EACH v3[w] = op_log_softmax(v0[w], v1[w], v2[w]); // d
-        store<false>(a.out[0] + row * 10 + col, v3); // d [B, 10]
-    }
-    row_sync<T>();
-}
-
-__device__ __forceinline__ void g1_rows1(const Args &a)
-{
-    enum { T = 32, ROWS = THREADS / T };
-    const i64 rows = a.dim[0];
-    for (i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T; row < rows; row += (i64)gridDim.x * ROWS)
-        g1_rows1_row(a, row, rows, threadIdx.x % T);
 }
 
 } // namespace fused
@@ -316,8 +288,6 @@ program(const __grid_constant__ Maps maps, const __grid_constant__ Control c, co
     fused::g1_split(fused, c);
     grid_sync(c);
     fused::g1_product(fused, c, &maps.map[2], &maps.map[3]);
-    grid_sync(c);
-    fused::g1_rows1(fused);
     if (any_set(c.wide_any)) {
         grid_sync(c);
         redo_full_range(full_range, c);

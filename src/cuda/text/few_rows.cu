@@ -1,16 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 // Products of few rows on Hopper's tensor cores, at the speed of memory: the weight goes past once, 64 of its rows in each block, and is what the tensor cores
-// take from the left, so that x need not be filled up to 64 rows. A block has three parts: one thread keeps as many stages on their way as fit, four warps
-// bring x into lines and multiply, four finish. A cluster of two blocks makes the 128 columns of a partial: both leave their sums with the block that finishes
+// take from the left, so that x need not be filled up to 64 rows. A block has three parts: two threads keep as many stages on their way as fit, four
+// warps bring x into lines and multiply, four finish. A cluster of two blocks makes the 128 columns of a partial: both leave their sums with the block that finishes
 // their rows. The order of all additions is that of text/wgmma.cu, so a row's bits are the same.
 
 template <int MOST> struct Few {
     enum {
         ROWS = MOST, COLUMNS = 64, SUMS = ROWS / 2, SHARED = ROWS > 16, // SHARED: each block fetches half of x's rows for both
         W_BYTES = COLUMNS * LINE, STAGE = W_BYTES + ROWS * LINE, STAGES = 200 * 1024 / STAGE,
-        OWNERS = ROWS > 16 ? 2 : 1, HELD = ROWS / OWNERS, // blocks of a cluster that finish rows, and how many each
-        PITCH = PARTIAL + 4, HELD_BYTES = HELD * PITCH * 4, BARRIERS = 2 * STAGES + 3
+        PITCH = PARTIAL + 4, SUM_BYTES = (ROWS > 16 ? ROWS / 2 : 16) * PITCH * 4, BARRIERS = 2 * STAGES + 3
     };
+};
+template <class G> __device__ constexpr bool few_by_pairs() // how a tile is finished, see below
+{
+    if constexpr (G::HELD)
+        return G::STATS < 2 && G::RUN == 0 && sizeof(typename G::Known) <= 16;
+    else
+        return G::STATS < 2;
+}
+template <class G, class S> struct Owners { // blocks of a cluster that finish rows, and how many each: a warp wants 16 where quads do it
+    enum { N = few_by_pairs<G>() || S::ROWS > 16 ? 2 : 1, ROWS = S::ROWS / N };
 };
 struct few_room { // addresses of a block's shared memory
     unsigned stages, sums, full, empty, ready, taken, split, target;
@@ -20,7 +29,7 @@ template <class S> __device__ __forceinline__ few_room few_room_at()
     few_room r;
     r.stages = (shared_address(raw) + 1023) & ~1023u;
     r.sums = r.stages + S::STAGES * S::STAGE;
-    r.full = r.sums + S::HELD_BYTES;
+    r.full = r.sums + S::SUM_BYTES;
     r.empty = r.full + 8 * S::STAGES;
     r.ready = r.empty + 8 * S::STAGES; // all sums of a tile are there
     r.taken = r.ready + 8;             // and have been read
@@ -31,6 +40,9 @@ template <class S> __device__ __forceinline__ few_room few_room_at()
 
 // ---- between the blocks of a cluster ----
 
+// cluster_sync in two halves
+__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release;" ::: "memory"); }
+__device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
 __device__ __forceinline__ unsigned address_in(unsigned address, int rank)
 {
     unsigned there;
@@ -61,39 +73,39 @@ __device__ __forceinline__ void copy_box_once(unsigned to, const TensorMap *map,
     asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%2, %3}], [%4], %5;"
                  ::"r"(to), "l"(map), "r"(x), "r"(y), "r"(bar), "l"(0x12F0000000000000ull) : "memory"); // evict_first, as createpolicy makes it
 }
-__device__ __forceinline__ void barrier_expect_more(unsigned bar, int bytes)
-{
-    asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(bytes) : "memory");
-}
 
-// The weight's part of the first stages does not wait for x.
-template <class G, class S> __device__ __forceinline__ void few_produce(const Control &c, const TensorMap *x_map, const TensorMap *w_map, const few_room &r, int rank, int rows)
+// A stage's barrier hears of the weight and of x from a thread each: the weight does not wait for x.
+template <class G, class S> __device__ __forceinline__ void few_produce_w(const TensorMap *w_map, const few_room &r, int rank)
 {
-    const int mine = S::SHARED ? (rows + 15) / 16 * 8 : rows, x_bytes = (S::SHARED ? 2 : 1) * mine * LINE; // whole groups of eight rows, as they are swizzled
-    int s = 0, phase = 0, begun = 0;
-    if (blockIdx.x / 2 < Lines<G>::TILES)
-        for (; begun < S::STAGES && begun < G::LINES; ++begun) {
-            barrier_expect_more(r.full + 8 * begun, S::W_BYTES);
-            copy_box_once(r.stages + begun * S::STAGE, w_map, begun * Lines<G>::STEP, blockIdx.x * S::COLUMNS, r.full + 8 * begun);
+    int s = 0, phase = 0;
+    for (int t = blockIdx.x / 2; t < Lines<G>::TILES; t += gridDim.x / 2)
+        for (int line = 0; line < G::LINES; ++line) {
+            barrier_wait(r.empty + 8 * s, phase ^ 1);
+            barrier_expect(r.full + 8 * s, S::W_BYTES);
+            copy_box_once(r.stages + s * S::STAGE, w_map, line * Lines<G>::STEP, t * PARTIAL + rank * S::COLUMNS, r.full + 8 * s);
+            if (++s == S::STAGES)
+                s = 0, phase ^= 1;
         }
-    barrier_wait(r.split, 0);
+}
+template <class G, class S> __device__ __forceinline__ void few_produce_x(const Control &c, const TensorMap *x_map, const few_room &r, int rank, int rows)
+{
+    const int mine = S::SHARED ? (rows + 15) / 16 * 8 : rows, bytes = (S::SHARED ? 2 : 1) * mine * LINE; // whole groups of eight rows, as they are swizzled
+    int s = 0, phase = 0;
     unsigned target;
+    barrier_wait(r.split, 0);
     asm volatile("ld.shared.u32 %0, [%1];" : "=r"(target) : "r"(r.target) : "memory");
     wait_for(c.barrier, target);
     __threadfence();
     written_to_copied();
-    for (int t = blockIdx.x / 2; t < Lines<G>::TILES; t += gridDim.x / 2, begun = 0)
+    for (int t = blockIdx.x / 2; t < Lines<G>::TILES; t += gridDim.x / 2)
         for (int line = 0; line < G::LINES; ++line) {
-            const unsigned to = r.stages + s * S::STAGE, full = r.full + 8 * s;
-            const int x = line * Lines<G>::STEP;
+            const unsigned to = r.stages + s * S::STAGE + S::W_BYTES, full = r.full + 8 * s;
             barrier_wait(r.empty + 8 * s, phase ^ 1);
-            barrier_expect(full, x_bytes + (line < begun ? 0 : S::W_BYTES));
-            if (line >= begun)
-                copy_box_once(to, w_map, x, t * PARTIAL + rank * S::COLUMNS, full);
+            barrier_expect(full, bytes);
             if (S::SHARED)
-                copy_box_to(to + S::W_BYTES + rank * mine * LINE, x_map, x, rank * mine, full, 3);
+                copy_box_to(to + rank * mine * LINE, x_map, line * Lines<G>::STEP, rank * mine, full, 3);
             else
-                copy_box(to + S::W_BYTES, x_map, x, 0, full);
+                copy_box(to, x_map, line * Lines<G>::STEP, 0, full);
             if (++s == S::STAGES)
                 s = 0, phase ^= 1;
         }
@@ -101,11 +113,13 @@ template <class G, class S> __device__ __forceinline__ void few_produce(const Co
 
 // ---- the multiplying warps ----
 
-// Rows of x into lines, G::SPLIT threads each. The barrier of all blocks that follows is passed by the thread that copies, and by nobody else.
+// Rows of x into lines, G::SPLIT threads each: at once, before the weight's lines are on their way and everything takes its turn behind them. The barrier of all
+// blocks that follows is passed by the thread that copies x, and by nobody else.
 template <class G> __device__ __forceinline__ void few_split(const typename G::A &a, const Control &c, const few_room &r, int rows)
 {
     enum { T = G::SPLIT, EACH_BLOCK = 128 / T };
     const int tid = threadIdx.x - 128;
+    unsigned before = 0;
     if (blockIdx.x == 0 && tid == 0)
         c.barrier[2] = 0;
     for (int row = blockIdx.x * EACH_BLOCK + tid / T; row < rows; row += gridDim.x * EACH_BLOCK)
@@ -114,8 +128,11 @@ template <class G> __device__ __forceinline__ void few_split(const typename G::A
     asm volatile("bar.sync 2, 128;" ::: "memory");
     if (tid == 0) {
         __threadfence();
-        const unsigned target = (atomicAdd(c.barrier, 1u) / gridDim.x + 1) * gridDim.x;
-        asm volatile("st.shared.u32 [%0], %1;" ::"r"(r.target), "r"(target) : "memory");
+        before = atomicAdd(c.barrier, 1u);
+    }
+    cluster_wait();
+    if (tid == 0) {
+        asm volatile("st.shared.u32 [%0], %1;" ::"r"(r.target), "r"((before / gridDim.x + 1) * gridDim.x) : "memory");
         barrier_arrive(r.split, blockIdx.x % 2);
     }
 }
@@ -145,8 +162,10 @@ template <class G, class S> __device__ __forceinline__ void few_multiply(const t
         float acc[SUMS], sum[SUMS], unscale[SUMS / 2];
         for (int i = 0; i < SUMS; ++i)
             sum[i] = 0;
-        barrier_wait(r.full + 8 * s, phase); // x is there, and so are its scales
-        few_unscale<G, S>(a, unscale, row, rows);
+        if (S::ROWS <= 16) { // they fit into registers: long there when they are wanted
+            barrier_wait(r.full + 8 * s, phase); // x is there, and so are its scales
+            few_unscale<G, S>(a, unscale, row, rows);
+        }
         for (int line = 0; line < G::LINES; line += chunk) {
             pin(acc);
 #pragma unroll(promotes ? chunk : 1)
@@ -171,14 +190,16 @@ template <class G, class S> __device__ __forceinline__ void few_multiply(const t
             for (int i = 0; i < SUMS; ++i)
                 sum[i] = promotes ? sum[i] + acc[i] : acc[i];
         }
+        if (S::ROWS > 16)
+            few_unscale<G, S>(a, unscale, row, rows);
         barrier_wait_cluster(r.taken, turn ^ 1);
 #pragma unroll
         for (int i = 0; i < SUMS; ++i) {
             const int at = row + i / 4 * 8 + i % 2; // its row in the tile
             if (at < rows)
-                write_there(address_in(r.sums, at / S::HELD) + ((at % S::HELD) * S::PITCH + column + i / 2 % 2 * 8) * 4, sum[i] * unscale[i / 4 * 2 + i % 2]);
+                write_there(address_in(r.sums, at / Owners<G, S>::ROWS) + ((at % Owners<G, S>::ROWS) * S::PITCH + column + i / 2 % 2 * 8) * 4, sum[i] * unscale[i / 4 * 2 + i % 2]);
         }
-        for (int owner = 0; owner < S::OWNERS; ++owner)
+        for (int owner = 0; owner < Owners<G, S>::N; ++owner)
             barrier_pass(r.ready, owner);
     }
 }
@@ -209,7 +230,7 @@ __device__ __forceinline__ void few_finish_by_quads(const typename G::A &a, cons
 {
     constexpr bool TURNS = G::PART < HALF;
     const int tid = threadIdx.x - 256, lane = tid % 32, at = tid / 32 * 16 + lane / 4, row = first_row + at, col = t * PARTIAL + 2 * (lane % 4);
-    const bool any = tid / 32 * 16 < S::HELD && first_row + tid / 32 * 16 < rows;
+    const bool any = tid / 32 * 16 < Owners<G, S>::ROWS && first_row + tid / 32 * 16 < rows;
     const float unscale[2] = {1.0f, 1.0f}; // done
     float v[HALF];
     if (any)
@@ -218,7 +239,7 @@ __device__ __forceinline__ void few_finish_by_quads(const typename G::A &a, cons
     if (any)
         finish_half<G, 0, TURNS>(a, v, row, rows, col, t, unscale);
     if constexpr (G::WAITS)
-        wait_for_tiles(c, S::OWNERS * Lines<G>::TILES, tid, true);
+        wait_for_tiles(c, Owners<G, S>::N * Lines<G>::TILES, tid, true);
     if constexpr (G::HELD)
         if (any) {
             typename G::Known known[2];
@@ -234,7 +255,7 @@ __device__ __forceinline__ void few_finish_by_quads(const typename G::A &a, cons
 template <class G, class S, class Taken>
 __device__ __forceinline__ void few_finish_by_pairs(const typename G::A &a, const Control &c, const few_room &r, int t, int first_row, int rows, const float (&s)[2], Taken taken)
 {
-    const int tid = threadIdx.x - 256, lane = tid % 32, group = tid / 32 * 16, col = t * PARTIAL + tid % 64 * 2, here = min((int)S::HELD, rows - first_row);
+    const int tid = threadIdx.x - 256, lane = tid % 32, group = tid / 32 * 16, col = t * PARTIAL + tid % 64 * 2, here = min((int)Owners<G, S>::ROWS, rows - first_row);
     typename G::Rest rest[2];
 #pragma unroll 4
     for (int i = tid / 64; i < here; i += 2) {
@@ -250,14 +271,14 @@ __device__ __forceinline__ void few_finish_by_pairs(const typename G::A &a, cons
         if (group < here) {
             float v[HALF];
             few_take<S>(v, r.sums, group + lane / 4, lane);
-            finish_stats<G, 0>(a, v, first_row + group + lane / 4, rows, t * PARTIAL + 2 * (lane % 4), t, rest);
+            finish_stats<G, 0>(a, v, first_row + group + lane / 4, first_row + here, t * PARTIAL + 2 * (lane % 4), t, rest);
         }
     }
     if constexpr (G::HELD) {
         typename G::Known known;
         const unsigned row_known = r.sums + PARTIAL * 4; // behind a row's sums
         if constexpr (G::WAITS) {
-            wait_for_tiles(c, S::OWNERS * Lines<G>::TILES, tid, true);
+            wait_for_tiles(c, Owners<G, S>::N * Lines<G>::TILES, tid, true);
             if (group / 2 < here) { // a quad for a row
                 G::total(a, first_row + min(tid / 4, here - 1), known);
 #pragma unroll
@@ -279,14 +300,6 @@ __device__ __forceinline__ void few_finish_by_pairs(const typename G::A &a, cons
     taken();
 }
 
-template <class G> __device__ constexpr bool few_by_pairs()
-{
-    if constexpr (G::HELD)
-        return G::STATS < 2 && G::RUN == 0 && sizeof(typename G::Known) <= 16;
-    else
-        return G::STATS < 2;
-}
-
 template <class G, class S> __device__ __forceinline__ void few_finish(const typename G::A &a, const Control &c, const few_room &r, int rank, int rows)
 {
     int turn = 0;
@@ -298,9 +311,9 @@ template <class G, class S> __device__ __forceinline__ void few_finish(const typ
             load<true, G::N % 2 == 0>(s, G::w_unscale(a) + col);
         barrier_wait_cluster(r.ready, turn);
         if constexpr (few_by_pairs<G>())
-            few_finish_by_pairs<G, S>(a, c, r, t, rank * S::HELD, rows, s, taken);
+            few_finish_by_pairs<G, S>(a, c, r, t, rank * Owners<G, S>::ROWS, rows, s, taken);
         else
-            few_finish_by_quads<G, S>(a, c, r, t, rank * S::HELD, rows, taken);
+            few_finish_by_quads<G, S>(a, c, r, t, rank * Owners<G, S>::ROWS, rows, taken);
     }
 }
 
@@ -308,24 +321,30 @@ template <class G, class S> __device__ __forceinline__ void few_rows_product(con
 {
     const few_room r = few_room_at<S>();
     const int rank = blockIdx.x % 2, part = __shfl_sync(~0u, threadIdx.x / 128, 0), rows = (int)G::rows(a);
-    if (threadIdx.x == 0) {
-        for (int s = 0; s < S::STAGES; ++s)
-            barrier_init(r.full + 8 * s, 1), barrier_init(r.empty + 8 * s, S::SHARED ? 2 : 1);
-        barrier_init(r.ready, 2 * 128), barrier_init(r.taken, S::OWNERS * 128), barrier_init(r.split, 1);
+    if (threadIdx.x < 32) {
+        for (int s = threadIdx.x; s < S::STAGES; s += 32)
+            barrier_init(r.full + 8 * s, 2), barrier_init(r.empty + 8 * s, S::SHARED ? 2 : 1);
+        if (threadIdx.x == 0)
+            barrier_init(r.ready, 2 * 128), barrier_init(r.taken, Owners<G, S>::N * 128), barrier_init(r.split, 1);
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        __syncwarp();
     }
-    cluster_sync();
+    cluster_arrive(); // whoever has to do with others' barriers waits
     if (part == 0) {
         if (threadIdx.x == 0)
-            few_produce<G, S>(c, x_map, w_map, r, rank, rows);
+            few_produce_w<G, S>(w_map, r, rank);
+        cluster_wait();
+        if (threadIdx.x == 32)
+            few_produce_x<G, S>(c, x_map, r, rank, rows);
     } else if (part == 1) {
         few_split<G>(a, c, r, rows);
         few_multiply<G, S>(a, r, rank, rows);
-    } else if (rank < S::OWNERS) {
-        few_finish<G, S>(a, c, r, rank, rows);
+    } else {
+        cluster_wait();
+        if (rank < Owners<G, S>::N)
+            few_finish<G, S>(a, c, r, rank, rows);
     }
     cluster_sync(); // no block goes on while another may still signal it
-    if (threadIdx.x == 0)
-        for (int s = 0; s < S::BARRIERS; ++s)
-            barrier_end(r.full + 8 * s);
+    for (int s = threadIdx.x; s < S::BARRIERS; s += THREADS)
+        barrier_end(r.full + 8 * s);
 }

@@ -5,13 +5,6 @@
 
 enum { PARTIAL = 128, HALF = 64 }; // HALF: sums of a thread in a partial's columns
 
-// Brings a line into L1. Nobody waits for it.
-__device__ __forceinline__ void touch(const float *p)
-{
-    float unused;
-    asm volatile("ld.global.nc.f32 %0, [%1];" : "=f"(unused) : "l"(p));
-}
-
 // The sums of a thread are taken PART at a time, by a loop that turns them round: where much is done with each, code for all of them at once
 // would not stay in the instruction cache, and would take seconds to compile. Where little is done, turning would take longer.
 template <int PART, int SUMS> __device__ __forceinline__ void turn(float (&v)[SUMS])

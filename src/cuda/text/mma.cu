@@ -51,7 +51,7 @@ __device__ __forceinline__ void copy_async(unsigned to, const u8 *from, bool her
 }
 __device__ __forceinline__ void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int n> __device__ __forceinline__ void copy_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(n) : "memory"); }
-__device__ __forceinline__ void all_sync() { asm volatile("bar.sync 0;" ::: "memory"); } // warps may come from different places
+__device__ __forceinline__ void all_sync() { asm volatile("bar.sync 0, 256;" ::: "memory"); } // warps may come from different places
 __device__ __forceinline__ void pair_sync() { asm volatile("bar.sync %0, 64;" ::"r"(1 + threadIdx.x / 64) : "memory"); }
 
 // 16 rows of 32 bytes, as the multiplication takes them: lane l has 4 bytes of row l / 4.
@@ -228,9 +228,7 @@ template <class G, class S> struct Stages {
 template <class G, class S> __device__ __forceinline__ void multiply_tile(float (&acc)[S::SUMS], Fragments<S> &f, Stages<G, S> &stages)
 {
     constexpr bool promotes = G::MODE == MODE_FP32;
-    constexpr int chunk = promotes ? G::CHUNK : 1, across = Fragments<S>::PIECES, pieces = S::STEPS * across;
-    constexpr int groups = Feed<G, S>::COPIES / 4, apart = pieces - 1 > groups ? (pieces - 1) / groups : 1; // of copies; pieces between two of them
-    static_assert(1 + (groups - 1) * apart < pieces - 1, "all of a line is copied before its end");
+    constexpr int chunk = promotes ? G::CHUNK : 1, across = Fragments<S>::PIECES, pieces = S::STEPS * across, copies = Feed<G, S>::COPIES;
     float sum[S::SUMS];
 #pragma unroll
     for (int i = 0; i < S::SUMS; ++i)
@@ -247,10 +245,10 @@ template <class G, class S> __device__ __forceinline__ void multiply_tile(float 
                 }
                 f.load(stages.now, (p + 1) % pieces);
                 f.products(acc, p, promotes && c == 0 && p < across);
-                if (p > 0 && (p - 1) % apart == 0 && (p - 1) / apart < groups) // not right behind the barrier, where all warps load
+                if (p < pieces - 1)
 #pragma unroll
-                    for (int i = 0; i < 4; ++i)
-                        stages.feed.copy((p - 1) / apart * 4 + i, stages.before);
+                    for (int i = p * copies / (pieces - 1); i < (p + 1) * copies / (pieces - 1); ++i)
+                        stages.feed.copy(i, stages.before);
                 if (promotes && c == chunk - 1 && p > pieces - across)
                     promote<across>(acc, sum, p % across - 1); // while the next product is under way
             }

@@ -90,7 +90,7 @@ template <int T, int MODE, i64 K, i64 LINES, bool fixed> __device__ __forceinlin
 {
     constexpr int W = 4, E = Line<MODE>::ELEMENTS;
     constexpr i64 PADDED = LINES * E, TURNS = (PADDED + T * W - 1) / (T * W);
-    constexpr int HELD = TURNS <= 16 && Line<MODE>::SCALED ? (int)TURNS : 1;
+    constexpr int HELD = TURNS <= 16 ? (int)TURNS : 1;
     float v[HELD][W];
     const bool aligned = K % W == 0 && step == 1 && ((size_t)row & 15) == 0;
     const auto take = [&](float (&to)[W], i64 k) {
@@ -106,17 +106,19 @@ template <int T, int MODE, i64 K, i64 LINES, bool fixed> __device__ __forceinlin
             EACH to[w] = 0.0f;
     };
     row_range range = {0, ~0u};
+    if (HELD == TURNS) {
+        if (aligned) { // no branch between two loads: all of them are under way at once
+#pragma unroll
+            for (int i = 0; i < HELD; ++i)
+                take_aligned(v[i], ((i64)i * T + tid) * W);
+        } else {
+#pragma unroll
+            for (int i = 0; i < HELD; ++i)
+                take(v[i], ((i64)i * T + tid) * W);
+        }
+    }
     if (Line<MODE>::SCALED) {
         if (HELD == TURNS) {
-            if (aligned) { // no branch between two loads: all of them are under way at once
-#pragma unroll
-                for (int i = 0; i < HELD; ++i)
-                    take_aligned(v[i], ((i64)i * T + tid) * W);
-            } else {
-#pragma unroll
-                for (int i = 0; i < HELD; ++i)
-                    take(v[i], ((i64)i * T + tid) * W);
-            }
 #pragma unroll
             for (int i = 0; i < HELD; ++i)
                 EACH range.put(v[i][w]);
@@ -133,7 +135,7 @@ template <int T, int MODE, i64 K, i64 LINES, bool fixed> __device__ __forceinlin
     const float scale = __uint_as_float((unsigned)(127 + e) << 23);
     if (tid == 0 && Line<MODE>::SCALED)
         *unscale = __uint_as_float((unsigned)(127 - e) << 23);
-    if (HELD == TURNS && Line<MODE>::SCALED) {
+    if (HELD == TURNS) {
 #pragma unroll
         for (int i = 0; i < HELD; ++i) {
             const i64 k = ((i64)i * T + tid) * W;

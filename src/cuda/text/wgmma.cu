@@ -308,7 +308,7 @@ template <int SUMS, int KEPT> __device__ __forceinline__ void promote(const floa
 template <class G, class S>
 __device__ __forceinline__ void consume(const typename G::A &a, const Control &c, unsigned stages, unsigned full, unsigned empty, unsigned slot, int rank, int row_blocks, int tiles, i64 rows)
 {
-    constexpr bool promotes = G::MODE == MODE_FP32;
+    constexpr bool promotes = G::MODE == MODE_FP32 && G::LINES > G::CHUNK, once = G::MODE == MODE_FP32 && !promotes; // K of one chunk: its sums are all there is
     constexpr int chunk = promotes ? G::CHUNK : G::LINES, CM = S::CM, SUMS = S::SUMS, KEPT = S::KEPT;
     const int tid = threadIdx.x - 128, group = __shfl_sync(~0u, tid / 128, 0); // the same in all lanes, and known to be
     const int peer = tid % 128;                                               // thread i tells block i that a stage is free
@@ -334,8 +334,6 @@ __device__ __forceinline__ void consume(const typename G::A &a, const Control &c
             asm volatile("bar.sync 4, 256;" ::: "memory");
             apart = true;
         }
-        if (tid % 128 < 32)
-            G::ahead(a, nt * S::N, S::N * (int)sizeof(float) / LINE, tid % 32);
         float acc[SUMS], sum[KEPT];
         if constexpr (promotes) {
             for (int i = 0; i < KEPT; ++i)
@@ -345,7 +343,7 @@ __device__ __forceinline__ void consume(const typename G::A &a, const Control &c
         }
         for (int line = 0; line < G::LINES; line += chunk) {
             pin(acc);
-#pragma unroll(promotes ? chunk : 1)
+#pragma unroll(promotes || once ? chunk : 1)
             for (int i = 0; i < chunk; ++i) {
                 barrier_wait(full + 8 * s, phase);
                 wgmma_fence();
@@ -371,6 +369,11 @@ __device__ __forceinline__ void consume(const typename G::A &a, const Control &c
         if (!apart && group == 0 && (i64)mt * TILE_M + 64 < rows) {
             asm volatile("bar.arrive 4, 256;" ::: "memory");
             apart = true;
+        }
+        if constexpr (once) {
+#pragma unroll
+            for (int i = 0; i < SUMS; ++i)
+                acc[i] = 0.0f + acc[i]; // as others have it: no -0
         }
         if constexpr (promotes) {
 #pragma unroll
