@@ -59,6 +59,7 @@ typedef struct lf_cuda_target {
     lf_cuda_mode mode;
     lf_cuda_shape shape;
     bool aligned; /* the caller's arrays begin at multiples of 16 bytes */
+    bool small;   /* a device with fewer multiprocessors than an H200: no blocks wait for each other with tiles in registers */
 } lf_cuda_target;
 
 /* ceil(rows / row_block) * ceil(width / width_block) * each floats */
@@ -86,6 +87,7 @@ typedef struct lf_cuda_stage {
     /* TENSOR */
     int32_t x_area;        /* of x's lines */
     int64_t lines;         /* of a row */
+    int64_t wave;          /* blocks that wait for each other with tiles in registers: so many must be resident */
 } lf_cuda_stage;
 
 /* What a part does: */

@@ -113,6 +113,7 @@ void lf_emit_tensor_stages(lf_emitter *e)
     if (stage) {
         stage->x_area = e->x_lines;
         stage->lines = lines;
+        stage->wave = e->held.waits ? (e->g->product.n.coef + shape->columns - 1) / shape->columns * shape->cluster : 0;
     }
 }
 

@@ -88,11 +88,17 @@ static void free_kernel(const lf_cuda_program *p, lf_cuda_kernel *k)
     free(k);
 }
 
-static lf_status make(lf_cuda_program *p, lf_cuda_shape shape, bool aligned, lf_cuda_kernel **out, lf_diag *diag)
+static bool has_room(const lf_cuda_kernel *k)
 {
-    lf_cuda_target target = p->target;
-    target.shape = shape;
-    target.aligned = aligned;
+    const lf_cuda_part *main = &k->source.part[LF_CUDA_MAIN];
+    for (int32_t i = 0; i < main->stages; i++)
+        if (main->stage[i].wave > k->resident)
+            return false;
+    return true;
+}
+
+static lf_status make_for(lf_cuda_program *p, lf_cuda_target target, lf_cuda_kernel **out, lf_diag *diag)
+{
     lf_cuda_kernel *k = *out = calloc(1, sizeof *k);
     if (!k)
         return lf_fail_nomem(diag, "the kernel");
@@ -104,6 +110,19 @@ static lf_status make(lf_cuda_program *p, lf_cuda_shape shape, bool aligned, lf_
         *out = NULL;
     }
     return status;
+}
+
+static lf_status make(lf_cuda_program *p, lf_cuda_shape shape, bool aligned, lf_cuda_kernel **out, lf_diag *diag)
+{
+    lf_cuda_target target = p->target;
+    target.shape = shape;
+    target.aligned = aligned;
+    lf_status status = make_for(p, target, out, diag);
+    if (status != LF_OK || has_room(*out))
+        return status;
+    free_kernel(p, *out);
+    target.small = true;
+    return make_for(p, target, out, diag);
 }
 
 lf_status lf_cuda_kernel_for(lf_cuda_program *p, const int64_t *dims, bool aligned, const lf_cuda_kernel **out, lf_diag *diag)

@@ -51,7 +51,6 @@ __device__ __forceinline__ void copy_async(unsigned to, const u8 *from, bool her
 }
 __device__ __forceinline__ void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int n> __device__ __forceinline__ void copy_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(n) : "memory"); }
-__device__ __forceinline__ void all_sync() { asm volatile("bar.sync 0, 256;" ::: "memory"); } // warps may come from different places
 __device__ __forceinline__ void pair_sync() { asm volatile("bar.sync %0, 64;" ::"r"(1 + threadIdx.x / 64) : "memory"); }
 
 // 16 rows of 32 bytes, as the multiplication takes them: lane l has 4 bytes of row l / 4.
@@ -218,7 +217,7 @@ template <class G, class S> struct Stages {
     __device__ __forceinline__ void turn()
     {
         copy_wait<S::STAGES - 2>();
-        all_sync();
+        __syncthreads();
         before = now;
         now = now == first + (S::STAGES - 1) * S::STAGE ? first : now + S::STAGE;
     }
@@ -353,22 +352,12 @@ template <class G, class P> __device__ __forceinline__ void tensor_product(const
         int mt, nt;
         tile_at<G, S>(t, row_blocks, mt, nt);
         const i64 row = (i64)mt * TILE_M + warp / S::ACROSS * (S::DEEP * 16);
-        const bool any = row < rows; // where there are no such rows, the lines only pass by
         float v[S::SUMS];
-        if (any) {
-            multiply_tile<G, S>(v, f, stages);
-            swap_halves(v, stages.before);
-        } else {
-            for (int line = 0; line < G::LINES; ++line) {
-                stages.feed.copy_line(stages.before);
-                stages.turn();
-            }
-            f.load(stages.now, 0);
-        }
-        all_sync(); // the stage that was swapped through can be filled
-        if (any)
-            finish_tile<G, S>(a, v, row + warp % 2 * (S::DEEP * 8), rows, nt);
+        multiply_tile<G, S>(v, f, stages);
+        swap_halves(v, stages.before);
+        __syncthreads(); // the stage that was swapped through can be filled
+        finish_tile<G, S>(a, v, row + warp % 2 * (S::DEEP * 8), rows, nt);
     }
     copy_wait<0>();
-    all_sync();
+    __syncthreads();
 }
