@@ -16,7 +16,6 @@ import numpy as np
 import torch
 
 import linfuse_c
-import to_onnx
 import to_torch
 
 THREADS = 2
@@ -76,6 +75,8 @@ def start_compiler():
 class OnnxRuntime:
     def load(self, job):
         import onnxruntime
+
+        import to_onnx
 
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads, options.inter_op_num_threads = THREADS, 1

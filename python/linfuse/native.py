@@ -238,14 +238,19 @@ def free_postponed() -> None:
 
 
 class _Handle:
-    """What every handle has: its address, an end, and a message."""
+    """What every handle has: its address, an end, and a message. It is freed after those made from it, in whatever order
+    Python ends them."""
 
     _free: str
     _message: str
     on_gpu = False
 
-    def __init__(self, address: int | None):
-        self.address = address
+    def __init__(self, address: int | None, parent: _Handle | None = None):
+        self.address, self._parent = address, parent
+        self._children: set[int] = set()  # by address
+        self._ending: list[int] = []  # its address, while children remain
+        if parent is not None and address:
+            parent._children.add(address)
 
     def close(self) -> None:
         """Frees the handle; whatever is done with it afterwards is an error."""
@@ -254,13 +259,20 @@ class _Handle:
             self._end(address)
 
     def _end(self, address: int) -> None:
-        if self.on_gpu and must_wait():
+        if self._children:
+            self._ending.append(address)
+        elif self.on_gpu and must_wait():
             _postponed.append((self, address))
         else:
             self._free_now(address)
 
     def _free_now(self, address: int) -> None:
         getattr(lib, self._free)(address)
+        parent = self._parent
+        if parent is not None:
+            parent._children.discard(address)
+            while parent._ending and not parent._children:
+                parent._end(parent._ending.pop())
 
     def __del__(self) -> None:
         if getattr(self, "address", None) and lib is not None:  # not at the interpreter's end
@@ -301,7 +313,7 @@ class Model(_Handle):
             made = ctypes.c_void_p()
             context._check(lib.lf_model_new(context.address, ctypes.byref(made)))
             address = made.value
-        super().__init__(address)
+        super().__init__(address, context)
 
     @classmethod
     def read(cls, context: Context, text: str, name: str = "model") -> Model:
@@ -408,8 +420,7 @@ def _fill(arg: _Arg, value: Any) -> None:
 
 
 class Program(_Handle):
-    """A model rewritten, fused and planned, with its parameters. options: the words of lf_options_set. Freed after the
-    last of its calls, in whatever order Python ends them."""
+    """A model rewritten, fused and planned, with its parameters. options: the words of lf_options_set."""
 
     _free, _message = "lf_program_free", "lf_program_message"
 
@@ -425,21 +436,8 @@ class Program(_Handle):
             model._check(lib.lf_program_new(model.address, chosen, ctypes.byref(made)))
         finally:
             lib.lf_options_free(chosen)
-        super().__init__(made.value)
+        super().__init__(made.value, self.context)
         self.on_gpu = (options or {}).get("device") == "cuda"
-        self._calls: set[int] = set()  # by address
-        self._ending: list[int] = []  # its address, while calls remain
-
-    def _end(self, address: int) -> None:
-        if self._calls:
-            self._ending.append(address)
-        else:
-            super()._end(address)
-
-    def _call_ended(self, call: int) -> None:
-        self._calls.discard(call)
-        while self._ending and not self._calls:
-            self._end(self._ending.pop())
 
     def set_param(self, name: str, address: int, count: int) -> None:
         """Copies a parameter's values: count f32 numbers, row-major. Counts from the next prepare on."""
@@ -497,13 +495,8 @@ class Call(_Handle):
         self.program = program
         made = ctypes.c_void_p()
         program._check(lib.lf_call_new(program.address, ctypes.byref(made)))
-        super().__init__(made.value)
+        super().__init__(made.value, program)
         self.on_gpu = program.on_gpu
-        program._calls.add(made.value or 0)
-
-    def _free_now(self, address: int) -> None:
-        super()._free_now(address)
-        self.program._call_ended(address)
 
     def set_input(self, index: int, extents: Iterable[int], address: int) -> None:
         """Binds an input: f32, row-major, borrowed until it is bound anew."""
