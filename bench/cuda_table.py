@@ -7,7 +7,7 @@ import re
 
 from cuda_rows import ROWS
 
-DASH = "–"
+DASH, EARLIER = "–", "†"
 
 
 def read(files):
@@ -42,6 +42,12 @@ def _of(records, row, contender):
     return {}
 
 
+def _mark(records, record):
+    """Is it a time of linfuse at another commit than the last?"""
+    ours = [r for r in records if r["contender"].startswith("linfuse") and "failed" not in r]
+    return EARLIER if record in ours and record["commit"] != max(ours, key=lambda r: r["date"])["commit"] else ""
+
+
 def _times(record):
     return "failed" if "failed" in record else f"{number(record['burst_ms'])} / {number(record['steady_ms'])}" if record else DASH
 
@@ -50,8 +56,8 @@ def table(records):
     """Markdown: times, then errors, memory and the rest."""
     times = ["| model | torch eager | torch compiled | torch tf32 | torch bf16 | linfuse fp32 (goal) | linfuse tf32 (goal) | linfuse bf16 (goal) | fp32: times the best of torch's |",
              "| --- | --- | --- | --- | --- | --- | --- | --- | --- |"]
-    facts = ["| model | error fp32 / torch's | error tf32, bf16 | torch's tf32, bf16 | beside x, W, y: fp32 / torch eager, MB | W prepared, MB | launches | host, us (from Python) | program made, and again, ms |",
-             "| --- | --- | --- | --- | --- | --- | --- | --- | --- |"]
+    facts = ["| model | error fp32 / torch's | error tf32, bf16 | torch's tf32, bf16 | beside x, W, y: fp32 / torch eager, MB | W prepared, MB | launches | host, us (from Python) | program made, and again, ms | fp32, tf32, bf16 at commit |",
+             "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"]
     for row in ROWS:
         peers = {way: _of(records, row, f"torch {way}") for way in ("eager", "compiled", "tf32", "bf16")}
         ours = {mode: _of(records, row, f"linfuse {mode}") for mode in ("fp32", "tf32", "bf16")}
@@ -60,7 +66,7 @@ def table(records):
         best = min((peers[way]["burst_ms"] for way in ("eager", "compiled") if "burst_ms" in peers[way]), default=None)
         mine = ours["fp32"].get("burst_ms")
         words = [row.title, *map(_times, peers.values())]
-        words += [f"{_times(ours[mode])} ({number(row.goal[mode])})" for mode in ours]
+        words += [f"{_times(ours[mode])}{_mark(records, ours[mode])} ({number(row.goal[mode])})" for mode in ours]
         times.append("| " + " | ".join([*words, f"{best / mine:.1f}x" if best and mine else DASH]) + " |")
         fp32 = ours["fp32"]
         megabytes = [number(r["beside_bytes"] / 2**20) if "beside_bytes" in r else DASH for r in (fp32, peers["eager"])]
@@ -68,15 +74,17 @@ def table(records):
         held = number(fp32["prepared_bytes"] / 2**20) if "prepared_bytes" in fp32 else DASH
         compile_ms = ", ".join(number(ms) for ms in fp32.get("compile_ms", [])) or DASH
         facts.append(f"| {row.title} | {error['lf fp32']} / {error['eager']} | {error['lf tf32']}, {error['lf bf16']} | {error['tf32']}, {error['bf16']} | "
-                     f"{' / '.join(megabytes)} | {held} | {fp32.get('launches', DASH)} | {number(fp32.get('host_us'))} | {compile_ms} |")
-    return "Times are burst / steady, in ms.\n\n" + "\n".join(times) + "\n\n" + "\n".join(facts) + "\n"
+                     f"{' / '.join(megabytes)} | {held} | {fp32.get('launches', DASH)} | {number(fp32.get('host_us'))} | {compile_ms} | "
+                     f"{', '.join(r['commit'][:7] if r else DASH for r in ours.values())} |")
+    return f"Times are burst / steady, in ms. {EARLIER}: linfuse at an earlier commit than the last that was measured.\n\n" + "\n".join(times) + "\n\n" + "\n".join(facts) + "\n"
 
 
 def short(records):
     """The README's table: burst times alone."""
     lines = ["| ms, burst | torch fp32: eager / compiled | torch tf32, bf16: compiled | linfuse fp32 | tf32 | bf16 |", "| --- | --- | --- | --- | --- | --- |"]
     for row in ROWS:
-        ms = {c: number(_of(records, row, c).get("burst_ms")) for c in ("torch eager", "torch compiled", "torch tf32", "torch bf16", "linfuse fp32", "linfuse tf32", "linfuse bf16")}
+        found = {c: _of(records, row, c) for c in ("torch eager", "torch compiled", "torch tf32", "torch bf16", "linfuse fp32", "linfuse tf32", "linfuse bf16")}
+        ms = {c: number(record.get("burst_ms")) + _mark(records, record) for c, record in found.items()}
         lines.append("| {} | {torch eager} / {torch compiled} | {torch tf32}, {torch bf16} | **{linfuse fp32}** | {linfuse tf32} | {linfuse bf16} |".format(row.title, **ms))
     return "\n".join(lines)
 
@@ -87,7 +95,8 @@ def into_readme(file, records, saved):
     before, _, rest = file.read_text().partition(begin)
     _, _, after = rest.partition(end)
     newest = max(records, key=lambda r: r["date"])
-    where = f"{newest['device']}, torch {newest['torch']}, {newest['date'][:10]}; steady times, errors, memory and commits: `bench/results/{saved.name}`"
+    where = (f"{newest['device']}, torch {newest['torch']}, {newest['date'][:10]}. {EARLIER}: linfuse at an earlier commit than the others. "
+             f"Steady times, errors, memory, commits: `bench/results/{saved.name}`.")
     file.write_text(f"{before}{begin}\n{short(records)}\n\n{where}\n\n{end}{after}")
 
 
@@ -108,6 +117,8 @@ def save(folder, records, how):
     folder.mkdir(parents=True, exist_ok=True)
     failures = [f"- {r['row']}, {r['contender']}: {r['failed']}" for r in records if "failed" in r]
     parts = ["# linfuse on a GPU, beside torch", "Measured in these runs, torch and linfuse in one process each:", "\n".join(_runs(records)), how, table(records)]
+    notes = stem.with_name(f"cuda-{newest['date'][:10]}-notes.md")
+    parts += [f"What is short, and what these records do not show: `{notes.name}`."] if notes.exists() else []
     parts += ["Failed:\n\n" + "\n".join(failures)] if failures else []
     stem.with_suffix(".json").write_text(json.dumps({"records": records}, indent=1) + "\n")
     stem.with_suffix(".md").write_text("\n\n".join(p.strip() for p in parts) + "\n")

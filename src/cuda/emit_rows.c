@@ -115,43 +115,25 @@ static void emit_stat(lf_emitter *e, int32_t index, bool partials)
 
 /* ---- phases ---- */
 
-/* A product of few columns reads x once and its weight, in double precision, for every row: several rows share it where that is all a stage begins with. */
-static int rows_together(const lf_emitter *e, const lf_range *r)
+static void emit_narrow(lf_emitter *e)
 {
     const lf_product *p = &e->g->product;
-    const bool first = p->node != LF_NONE && p->narrow && p->phase == r->first && p->x.place == LF_VALUE && e->role == LF_CUDA_MAIN;
-    return !first || p->n.coef > 2 ? 1 : p->n.coef == 1 ? 4 : 2;
-}
-
-/* The rows that x[] points to, into product[][]. */
-static void emit_narrow(lf_emitter *e, const char *rows, int indent)
-{
-    const lf_product *p = &e->g->product;
-    lf_emit_indent(e, indent);
-    lf_str_addf(&e->s, "narrow_product<T, %s, %lld, %lld>(products[threadIdx.x / T], x, a.narrow[%d], threadIdx.x %% T); // by ", rows, (long long)p->n.coef, (long long)p->k.coef,
-                (int)e->group);
+    lf_str_addf(&e->s, "    // product of %lld columns, in double precision: ", (long long)p->n.coef);
     lf_emit_shape(e, p->weight);
-    lf_str_add(&e->s, "\n");
+    lf_str_addf(&e->s, "\n    __shared__ float product[THREADS / T][%lld];\n    narrow_product<T, %lld, %lld>(product[threadIdx.x / T], &",
+                (long long)p->n.coef, (long long)p->n.coef, (long long)p->k.coef);
+    lf_emit_row_element(e, &p->x, "0");
+    lf_str_addf(&e->s, ", a.narrow[%d], tid);\n", (int)e->group);
 }
 
-static void emit_narrow_here(lf_emitter *e)
-{
-    lf_str_addf(&e->s, "    __shared__ float products[THREADS / T][1][%lld];\n    const float *const x[1] = {&", (long long)e->g->product.n.coef);
-    lf_emit_row_element(e, &e->g->product.x, "0");
-    lf_str_add(&e->s, "};\n");
-    emit_narrow(e, "1", 1);
-    lf_str_add(&e->s, "    const float *product = products[threadIdx.x / T][0];\n");
-}
-
-static void emit_phase(lf_emitter *e, int32_t phase, bool has_product)
+static void emit_phase(lf_emitter *e, int32_t phase)
 {
     const lf_phase *p = &e->g->phase[phase];
     const int lanes = lf_emit_lanes(p->width);
     lf_str_addf(&e->s, "    // phase %d: %s x %s\n", (int)phase, p->one_row ? "1" : lf_extent_text(e->graph, e->g->rows),
                 lf_extent_text(e->graph, p->width));
     if (e->g->product.node != LF_NONE && e->g->product.phase == phase)
-        if (!has_product)
-            emit_narrow_here(e);
+        emit_narrow(e);
     for (int32_t i = 0; i < e->g->stats; i++)
         if (lf_is_fed(e, i, phase))
             lf_str_addf(&e->s, "    fold<%s_stat> fold%d;\n", lf_monoid_row(e->g->stat[i].monoid)->name, (int)i);
@@ -161,7 +143,7 @@ static void emit_phase(lf_emitter *e, int32_t phase, bool has_product)
         lf_str_addf(&e->s, "#pragma unroll 4\n    for (i64 col = tid * %d; col < ", lanes);
         lf_emit_extent(e, p->width);
         lf_str_addf(&e->s, "; col += T * %d) {\n        enum { W = %d };\n", lanes, lanes);
-        lf_emit_steps(e, phase, "product[col + w]", 2);
+        lf_emit_steps(e, phase, "product[threadIdx.x / T][col + w]", 2);
         e->ahead = false;
         for (int32_t i = 0; i < e->g->stats; i++)
             if (lf_is_fed(e, i, phase))
@@ -173,31 +155,6 @@ static void emit_phase(lf_emitter *e, int32_t phase, bool has_product)
             emit_stat(e, i, false);
 }
 
-static void emit_stage(lf_emitter *e, const char *name, int threads, lf_extent rows)
-{
-    lf_str_addf(&e->s, "__device__ __forceinline__ void %s(const Args &a)\n{\n    enum { T = %d, ROWS = THREADS / T };\n    const i64 rows = ", name, threads);
-    lf_emit_extent(e, rows);
-    lf_str_addf(&e->s, ";\n    for (i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T; row < rows; row += (i64)gridDim.x * ROWS)\n%s%s_row(a, row, rows, threadIdx.x %% T);\n}\n\n",
-                e->role != LF_CUDA_MAIN ? "        if (!left_out(a.redo, row, rows))\n            " : "        ", name);
-}
-
-static void emit_stage_together(lf_emitter *e, const char *name, int threads, int together, lf_extent rows)
-{
-    lf_str_addf(&e->s, "// R rows at a time. Past the last one: that one again, for nobody.\ntemplate <int R> __device__ __forceinline__ void %s_by(const Args &a, const i64 rows)\n{\n"
-                       "    enum { T = %d, ROWS = THREADS / T };\n    __shared__ float products[ROWS][R][%lld];\n"
-                       "    for (i64 first = ((i64)blockIdx.x * ROWS + threadIdx.x / T) * R; first < rows; first += (i64)gridDim.x * ROWS * R) {\n        const float *x[R];\n"
-                       "#pragma unroll\n        for (int r = 0; r < R; ++r) {\n            const i64 row = first + r < rows ? first + r : rows - 1;\n            x[r] = &",
-                name, threads, (long long)e->g->product.n.coef);
-    lf_emit_row_element(e, &e->g->product.x, "0");
-    lf_str_add(&e->s, ";\n        }\n");
-    emit_narrow(e, "R", 2);
-    lf_str_addf(&e->s, "#pragma unroll 1\n        for (i64 row = first; row < rows && row < first + R; ++row)\n            %s_row(a, row, rows, threadIdx.x %% T, products[threadIdx.x / T][row - first]);\n    }\n}\n\n"
-                       "__device__ __forceinline__ void %s(const Args &a)\n{\n    const i64 rows = ", name, name);
-    lf_emit_extent(e, rows);
-    lf_str_addf(&e->s, ";\n    if (rows >= 2 * (i64)gridDim.x * (THREADS / %d)) // as long as all threads have something to do\n        %s_by<%d>(a, rows);\n    else\n        %s_by<1>(a, rows);\n}\n\n", threads,
-                name, together, name);
-}
-
 void lf_emit_rows(lf_emitter *e, int32_t range)
 {
     const lf_range *r = &e->range[range];
@@ -205,20 +162,18 @@ void lf_emit_rows(lf_emitter *e, int32_t range)
     const lf_extent rows = e->g->phase[r->first].one_row ? lf_extent_of(1) : e->g->rows;
     char name[32];
     snprintf(name, sizeof name, "g%d_rows%d", (int)e->group, (int)r->first);
-    const int together = rows_together(e, r);
-    lf_str_addf(&e->s, "// A row through phases %d to %d.\n__device__ __forceinline__ void %s_row(const Args &a, const i64 row, const i64 rows, const int tid%s)\n{\n"
+    lf_str_addf(&e->s, "// A row through phases %d to %d.\n__device__ __forceinline__ void %s_row(const Args &a, const i64 row, const i64 rows, const int tid)\n{\n"
                        "    enum { T = %d };\n",
-                (int)r->first, (int)r->end - 1, name, together > 1 ? ", const float *product" : "", threads);
+                (int)r->first, (int)r->end - 1, name, threads);
     for (int32_t i = 0; i < e->g->stats; i++)
         if (lf_finished_in(e, i) == range && lf_range_of(e, e->g->stat[i].phase) != range)
             emit_stat(e, i, true);
     for (int32_t p = r->first; p < r->end; p++)
-        emit_phase(e, p, together > 1);
-    lf_str_add(&e->s, "}\n\n");
-    if (together > 1)
-        emit_stage_together(e, name, threads, together, rows);
-    else
-        emit_stage(e, name, threads, rows);
+        emit_phase(e, p);
+    lf_str_addf(&e->s, "}\n\n__device__ __forceinline__ void %s(const Args &a)\n{\n    enum { T = %d, ROWS = THREADS / T };\n    const i64 rows = ", name, threads);
+    lf_emit_extent(e, rows);
+    lf_str_addf(&e->s, ";\n    for (i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T; row < rows; row += (i64)gridDim.x * ROWS)\n%s%s_row(a, row, rows, threadIdx.x %% T);\n}\n\n",
+                e->role != LF_CUDA_MAIN ? "        if (!left_out(a.redo, row, rows))\n            " : "        ", name);
     lf_cuda_stage *stage = lf_emit_stage(e, name, LF_CUDA_ROWS, rows, e->g->phase[r->first].width);
     if (stage)
         stage->rows_a_block = e->threads / threads;

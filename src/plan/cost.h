@@ -39,6 +39,7 @@ typedef struct lf_device {
     double level_read[LF_LEVELS], level_written[LF_LEVELS]; /* never rising; 0: the three rates above are all that is known */
     lf_tail_rates tail;
     double launch_us;         /* from one kernel's end to the next one's first useful work */
+    double stage_us;          /* the same of kernels that are stages of one launch, behind the first; 0: each is a launch of its own */
     double wait_us;           /* until all units have finished a phase, inside a kernel */
     double wake_us;           /* until all threads work on a kernel; what one thread has done before is left to it */
     double tail_shown;        /* 0 .. 1: what of the shorter of product and tail is not hidden behind the longer */
@@ -71,6 +72,8 @@ lf_cost lf_cost_node(const lf_graph *g, lf_node n, const int64_t *dims, const lf
 /* Is it a kernel of its own, op by op? False for leaves and views. */
 bool lf_cost_launches(const lf_graph *g, lf_node n);
 
+/* How many launches a plan's kernels are. */
+int32_t lf_cost_plan_launches(const lf_plan *plan, const lf_device *device);
 /* All of a graph's ops one by one. launches may be NULL. */
 lf_cost lf_cost_plain_total(const lf_graph *g, const int64_t *dims, const lf_device *device, int32_t *launches);
 

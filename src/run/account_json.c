@@ -92,7 +92,7 @@ static json_t *plain_json(const lf_facts *f)
 
 static json_t *fused_json(const lf_account *a, const lf_facts *f)
 {
-    json_t *fused = with_cost(with(json_object(), "launches", json_integer(a->plan->groups)), f->fused);
+    json_t *fused = with_cost(with(json_object(), "launches", json_integer(lf_cost_plan_launches(a->plan, a->device))), f->fused);
     fused = with(fused, "intermediate_bytes", json_integer(f->intermediate_bytes));
     fused = with(fused, "workspace_bytes", json_integer(a->workspace_bytes));
     return with(fused, "prepared_bytes", json_integer(a->prepared_bytes));

@@ -295,7 +295,11 @@ static bool any_outside(const writing *w)
 static void write_kernels(writing *w)
 {
     int32_t groups = w->a->plan->groups;
-    lf_str_addf(&w->s, "Fused: %d launch%s\n", (int)groups, plural(groups));
+    const int32_t launches = lf_cost_plan_launches(w->a->plan, w->a->device);
+    lf_str_addf(&w->s, "Fused: %d launch%s", (int)launches, plural(launches));
+    if (launches < groups)
+        lf_str_addf(&w->s, " of %d kernels, one after another", (int)groups);
+    lf_str_add(&w->s, "\n");
     for (int32_t i = 0; i < groups; i++)
         write_kernel(w, i);
     if (any_outside(w))
@@ -321,7 +325,7 @@ static void write_gain(writing *w)
     lf_str_add(s, "Expected\n");
     write_total(s, "as written", w->f->plain_launches, w->f->plain);
     lf_str_add(s, "\n");
-    write_total(s, "fused", w->a->plan->groups, w->f->fused);
+    write_total(s, "fused", lf_cost_plan_launches(w->a->plan, w->a->device), w->f->fused);
     lf_str_addf(s, gain >= 99.5 ? "   %.0f times faster\n" : gain >= 1.05 ? "   %.1f times faster\n" : "   about as fast\n", gain);
     lf_str_addf(s, "  memory: %s between kernels, %s of workspace", bytes_of((double)w->f->intermediate_bytes).text,
                 bytes_of((double)w->a->workspace_bytes).text);

@@ -2,14 +2,17 @@
 // ---- group 0: linear+gelu+add ----
 
 // A row through phases 0 to 1.
-__device__ __forceinline__ void g0_rows0_row(const Args &a, const i64 row, const i64 rows, const int tid, const float *product)
+__device__ __forceinline__ void g0_rows0_row(const Args &a, const i64 row, const i64 rows, const int tid)
 {
     enum { T = 128 };
     // phase 0: B x 1
+    // product of 1 columns, in double precision: v5 [1, 8192]
+    __shared__ float product[THREADS / T][1];
+    narrow_product<T, 1, 8192>(product[threadIdx.x / T], &*(a.in[0] + row * 8192 + 0), a.narrow[0], tid);
 #pragma unroll 4
     for (i64 col = tid * 1; col < 1; col += T * 1) {
         enum { W = 1 };
-        float v0[W]; EACH v0[w] = product[col + w]; // product
+        float v0[W]; EACH v0[w] = product[threadIdx.x / T][col + w]; // product
         float v1[W]; EACH v1[w] = op_gelu(v0[w], 0.0f); // e
         watch(a.redo, row, rows, v0);
         EACH { const float one[1] = {v1[w]}; store<false>(a.area[0] + row, one); } // e
@@ -28,32 +31,12 @@ __device__ __forceinline__ void g0_rows0_row(const Args &a, const i64 row, const
     row_sync<T>();
 }
 
-// R rows at a time. Past the last one: that one again, for nobody.
-template <int R> __device__ __forceinline__ void g0_rows0_by(const Args &a, const i64 rows)
-{
-    enum { T = 128, ROWS = THREADS / T };
-    __shared__ float products[ROWS][R][1];
-    for (i64 first = ((i64)blockIdx.x * ROWS + threadIdx.x / T) * R; first < rows; first += (i64)gridDim.x * ROWS * R) {
-        const float *x[R];
-#pragma unroll
-        for (int r = 0; r < R; ++r) {
-            const i64 row = first + r < rows ? first + r : rows - 1;
-            x[r] = &*(a.in[0] + row * 8192 + 0);
-        }
-        narrow_product<T, R, 1, 8192>(products[threadIdx.x / T], x, a.narrow[0], threadIdx.x % T); // by v5 [1, 8192]
-#pragma unroll 1
-        for (i64 row = first; row < rows && row < first + R; ++row)
-            g0_rows0_row(a, row, rows, threadIdx.x % T, products[threadIdx.x / T][row - first]);
-    }
-}
-
 __device__ __forceinline__ void g0_rows0(const Args &a)
 {
+    enum { T = 128, ROWS = THREADS / T };
     const i64 rows = a.dim[0];
-    if (rows >= 2 * (i64)gridDim.x * (THREADS / 128)) // as long as all threads have something to do
-        g0_rows0_by<4>(a, rows);
-    else
-        g0_rows0_by<1>(a, rows);
+    for (i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T; row < rows; row += (i64)gridDim.x * ROWS)
+        g0_rows0_row(a, row, rows, threadIdx.x % T);
 }
 
 } // namespace fused

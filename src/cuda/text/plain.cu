@@ -20,56 +20,42 @@ template <int N> struct narrow_sums {
     }
 };
 
-// y[r][n] = bias[n] + sum over k of x[r][k] * weight[n][k], in double precision, by the T threads of R rows, which read the weight once for all of them.
-// y: shared, [R][N]. x: where R rows begin. weight: [N][K], then the bias [N].
-template <int T, int R, int N, i64 K> __device__ __forceinline__ void narrow_product(float (*y)[N], const float *const (&x)[R], const double *weight, int tid)
+// y[n] = bias[n] + sum over k of x[k] * weight[n][k], in double precision, by the T threads of a row.
+// y: shared, [N]. weight: [N][K], then the bias [N].
+template <int T, int N, i64 K> __device__ __forceinline__ void narrow_product(float *y, const float *x, const double *weight, int tid)
 {
     constexpr int W = 4;
-    narrow_sums<R * N> all = {};
-    size_t bits = 0;
-#pragma unroll
-    for (int r = 0; r < R; ++r)
-        bits |= (size_t)x[r];
-    const bool aligned = (bits & 15) == 0;
-    const auto put = [&](const float (&v)[R][W], i64 k) {
+    narrow_sums<N> all = {};
+    const auto put = [&](const float (&v)[W], i64 k) {
 #pragma unroll
         for (int n = 0; n < N; ++n)
-            EACH {
-                const double u = __ldg(weight + n * K + k + w);
-#pragma unroll
-                for (int r = 0; r < R; ++r)
-                    all.s[r * N + n] += (double)v[r][w] * u;
-            }
+            EACH all.s[n] += (double)v[w] * __ldg(weight + n * K + k + w);
     };
-    if (aligned) { // no branch between two loads: several are under way at once
-#pragma unroll(R > 1 ? 4 : 8)
+    if (((size_t)x & 15) == 0) { // no branch between two loads: several are under way at once
+#pragma unroll 8
         for (i64 k = (i64)tid * W; k + W <= K; k += T * W) {
-            float v[R][W];
-#pragma unroll
-            for (int r = 0; r < R; ++r)
-                load<false, true>(v[r], x[r] + k);
+            float v[W];
+            load<false, true>(v, x + k);
             put(v, k);
         }
     } else {
 #pragma unroll 2
         for (i64 k = (i64)tid * W; k + W <= K; k += T * W) {
-            float v[R][W];
-#pragma unroll
-            for (int r = 0; r < R; ++r)
-                load<false, false>(v[r], x[r] + k);
+            float v[W];
+            load<false, false>(v, x + k);
             put(v, k);
         }
     }
     for (i64 k = K / W * W + tid; k < K; k += T)
 #pragma unroll
-        for (int i = 0; i < R * N; ++i)
-            all.s[i] += (double)x[i / N][k] * __ldg(weight + i % N * K + k);
+        for (int n = 0; n < N; ++n)
+            all.s[n] += (double)x[k] * __ldg(weight + n * K + k);
     all = join_row<T>(all);
     row_sync<T>(); // what y held before has been read
     if (tid == 0)
 #pragma unroll
-        for (int i = 0; i < R * N; ++i)
-            y[i / N][i % N] = (float)(all.s[i] + __ldg(weight + N * K + i % N));
+        for (int n = 0; n < N; ++n)
+            y[n] = (float)(all.s[n] + __ldg(weight + N * K + n));
     row_sync<T>();
 }
 

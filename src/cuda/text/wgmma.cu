@@ -8,7 +8,7 @@
 // MODE_FP32: a = hi + lo, so a * b is lo*hi + hi*lo + hi*hi. Tensor cores add with truncation: every CHUNK lines the sums so far are added
 // to sums of their own, in f32 as it is known. Of these, KEPT are in registers, the others in shared memory.
 
-enum { TILE_M = 128, LINE = 128, A_BYTES = TILE_M * LINE, RASTER = 8, SHORT = 8 };
+enum { TILE_M = 128, LINE = 128, A_BYTES = TILE_M * LINE, RASTER = 8 };
 struct Pairs { enum { N = 256, CM = 2, STAGES = 4, SUMS = 128, KEPT = 96 }; };
 struct Alone { enum { N = 128, CM = 1, STAGES = 6, SUMS = 64, KEPT = 64 }; };
 template <class S> struct Bytes { enum { B = S::N * LINE, STAGE = A_BYTES + B, SLOTS = (S::SUMS - S::KEPT) * 256 * 4 }; };
@@ -314,7 +314,6 @@ __device__ __forceinline__ void consume(const typename G::A &a, const Control &c
     const int peer = tid % 128;                                               // thread i tells block i that a stage is free
     const unsigned at_a = tile_low(stages + group * (64 * LINE)), at_b = tile_low(stages + A_BYTES);
     int s = 0, phase = 0, last = 0;
-    bool apart = G::LINES > SHORT; // where K is short, one group begins later: it multiplies while the other finishes a tile
     for (int t = Tiles<G, S>::first(tiles); t < tiles; t += Tiles<G, S>::step()) {
         int mt, nt;
         tile_at<G, S>(t, row_blocks, rank, mt, nt);
@@ -329,10 +328,6 @@ __device__ __forceinline__ void consume(const typename G::A &a, const Control &c
             if constexpr (G::WAITS)
                 wait_for_tiles(c, 0, tid, false);
             continue;
-        }
-        if (!apart && group == 1) {
-            asm volatile("bar.sync 4, 256;" ::: "memory");
-            apart = true;
         }
         float acc[SUMS], sum[KEPT];
         if constexpr (promotes) {
@@ -365,10 +360,6 @@ __device__ __forceinline__ void consume(const typename G::A &a, const Control &c
                 barrier_arrive(empty + 8 * last, peer);
             if constexpr (promotes)
                 promote(acc, sum, slot); // the other group keeps the tensor cores busy
-        }
-        if (!apart && group == 0 && (i64)mt * TILE_M + 64 < rows) {
-            asm volatile("bar.arrive 4, 256;" ::: "memory");
-            apart = true;
         }
         if constexpr (once) {
 #pragma unroll
