@@ -65,7 +65,8 @@ test-exhaustive:
 	cat $(BUILD)/math-worst.txt; cat $(BUILD)/math-accuracy.txt $(BUILD)/math-worst.txt > bench/results/math-accuracy.txt; exit $$good
 
 # BUILT: a folder from make pack-gpu, where the machine with the GPU has no cmocka and jansson to build with.
-test-gpu: $(if $(BUILT),,tested)
+test-gpu: $(if $(BUILT),,tested .venv/ready)
+	$(if $(BUILT),,@$(BUILD)/linfuse explain models/mlp.lf --device cuda >/dev/null)
 	$(if $(BUILT),tools/test-gpu $(BUILT),ctest --test-dir $(BUILD) -L '^gpu$$' --output-on-failure --no-tests=error)
 
 sanitize-gpu: $(if $(BUILT),,tested)

@@ -252,13 +252,17 @@ def main():
     if args.merge:
         records = cuda_table.read(args.merge)
     else:
-        import torch
+        try:
+            import torch
 
+            torch.cuda.init()
+        except (ImportError, AssertionError, RuntimeError) as error:
+            print(f"bench/cuda.py wants a PyTorch with CUDA and a GPU (PYTHON= chooses the Python): {error}", file=sys.stderr)
+            return 3
         import linfuse_c
         import to_torch  # noqa: F401  what is here is imported by now:
 
         sys.path.remove(str(Path(__file__).resolve().parent))  # a package called cuda exists, and is not this file
-        torch.cuda.init()
         native = linfuse_c.load(args.library) if args.modes else None
         clock, head, records = Clock(torch, args.bound), heading(torch, args), []
         for row in chosen(args.only):

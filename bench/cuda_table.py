@@ -106,7 +106,7 @@ def _runs(records):
     for r in records:
         key = tuple(r[word] for word in ("date", "device", "driver", "torch", "commit", "command"))
         lines.setdefault(key, []).append(r)
-    return [f"- {key[0]}: {key[1]}, driver {key[2]}, torch {key[3]}, linfuse {key[4]}: `{key[5]}` ({len(found)} measurements)" for key, found in sorted(lines.items())]
+    return [f"- {key[0]}: {key[1]}, driver {key[2]}, torch {key[3]}, linfuse {key[4]}: `{key[5]}` ({len(found)} measurement{'' if len(found) == 1 else 's'})" for key, found in sorted(lines.items())]
 
 
 def save(folder, records, how):

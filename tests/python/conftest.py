@@ -20,14 +20,9 @@ DEVICE = os.environ.get("LINFUSE_TEST_DEVICE", "cpu")
 if DEVICE != "cpu":
     import torch
 
-    if torch.cuda.is_available():
-        torch.set_default_device(DEVICE)
-
-
-def pytest_collection_modifyitems(items):
-    if DEVICE != "cpu" and not torch.cuda.is_available():
-        for item in items:
-            item.add_marker(pytest.mark.skip(reason="there is no GPU"))
+    if not torch.cuda.is_available():
+        pytest.exit("LINFUSE_TEST_DEVICE=cuda: there is no GPU that this PyTorch can use", 3)
+    torch.set_default_device(DEVICE)
 
 
 def _built(variable, default):
