@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A call's memory on the device, its runs, and how long they take. */
 #include <stdlib.h>
-#include <time.h>
 
 #include "cuda/device.h"
 
@@ -84,10 +83,9 @@ size_t lf_cuda_call_bytes(const lf_cuda_call *c)
 
 /* ---- memory ---- */
 
-static lf_status reserve(lf_cuda_call *c, room *r, size_t bytes, const char *what, bool *grown, lf_diag *diag)
+static lf_status reserve(lf_cuda_call *c, room *r, size_t bytes, const char *what, lf_diag *diag)
 {
-    *grown = bytes > r->bytes;
-    if (!*grown)
+    if (bytes <= r->bytes)
         return LF_OK;
     c->device->driver->free(r->at); /* waits for whoever still uses it */
     *r = (room){0};
@@ -144,7 +142,6 @@ static lf_status reserve_workspace(lf_cuda_call *c, const lf_cuda_job *job, size
 {
     const lf_cuda_driver *driver = c->device->driver;
     int captures = 0, mode = LF_CUDA_RELAXED;
-    bool grown;
     lf_status status = lf_cuda_status(c->device, driver->stream_captures(job->stream, &captures), "asking about the stream", diag);
     if (status == LF_OK && bytes > c->workspace.bytes) {
         if (c->captured || captures)
@@ -153,7 +150,7 @@ static lf_status reserve_workspace(lf_cuda_call *c, const lf_cuda_job *job, size
             return status;
         c->captured = false;
         driver->capture_mode(&mode);
-        status = reserve(c, &c->workspace, bytes, "workspace", &grown, diag);
+        status = reserve(c, &c->workspace, bytes, "workspace", diag);
         driver->capture_mode(&mode);
     }
     c->areas = c->workspace.at;
@@ -194,14 +191,13 @@ static lf_status reserve_flags(lf_cuda_call *c, const lf_cuda_job *job, lf_diag 
 {
     const size_t bytes = CONTROL + 2 * rows_bytes(job);
     int mode = LF_CUDA_RELAXED;
-    bool grown;
     if (bytes <= c->flags.bytes)
         return LF_OK;
     lf_status status = keep(c, &c->flags, diag);
     if (status != LF_OK)
         return status;
     c->device->driver->capture_mode(&mode);
-    status = reserve(c, &c->flags, bytes, "the rows' flags", &grown, diag);
+    status = reserve(c, &c->flags, bytes, "the rows' flags", diag);
     if (status == LF_OK)
         status = clear_flags(c, diag);
     if (status != LF_OK) {
@@ -214,10 +210,10 @@ static lf_status reserve_flags(lf_cuda_call *c, const lf_cuda_job *job, lf_diag 
 
 static lf_status reserve_memory(lf_cuda_call *c, const lf_cuda_kernel *kernel, const lf_cuda_job *job, lf_diag *diag)
 {
-    const int64_t bytes = lf_cuda_kernel_workspace(kernel, job->dims);
-    if (bytes < 0)
-        return lf_fail(diag, LF_ERR_DATA, "the extents are too large: a count of elements or bytes overflows");
-    lf_status status = reserve_ports(c, job->program->plan->graph, diag);
+    int64_t bytes;
+    lf_status status = lf_cuda_kernel_workspace(kernel, job->dims, &bytes, diag);
+    if (status == LF_OK)
+        status = reserve_ports(c, job->program->plan->graph, diag);
     if (status == LF_OK)
         status = job->lent ? use_lent(c, job, (size_t)bytes, diag) : reserve_workspace(c, job, (size_t)bytes, diag);
     return status == LF_OK && kernel->source.waits ? reserve_flags(c, job, diag) : status;
@@ -246,21 +242,19 @@ static lf_status bring_inputs(lf_cuda_call *c, const lf_cuda_job *job, lf_diag *
     lf_status status = LF_OK;
     for (int32_t i = 0; i < g->inputs && status == LF_OK; i++) {
         const size_t bytes = port_bytes(g, g->input[i], job->dims);
-        bool grown;
-        c->input[i] = (lf_cuda_ptr)(uintptr_t)job->input[i];
+            c->input[i] = (lf_cuda_ptr)(uintptr_t)job->input[i];
         if (!job->on_host)
             continue;
-        status = reserve(c, &c->in[i], bytes, "a copy of the inputs", &grown, diag);
+        status = reserve(c, &c->in[i], bytes, "a copy of the inputs", diag);
         if (status == LF_OK && bytes > 0)
             status = lf_cuda_status(c->device, c->device->driver->to_device(c->in[i].at, job->input[i], bytes, job->stream), "copying inputs", diag);
         c->input[i] = c->in[i].at;
     }
     for (int32_t i = 0; i < g->outputs && status == LF_OK; i++) {
-        bool grown;
-        c->output[i] = (lf_cuda_ptr)(uintptr_t)job->output[i];
+            c->output[i] = (lf_cuda_ptr)(uintptr_t)job->output[i];
         if (!job->on_host)
             continue;
-        status = reserve(c, &c->out[i], port_bytes(g, g->output[i], job->dims), "a copy of the outputs", &grown, diag);
+        status = reserve(c, &c->out[i], port_bytes(g, g->output[i], job->dims), "a copy of the outputs", diag);
         c->output[i] = c->out[i].at;
     }
     return status;
@@ -355,13 +349,12 @@ lf_status lf_cuda_call_time(lf_cuda_call *c, const lf_cuda_job *job, size_t runs
     const lf_cuda_driver *driver = c->device->driver;
     const lf_cuda_kernel *kernel;
     void *event[2] = {NULL, NULL};
-    bool grown;
     lf_status status = lf_cuda_enter(c->device, diag);
     if (status != LF_OK)
         return status;
     status = lf_cuda_kernel_for(runner(job), job->dims, are_aligned(job), &kernel, diag);
     if (status == LF_OK)
-        status = reserve(c, &c->flush, 4 * c->device->cache_bytes + 1, "flushing the cache", &grown, diag);
+        status = reserve(c, &c->flush, 4 * c->device->cache_bytes + 1, "flushing the cache", diag);
     if (status == LF_OK)
         status = lf_cuda_status(c->device, driver->event_new(&event[0], 0), "timing", diag);
     if (status == LF_OK)

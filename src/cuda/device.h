@@ -23,12 +23,6 @@ struct lf_cuda_device {
 
 enum { LF_CUDA_MOST_WORDS = 500, LF_CUDA_MAP = 128, LF_CUDA_MOST_PRODUCTS = 64, LF_CUDA_FOUR = 16 }; /* of Args; bytes of a tensor map; products, so that all parameters fit CUDA's 32 KB; bytes of four floats */
 
-/* Empty arrays of Args have one word. */
-static inline size_t lf_at_least_one(int32_t n)
-{
-    return n > 0 ? (size_t)n : 1;
-}
-
 /* A program's kernel for one shape of tiles. */
 typedef struct lf_cuda_kernel {
     lf_cuda_source source;   /* its text is dropped once compiled */
@@ -85,8 +79,8 @@ typedef struct lf_cuda_pass {
  * leave, as all that follows. */
 lf_status lf_cuda_kernel_for(lf_cuda_program *program, const int64_t *dims, bool aligned, const lf_cuda_kernel **out, lf_diag *diag);
 void lf_cuda_kernels_free(lf_cuda_program *program);
-/* Bytes of the largest part's areas, -1 where that overflows. */
-int64_t lf_cuda_kernel_workspace(const lf_cuda_kernel *kernel, const int64_t *dims);
+/* Bytes of the largest part's areas. Fails: LF_ERR_DATA where that overflows. */
+lf_status lf_cuda_kernel_workspace(const lf_cuda_kernel *kernel, const int64_t *dims, int64_t *bytes, lf_diag *diag);
 /* Launches and does not wait. */
 lf_status lf_cuda_launch(const lf_cuda_program *program, const lf_cuda_kernel *kernel, const lf_cuda_pass *pass, lf_diag *diag);
 /* The i-th area of a part. */

@@ -9,28 +9,19 @@ static const char *const namespaces[LF_CUDA_ROLES] = {"fused", "full_range", "as
 
 /* ---- fixed texts ---- */
 
-static void add_text(lf_str *to, const char *text)
-{
-    lf_str_add(to, text);
-    lf_str_add(to, "\n");
-}
-
 /* Statistics within a row; some monoids have a faster way than one by one. */
 static void emit_stats(lf_str *to, const lf_plan *const *plan, int plans)
 {
-    bool used[LF_MONOID_COUNT] = {false};
-    for (int i = 0; i < plans; i++)
-        for (int32_t g = 0; plan[i] && g < plan[i]->groups; g++)
-            for (int32_t s = 0; s < plan[i]->group[g].stats; s++)
-                used[plan[i]->group[g].stat[s].monoid] = true;
-    add_text(to, lf_text_stats);
+    bool used[LF_MONOID_COUNT];
+    lf_used_monoids(plan, plans, used);
+    lf_emit_text(to, lf_text_stats);
     if (used[LF_MONOID_moments]) {
-        add_text(to, lf_text_short_moments);
-        add_text(to, lf_text_partials_moments);
+        lf_emit_text(to, lf_text_short_moments);
+        lf_emit_text(to, lf_text_partials_moments);
     }
     if (used[LF_MONOID_maxsumexp])
-        add_text(to, lf_text_partials_maxsumexp);
-    add_text(to, lf_text_windows);
+        lf_emit_text(to, lf_text_partials_maxsumexp);
+    lf_emit_text(to, lf_text_windows);
 }
 
 static void emit_texts(lf_str *to, const lf_cuda_source *source)
@@ -40,13 +31,14 @@ static void emit_texts(lf_str *to, const lf_cuda_source *source)
         plan[i] = source->part[i].plan;
     lf_str_addf(to, "enum { THREADS = %d, ALIGNED = %d }; // of a block; the caller's arrays begin at multiples of 16 bytes\n\n", source->threads,
                 source->part[LF_CUDA_MAIN].target.aligned);
-    add_text(to, lf_text_base);
-    add_text(to, lf_text_math);
+    lf_emit_text(to, lf_text_base);
+    lf_emit_text(to, lf_text_math);
     lf_emit_ops(to, plan, LF_CUDA_ROLES);
     lf_emit_monoids(to, plan, LF_CUDA_ROLES);
     emit_stats(to, plan, LF_CUDA_ROLES);
-    add_text(to, lf_text_plain);
-    lf_emit_tensor_texts(to, &source->part[LF_CUDA_MAIN]);
+    lf_emit_text(to, lf_text_plain);
+    if (source->products > 0)
+        lf_emit_tensor_texts(to, &source->part[LF_CUDA_MAIN]);
 }
 
 /* ---- the kernel ---- */
@@ -68,10 +60,16 @@ static void emit_stage_calls(lf_str *to, const lf_cuda_part *part, int role, int
     }
 }
 
+/* The flags of Control that a part which redoes rows goes by. */
+static const char *flags_of(lf_cuda_role role)
+{
+    return role == LF_CUDA_FULL_RANGE ? "wide" : "watched";
+}
+
 /* Rarely run: kept out of the way of what is. Clears the flags it went by. */
 static void emit_redo(lf_str *to, const lf_cuda_source *source, lf_cuda_role role)
 {
-    const char *name = namespaces[role], *flags = role == LF_CUDA_FULL_RANGE ? "wide" : "watched";
+    const char *name = namespaces[role], *flags = flags_of(role);
     lf_str_addf(to, "__device__ __noinline__ void redo_%s(const %s::Args &%s, const Control &c)\n{\n", name, name, name);
     emit_stage_calls(to, &source->part[role], role, 4);
     lf_str_addf(to, "    grid_sync(c);\n    if (blockIdx.x == 0) {\n        const i64 rows = clear_flags(c.%s, c.%s_any, c.batch);\n", flags, flags);
@@ -84,13 +82,12 @@ static void emit_redo(lf_str *to, const lf_cuda_source *source, lf_cuda_role rol
 
 static void emit_redo_call(lf_str *to, lf_cuda_role role)
 {
-    const char *name = namespaces[role], *flags = role == LF_CUDA_FULL_RANGE ? "wide" : "watched";
+    const char *name = namespaces[role], *flags = flags_of(role);
     if (role == LF_CUDA_FULL_RANGE) /* set before a barrier that is long past */
         lf_str_addf(to, "    if (any_set(c.%s_any)) {\n        grid_sync(c);\n        redo_%s(%s, c);\n    }\n", flags, name, name);
     else /* set until now */
-        lf_str_addf(to, "    grid_sync(c);\n    if (any_set(c.%s_any))\n        redo_%s(%s, c);\n", flags, name, name);
-    if (role == LF_CUDA_AS_WRITTEN)
-        lf_str_add(to, "    else if (blockIdx.x == 0 && threadIdx.x == 0)\n        *c.redone = 0;\n");
+        lf_str_addf(to, "    grid_sync(c);\n    if (any_set(c.%s_any))\n        redo_%s(%s, c);\n    else if (blockIdx.x == 0 && threadIdx.x == 0)\n        *c.redone = 0;\n", flags,
+                    name, name);
 }
 
 static void emit_kernel(lf_str *to, const lf_cuda_source *source)

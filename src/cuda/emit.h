@@ -24,6 +24,12 @@ enum {
     LF_CUDA_LINE = 128         /* bytes of a line of an operand */
 };
 
+/* Empty arrays of Args have one word. */
+static inline size_t lf_at_least_one(int32_t n)
+{
+    return n > 0 ? (size_t)n : 1;
+}
+
 /* How products on tensor cores take their operands; the numbers are those of text/split.cu. */
 typedef enum lf_cuda_mode { LF_CUDA_FP32, LF_CUDA_TF32, LF_CUDA_BF16, LF_CUDA_FP16 } lf_cuda_mode;
 

@@ -189,35 +189,30 @@ static void emit_group(lf_emitter *e, int32_t index)
 
 /* ---- all of it ---- */
 
-static int at_least_one(int32_t n)
-{
-    return n > 0 ? (int)n : 1;
-}
-
 static void emit_arguments(lf_emitter *e, lf_str *to)
 {
     const lf_plan *plan = e->plan;
     lf_str body = e->s;
     e->s = *to;
-    lf_str_addf(&e->s, "struct Args {\n    const float *in[%d];       // ", at_least_one(e->graph->inputs));
+    lf_str_addf(&e->s, "struct Args {\n    const float *in[%d];       // ", (int)lf_at_least_one(e->graph->inputs));
     for (int32_t i = 0; i < e->graph->inputs; i++) {
         lf_str_add(&e->s, i ? ", " : "");
         lf_emit_shape(e, e->graph->input[i]);
     }
-    lf_str_addf(&e->s, "\n    const float *prepared[%d]; // ", at_least_one(plan->prepareds));
+    lf_str_addf(&e->s, "\n    const float *prepared[%d]; // ", (int)lf_at_least_one(plan->prepareds));
     for (int32_t i = 0; i < plan->prepareds; i++) {
         lf_str_add(&e->s, i ? ", " : "");
         lf_emit_shape(e, plan->prepared[i]);
     }
     lf_str_addf(&e->s, "\n    const double *narrow[%d];  // by group: a product of few columns, its weight and then its bias\n"
                        "    const float *scale[%d];    // by group: what undoes the scaling of a weight's rows\n    float *out[%d];            // ",
-                at_least_one(plan->groups), at_least_one(plan->groups), at_least_one(e->graph->outputs));
+                (int)lf_at_least_one(plan->groups), (int)lf_at_least_one(plan->groups), (int)lf_at_least_one(e->graph->outputs));
     for (int32_t i = 0; i < e->graph->outputs; i++) {
         lf_str_add(&e->s, i ? ", " : "");
         lf_emit_shape(e, e->graph->output[i]);
     }
     lf_str_addf(&e->s, "\n    i64 out_each[%d];          // elements of each row of the batch\n    float *area[%d];           // workspace\n    i64 dim[%d];               // ",
-                at_least_one(e->graph->outputs), at_least_one(e->out->areas), at_least_one(e->graph->symbols));
+                (int)lf_at_least_one(e->graph->outputs), (int)lf_at_least_one(e->out->areas), (int)lf_at_least_one(e->graph->symbols));
     for (int i = 0; i < e->graph->symbols; i++)
         lf_str_addf(&e->s, "%s%s", i ? ", " : "", e->graph->symbol[i]);
     lf_str_add(&e->s, "\n    Redo redo;\n};\n\n");

@@ -76,6 +76,10 @@ void lf_emit_indent(lf_emitter *e, int indent);
 void lf_emit_steps(lf_emitter *e, int32_t phase, const char *product, int indent);
 /* A multiple of 4 known in advance gives 4 elements at a time, everything else 1. */
 int lf_emit_lanes(lf_extent width);
+/* A fixed text, and a line after it. */
+void lf_emit_text(lf_str *to, const char *text);
+/* Which monoids these plans (some NULL) have statistics of. */
+void lf_used_monoids(const lf_plan *const *plan, int plans, bool *used);
 /* The functions of all ops of these plans (some NULL), and the monoids' types. */
 void lf_emit_ops(lf_str *to, const lf_plan *const *plan, int plans);
 void lf_emit_monoids(lf_str *to, const lf_plan *const *plan, int plans);
@@ -99,7 +103,7 @@ void lf_emit_tensor_extents(lf_emitter *e);
 void lf_emit_tensor_stages(lf_emitter *e);
 /* The kernels that bring a part's weights into lines when they are prepared. */
 void lf_emit_tensor_weights(lf_str *to, const lf_cuda_part *part);
-/* The fixed texts a part's tensor products need. */
+/* The fixed texts a part with products on tensor cores needs. */
 void lf_emit_tensor_texts(lf_str *to, const lf_cuda_part *part);
 
 /* ---- emit_held.c ---- */

@@ -5,6 +5,12 @@
 
 #include "cuda/emit_parts.h"
 
+void lf_emit_text(lf_str *to, const char *text)
+{
+    lf_str_add(to, text);
+    lf_str_add(to, "\n");
+}
+
 /* ---- ops ---- */
 
 /* Ops with a form of their own, where the expression is slower or less exact than what the device has. */
@@ -157,13 +163,20 @@ static void emit_monoid(lf_str *to, lf_monoid monoid)
     lf_str_add(to, " }\n};\n");
 }
 
-void lf_emit_monoids(lf_str *to, const lf_plan *const *plan, int plans)
+void lf_used_monoids(const lf_plan *const *plan, int plans, bool *used)
 {
-    bool used[LF_MONOID_COUNT] = {false};
+    for (int m = 0; m < LF_MONOID_COUNT; m++)
+        used[m] = false;
     for (int n = 0; n < plans; n++)
         for (int32_t g = 0; plan[n] && g < plan[n]->groups; g++)
             for (int32_t i = 0; i < plan[n]->group[g].stats; i++)
                 used[plan[n]->group[g].stat[i].monoid] = true;
+}
+
+void lf_emit_monoids(lf_str *to, const lf_plan *const *plan, int plans)
+{
+    bool used[LF_MONOID_COUNT];
+    lf_used_monoids(plan, plans, used);
     for (int m = 0; m < LF_MONOID_COUNT; m++)
         if (used[m])
             emit_monoid(to, (lf_monoid)m);

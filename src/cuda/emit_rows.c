@@ -58,11 +58,10 @@ static void emit_row_stat(lf_emitter *e, int32_t index, bool partials)
     const lf_monoid_info *m = lf_monoid_row(st->monoid);
     emit_stat_comment(e, index);
     lf_str_addf(&e->s, "    float stat%d[%d];\n    ", (int)index, m->results);
-    if (!partials) {
-        lf_str_addf(&e->s, "join_row<T>(fold%d.total())", (int)index);
-    } else {
+    if (partials)
         lf_emit_partials(e, index);
-    }
+    else
+        lf_str_addf(&e->s, "join_row<T>(fold%d.total())", (int)index);
     emit_finish(e, index);
 }
 

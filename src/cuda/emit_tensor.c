@@ -151,20 +151,11 @@ static bool feeds(const lf_cuda_part *part, lf_monoid monoid)
 
 void lf_emit_tensor_texts(lf_str *to, const lf_cuda_part *part)
 {
-    bool any = false;
-    for (int32_t i = 0; i < part->stages; i++)
-        any = any || part->stage[i].work == LF_CUDA_TENSOR;
-    if (!any)
-        return;
     const bool mma = part->target.unit == LF_CUDA_MMA;
     const char *const texts[] = {lf_text_split, lf_text_finish, mma ? lf_text_mma : lf_text_wgmma, mma ? "" : lf_text_few_rows};
-    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
-        lf_str_add(to, texts[i]);
-        lf_str_add(to, "\n");
-    }
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+        lf_emit_text(to, texts[i]);
     for (size_t i = 0; i < sizeof own_folds / sizeof *own_folds; i++)
-        if (feeds(part, own_folds[i].monoid)) {
-            lf_str_add(to, own_folds[i].text);
-            lf_str_add(to, "\n");
-        }
+        if (feeds(part, own_folds[i].monoid))
+            lf_emit_text(to, own_folds[i].text);
 }

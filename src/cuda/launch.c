@@ -20,7 +20,7 @@ static int64_t area_bytes(const lf_cuda_area *area, const int64_t *dims)
     return ceil_div(floats * (int64_t)sizeof(float), 256) * 256;
 }
 
-int64_t lf_cuda_kernel_workspace(const lf_cuda_kernel *k, const int64_t *dims)
+lf_status lf_cuda_kernel_workspace(const lf_cuda_kernel *k, const int64_t *dims, int64_t *out, lf_diag *diag)
 {
     int64_t most = 0;
     for (int role = 0; role < LF_CUDA_ROLES; role++) { /* parts run one after another, and nothing is left from one to the next */
@@ -29,11 +29,12 @@ int64_t lf_cuda_kernel_workspace(const lf_cuda_kernel *k, const int64_t *dims)
         for (int32_t i = 0; i < part->areas; i++) {
             int64_t bytes = area_bytes(&part->area[i], dims);
             if (bytes < 0 || !lf_add_i64(total, bytes, &total))
-                return -1;
+                return lf_fail(diag, LF_ERR_DATA, "the extents are too large: a count of elements or bytes overflows");
         }
         most = total > most ? total : most;
     }
-    return most;
+    *out = most;
+    return LF_OK;
 }
 
 /* How many blocks a stage could keep busy. */

@@ -168,8 +168,5 @@ lf_status lf_cuda_workspace(lf_cuda_program *program, const int64_t *dims, int64
 {
     const lf_cuda_kernel *kernel;
     lf_status status = compile_for(program->full ? program->full : program, dims, &kernel, diag);
-    if (status != LF_OK)
-        return status;
-    *bytes = lf_cuda_kernel_workspace(kernel, dims);
-    return *bytes < 0 ? lf_fail(diag, LF_ERR_DATA, "the extents are too large: a count of elements or bytes overflows") : LF_OK;
+    return status == LF_OK ? lf_cuda_kernel_workspace(kernel, dims, bytes, diag) : status;
 }
