@@ -231,7 +231,7 @@ template <template <typename> class M> struct fold {
 };
 
 // The partials [tiles][states] of one row, joined by four neighbouring lanes, each of which has the result: a lane takes every fourth in order, then the lanes in
-// order. Others' stores of this kernel are read: not by way of L1.
+// order. They were stored before a barrier of all who did.
 template <template <typename> class M> struct partials {
     static __device__ __forceinline__ M<double> of(const float *partial, int tiles)
     {
