@@ -182,11 +182,11 @@ template <int T> __device__ __forceinline__ void row_sync()
         asm volatile("bar.sync %0, %1;" ::"r"(1 + (int)threadIdx.x / T), "n"(T) : "memory");
 }
 
-// The states of the T threads of a row, joined in order of thread.
+// The states of the T threads of a row, joined in order of thread. All lanes of a warp come here, whatever their rows.
 template <int T, class M> __device__ __forceinline__ M join_row(M s)
 {
-    s = join_lanes(s, 32);
-    if constexpr (T == 32)
+    s = join_lanes(s, T < 32 ? T : 32);
+    if constexpr (T <= 32)
         return s;
     __shared__ M of_warp[THREADS / 32];
     const M *mine = of_warp + threadIdx.x / T * (T / 32);

@@ -122,8 +122,8 @@ template <class G> __device__ __forceinline__ void few_split(const typename G::A
     unsigned before = 0;
     if (blockIdx.x == 0 && tid == 0)
         c.barrier[2] = 0;
-    for (int row = blockIdx.x * EACH_BLOCK + tid / T; row < rows; row += gridDim.x * EACH_BLOCK)
-        G::split(a, row, rows, tid % T);
+    for (int first = blockIdx.x * EACH_BLOCK; first < rows; first += gridDim.x * EACH_BLOCK)
+        G::split(a, min(first + tid / T, rows - 1), rows, tid % T); // whole warps: those past the end do the last row again
     written_to_copied();
     asm volatile("bar.sync 2, 128;" ::: "memory");
     if (tid == 0) {
@@ -228,7 +228,7 @@ template <class S> __device__ __forceinline__ void few_take(float (&v)[HALF], un
 template <class G, class S, class Taken>
 __device__ __forceinline__ void few_finish_by_quads(const typename G::A &a, const Control &c, const few_room &r, int t, int first_row, int rows, Taken taken)
 {
-    constexpr bool TURNS = G::PART < HALF;
+    constexpr bool BY_PARTS = G::PART < HALF;
     const int tid = threadIdx.x - 256, lane = tid % 32, at = tid / 32 * 16 + lane / 4, row = first_row + at, col = t * PARTIAL + 2 * (lane % 4);
     const bool any = tid / 32 * 16 < Owners<G, S>::ROWS && first_row + tid / 32 * 16 < rows;
     const float unscale[2] = {1.0f, 1.0f}; // done
@@ -237,17 +237,17 @@ __device__ __forceinline__ void few_finish_by_quads(const typename G::A &a, cons
         few_take<S>(v, r.sums, at, lane);
     taken();
     if (any)
-        finish_half<G, 0, TURNS>(a, v, row, rows, col, t, unscale);
+        finish_half<G, 0, BY_PARTS>(a, v, row, rows, col, t, unscale, 0);
     if constexpr (G::WAITS)
         wait_for_tiles(c, Owners<G, S>::N * Lines<G>::TILES, tid, true);
-    if constexpr (G::HELD)
+    if constexpr (G::HELD && !(is_straight<G>() && BY_PARTS))
         if (any) {
             typename G::Known known[2];
             if constexpr (G::WAITS) {
                 G::total(a, row < rows ? row : 0, known[0]);
                 G::total(a, row + 8 < rows ? row + 8 : 0, known[1]);
             }
-            later_half<G, 0, TURNS>(a, v, row, rows, col, known);
+            later_half<G, 0, BY_PARTS>(a, v, row, rows, col, known, 0);
         }
 }
 
@@ -262,7 +262,7 @@ __device__ __forceinline__ void few_finish_by_pairs(const typename G::A &a, cons
         const unsigned at = r.sums + (i * S::PITCH + tid % 64 * 2) * 4;
         float2 p = shared_pair(at);
         if (col < G::N)
-            finish_pair<G>(a, p.x, p.y, first_row + i, rows, col, 1.0f, s, rest[0]);
+            finish_pair<G>(a, p.x, p.y, first_row + i, rows, true, col, 1.0f, s, rest[0]);
         if (G::STATS > 0 || G::HELD)
             asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(at), "f"(p.x), "f"(p.y) : "memory");
     }
@@ -294,7 +294,7 @@ __device__ __forceinline__ void few_finish_by_pairs(const typename G::A &a, cons
                 asm volatile("ld.shared.f32 %0, [%1];" : "=f"(((float *)&known)[j]) : "r"(row_known + i * (S::PITCH * 4) + 4 * j) : "memory");
             const float2 p = shared_pair(r.sums + (i * S::PITCH + tid % 64 * 2) * 4);
             if (col < G::N)
-                later_pair<G>(a, p.x, p.y, first_row + i, rows, col, known);
+                later_pair<G>(a, p.x, p.y, first_row + i, rows, true, col, known);
         }
     }
     taken();

@@ -246,12 +246,12 @@ template <class G, class S> __device__ __forceinline__ void later_tile(const typ
     if constexpr (G::PART < HALF) {
 #pragma unroll 1
         for (int half = 0; half < S::SUMS / HALF && (G::N % S::N == 0 || nt * S::N + half * PARTIAL < G::N); ++half)
-            later_half<G, 0, true>(a, v, row, rows, col + half * PARTIAL, known);
+            later_half<G, 0, true>(a, v, row, rows, col + half * PARTIAL, known, half);
     } else {
-        later_half<G, 0, false>(a, v, row, rows, col, known);
+        later_half<G, 0, false>(a, v, row, rows, col, known, 0);
         if constexpr (S::SUMS > HALF)
             if (G::N % S::N == 0 || nt * S::N + PARTIAL < G::N)
-                later_half<G, S::SUMS - HALF, false>(a, v, row, rows, col + PARTIAL, known);
+                later_half<G, S::SUMS - HALF, false>(a, v, row, rows, col + PARTIAL, known, 1);
     }
 }
 
@@ -264,19 +264,19 @@ __device__ __forceinline__ void finish_tile(const typename G::A &a, const Contro
     if constexpr (G::PART < HALF) {
 #pragma unroll 1
         for (int half = 0; half < S::SUMS / HALF && (G::N % S::N == 0 || nt * S::N + half * PARTIAL < G::N); ++half)
-            finish_half<G, 0, true>(a, v, row, rows, col + half * PARTIAL, partial + half, unscale);
+            finish_half<G, 0, true>(a, v, row, rows, col + half * PARTIAL, partial + half, unscale, half);
     } else {
-        finish_half<G, 0, false>(a, v, row, rows, col, partial, unscale);
+        finish_half<G, 0, false>(a, v, row, rows, col, partial, unscale, 0);
         if constexpr (S::SUMS > HALF)
             if (G::N % S::N == 0 || nt * S::N + PARTIAL < G::N)
-                finish_half<G, S::SUMS - HALF, false>(a, v, row, rows, col + PARTIAL, partial + 1, unscale);
+                finish_half<G, S::SUMS - HALF, false>(a, v, row, rows, col + PARTIAL, partial + 1, unscale, 1);
     }
     if constexpr (G::PART < HALF && S::SUMS > HALF) // a last half that is not there was not turned
-        if (G::HELD && G::N % S::N != 0 && nt * S::N + PARTIAL >= G::N)
-            turn<HALF>(v);
+        if (G::HELD && G::STATS > 0 && G::N % S::N != 0 && nt * S::N + PARTIAL >= G::N)
+            turn(v);
     if constexpr (G::WAITS)
         wait_for_tiles(c, 2 * S::CM * wave, tid, true); // two groups in each block
-    if constexpr (G::HELD)
+    if constexpr (G::HELD && !(is_straight<G>() && G::PART < HALF))
         later_tile<G, S>(a, v, nt, row, rows, col);
 }
 
@@ -361,11 +361,6 @@ __device__ __forceinline__ void consume(const typename G::A &a, const Control &c
             if constexpr (promotes)
                 promote(acc, sum, slot); // the other group keeps the tensor cores busy
         }
-        if constexpr (once) {
-#pragma unroll
-            for (int i = 0; i < SUMS; ++i)
-                acc[i] = 0.0f + acc[i]; // as others have it: no -0
-        }
         if constexpr (promotes) {
 #pragma unroll
             for (int i = 0; i < KEPT; ++i)
@@ -399,12 +394,13 @@ template <class G, class S> __device__ __forceinline__ void tensor_product(const
             written_to_copied(); // x's lines, by an earlier stage
             produce<G, S>(x_map, w_map, stages, full, empty, rank, row_blocks, tiles);
         }
-        __syncwarp();
+        __syncthreads(); // asking for registers that are not free yet would be a loop that takes turns from those who hold them
         asm volatile("setmaxnreg.inc.sync.aligned.u32 168;"); // as the kernel began
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
         consume<G, S>(a, c, stages, full, empty, slots + (threadIdx.x - 128) * 16, rank, row_blocks, tiles, rows);
         asm volatile("setmaxnreg.dec.sync.aligned.u32 168;");
+        __syncthreads();
     }
     cluster_sync(); // no block goes on while another may still signal it
     if (threadIdx.x == 0)
