@@ -173,6 +173,8 @@ def value_name(node: Node) -> str:
         return node.name
     kind = list(node.meta["nn_module_stack"].values())[-1][1]
     own = str(getattr(kind, "__module__", kind)).startswith("torch.nn.modules")
+    if path[0].isdigit():  # a Sequential's, which numbers them
+        path = f"{getattr(kind, '__name__', str(kind).rpartition('.')[2]).lower()}_{path}"
     return path if own else f"{path}.{node.name}"
 
 

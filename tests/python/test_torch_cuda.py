@@ -193,6 +193,45 @@ def test_results_dropped_while_the_gpu_is_at_work(module):
     assert torch.equal(fast(x)[0], want)
 
 
+def test_a_result_used_on_another_stream(module):
+    """By PyTorch's rule, record_stream: memory of a result that is gone is not given away while that stream reads it."""
+    fast, x = compiled(module), draw(512)
+    want = fast(x)[0].clone()
+    torch.cuda.synchronize()
+    side = torch.cuda.Stream()
+    result = fast(x)[0]
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        busy()
+        late = result + 0
+    result.record_stream(side)
+    del result
+    for _ in range(8):
+        torch.full((512, N), float("nan"), device="cuda")
+        fast(draw(512))
+    side.synchronize()
+    assert torch.equal(late, want)
+
+
+def test_an_input_made_on_another_stream(module):
+    """Handed over as PyTorch's rules want it; it may go at once, though the call has not yet read it."""
+    fast, source = compiled(module), draw(512)
+    want = fast(source)[0].clone()
+    torch.cuda.synchronize()
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        x = source + 0
+    torch.cuda.current_stream().wait_stream(side)
+    busy()
+    got = fast(x)[0]
+    x.record_stream(torch.cuda.current_stream())
+    del x
+    with torch.cuda.stream(side):
+        for _ in range(8):
+            torch.full((512, K), float("nan"), device="cuda")
+    assert torch.equal(got, want)
+
+
 def test_threads(module):
     fast = compiled(module)
     inputs = [draw(16 + 5 * i) for i in range(5)]
