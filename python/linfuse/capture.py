@@ -329,7 +329,7 @@ class Capture:
         extents: list[int | str] = []
         for axis, extent in enumerate(tensor.shape):
             leading = axis == 0 and not param and len(tensor.shape) >= least_rank
-            if is_named(extent):
+            if isinstance(extent, torch.SymInt) and is_named(extent):
                 extents.append(self._name(str(extent.node.expr), hint(extent)))
             elif leading and (hint(extent) != 1 or ones) and (several or not self.dims or hint(extent) in self.dims):
                 extents.append(self._name(hint(extent), hint(extent)))

@@ -130,13 +130,13 @@ class CudaPart(fused.Part):
         prepared, slot = self._slot_on(stream, capturing, self._pick_params(args), sized.key)
         try:
             results = [empty(shape, strides, dtype=_f32, device=device) for shape, strides in sized.outputs]
-            inputs, kept = slot.inputs, None
+            inputs, kept = slot.inputs, []
             at = 0
             for tensor in tensors:
                 address = tensor.data_ptr()
                 if address % ALIGNED:
-                    kept = (kept, tensor.clone())
-                    address = kept[1].data_ptr()
+                    kept.append(tensor.clone())
+                    address = kept[-1].data_ptr()
                 inputs[at] = address
                 at += 1
             outputs, at = slot.outputs, 0
@@ -154,7 +154,7 @@ class CudaPart(fused.Part):
             address = room.data_ptr() if size else 0
             status = _run_on(slot.handle, sized.dims_at, slot.inputs_at, slot.outputs_at, stream, address, size)
             if status:
-                return native.lib.lf_call_message(slot.handle).decode()
+                return str(native.lib.lf_call_message(slot.handle).decode())
             slot.runs += 1
         finally:
             if not capturing:
@@ -225,6 +225,11 @@ def on(device: torch.device) -> Iterator[None]:
         yield
 
 
+def in_use() -> bool:
+    """Whether PyTorch has begun to use GPUs."""
+    return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
+
+
 @functools.cache
 def _find_compiler() -> None:
     """Lets the C library find the run-time compiler that PyTorch brings along, where there is no toolkit."""
@@ -239,7 +244,7 @@ def _find_compiler() -> None:
 
 def _spoils_a_capture() -> bool:
     """Freeing waits for the GPU, which no graph that is being captured survives."""
-    return torch is not None and torch.cuda.is_initialized() and _capturing()
+    return torch is not None and in_use() and bool(_capturing())
 
 
 native.must_wait = _spoils_a_capture
