@@ -3,6 +3,8 @@
 device is tested by the other files, with LINFUSE_TEST_DEVICE=cuda on the GPU."""
 
 import gc
+import multiprocessing
+import os
 import threading
 
 import pytest
@@ -274,6 +276,32 @@ def test_weights_changed_while_calls_are_in_flight(module):
     for y, z in zip(after, new):
         torch.testing.assert_close(y, z, rtol=1e-4, atol=1e-5)
     assert linfuse.stats().prepared == 2
+
+
+def without_a_gpu(held, x):
+    """In a forked child: PyTorch's error, and an end of what was inherited."""
+    try:
+        with torch.no_grad():
+            held.pop()(x)
+    except RuntimeError:
+        torch._dynamo.reset()
+        gc.collect()
+        os._exit(0)
+    os._exit(1)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_forked_child(module):
+    """CUDA does not survive a fork: the child has PyTorch's error, as with any model, does not hang, and ends nothing of
+    its parent's."""
+    held, x = [compiled(module)], draw()
+    want = [y.clone() for y in held[0](x)]
+    child = multiprocessing.get_context("fork").Process(target=without_a_gpu, args=(held, x))
+    child.start()
+    child.join(60)
+    assert child.exitcode == 0
+    assert all(torch.equal(y, z) for y, z in zip(held[0](x), want))
+    assert_fused()
 
 
 # ---- graphs ----
