@@ -42,6 +42,7 @@ typedef struct lf_emitter {
     bool tensor;             /* its product is on tensor cores */
     lf_held held;            /* then: the phase after it, if that goes on with what is in registers */
     int32_t x_lines, x_scale; /* then: areas of x as they read it */
+    lf_kept *home;           /* one per kept value: the group's, but for the output it waits in */
     int32_t *kept;           /* one per kept value: its area, -1 where it lies in an output */
     int32_t (*result)[LF_MAX_RESULTS]; /* one per statistic: the areas of its results, -1 where they stay in registers */
     int32_t *partial;        /* one per statistic: the area of its partials, -1 */

@@ -89,7 +89,7 @@ struct Args {
     const float *scale[1];    // by group: what undoes the scaling of a weight's rows
     float *out[1];            // c [B, 1024]
     i64 out_each[1];          // elements of each row of the batch
-    float *area[3];           // workspace
+    float *area[2];           // workspace
     i64 dim[1];               // B
     Redo redo;
 };
@@ -117,7 +117,7 @@ struct g0 {
         float v0[W]; EACH v0[w] = p[w]; // product
         float v1[W]; load<true, true>(v1, a.prepared[1] + col); // linear.bias [1024]
         float v2[W]; EACH v2[w] = op_add(v0[w], v1[w], 1.0f); // a
-        if (here) { store<true>(a.area[0] + row * 1024 + col, v2); } // a
+        if (here) { store_out(a.redo, a.out[0], 0 + row * 1024 + col, a.out_each[0], v2); } // a
     }
     static __device__ __forceinline__ void end(const Args &a, const i64 row, const int tile, const int tiles, const First &first, const Rest &rest)
     {
@@ -134,15 +134,15 @@ __device__ __forceinline__ void g0_rows1_row(const Args &a, const i64 row, const
 {
     enum { T = 32 };
     // moments for b
-    segments<T, moments_stat>([&](i64 c) { return *(a.area[0] + row * 1024 + c); }, 32, 32, tid, a.area[1] + row * 32, a.area[2] + row * 32);
+    segments<T, moments_stat>([&](i64 c) { return *(a.out[0] + row * 1024 + c); }, 32, 32, tid, a.area[0] + row * 32, a.area[1] + row * 32);
     row_sync<T>();
     // phase 1: B x 1024
 #pragma unroll 4
     for (i64 col = tid * 4; col < 1024; col += T * 4) {
         enum { W = 4 };
-        float v0[W]; load<false, true>(v0, a.area[0] + row * 1024 + col); // a
-        float v1[W]; EACH v1[w] = read<false>(a.area[1] + row * 32 + (col + w) / 32); // moments of b
-        float v2[W]; EACH v2[w] = read<false>(a.area[2] + row * 32 + (col + w) / 32); // moments of b
+        float v0[W]; load<false, ALIGNED>(v0, a.out[0] + row * 1024 + col); // a
+        float v1[W]; EACH v1[w] = read<false>(a.area[0] + row * 32 + (col + w) / 32); // moments of b
+        float v2[W]; EACH v2[w] = read<false>(a.area[1] + row * 32 + (col + w) / 32); // moments of b
         float v3[W]; EACH v3[w] = op_group_norm(v0[w], v1[w], v2[w], 9.99999975e-06f); // b
         float v4[W]; load<true, true>(v4, a.prepared[2] + col); // norm.weight [1024]
         float v5[W]; EACH v5[w] = op_mul(v3[w], v4[w]); // b

@@ -141,7 +141,7 @@ struct Args {
     const float *scale[2];    // by group: what undoes the scaling of a weight's rows
     float *out[1];            // d [B, 10]
     i64 out_each[1];          // elements of each row of the batch
-    float *area[3];           // workspace
+    float *area[2];           // workspace
     i64 dim[1];               // B
     Redo redo;
 };
@@ -205,12 +205,12 @@ struct g1 {
         float v0[W]; EACH v0[w] = p[w]; // product
         float v1[W]; load<true, true>(v1, a.prepared[3] + col); // classes.bias [10]
         float v2[W]; EACH v2[w] = op_add(v0[w], v1[w], 1.0f); // c
-        if (here) { store<false>(a.area[1] + row * 10 + col, v2); } // c
+        if (here) { store_out(a.redo, a.out[0], 0 + row * 10 + col, a.out_each[0], v2); } // c
         EACH p[w] = v2[w]; // for the maxsumexp of the row
     }
     static __device__ __forceinline__ void end(const Args &a, const i64 row, const int tile, const int tiles, const First &first, const Rest &rest)
     {
-        first.set(a.area[2] + (row * tiles + tile) * 2);
+        first.set(a.area[1] + (row * tiles + tile) * 2);
     }
 };
 
@@ -225,12 +225,12 @@ __device__ __forceinline__ void g1_rows1_row(const Args &a, const i64 row, const
     enum { T = 32 };
     // maxsumexp for d
     float stat0[2];
-    partials<maxsumexp_stat>::of(a.area[2] + row * ((10 + 127) / 128 * 2), (int)((10 + 127) / 128)).finish((double)10, stat0);
+    partials<maxsumexp_stat>::of(a.area[1] + row * ((10 + 127) / 128 * 2), (int)((10 + 127) / 128)).finish((double)10, stat0);
     // phase 1: B x 10
 #pragma unroll 4
     for (i64 col = tid * 1; col < 10; col += T * 1) {
         enum { W = 1 };
-        float v0[W]; load<false, false>(v0, a.area[1] + row * 10 + col); // c
+        float v0[W]; load<false, false>(v0, a.out[0] + row * 10 + col); // c
         float v1[W]; EACH v1[w] = stat0[0]; // maxsumexp of d
         float v2[W]; EACH v2[w] = stat0[1]; // maxsumexp of d
         float v3[W]; EACH v3[w] = op_log_softmax(v0[w], v1[w], v2[w]); // d
