@@ -20,6 +20,14 @@ enum { LF_PART = 256 };
 enum { LF_LEVELS = 5 };
 #define LF_LEVEL_BYTES(i) (1048576.0 * (double)(1 << 2 * (i)))
 
+/* Products by how they take their operands; flops 0: not known. */
+enum { LF_PRECISIONS = 4 }; /* fp32 (split), tf32, bf16, fp16 */
+typedef struct lf_precision_rates {
+    double flops;             /* as product_flops */
+    double x_bytes;           /* as x_bytes */
+    double w_bytes;           /* of an element of the weight, and of x as products read it */
+} lf_precision_rates;
+
 /* One row of devices.def. Rates are per second, and what code reaches rather than what a data sheet says. */
 typedef struct lf_device {
     char name[16];
@@ -52,6 +60,11 @@ typedef struct lf_device {
     double block_bytes;       /* and what such rows may carry along, x included */
     int units;                /* what tiles are dealt out to; a last round that is not full costs a whole one */
     int tile_rows, tile_columns;
+    /* GPUs; see tiles.h */
+    lf_precision_rates precision[LF_PRECISIONS];
+    double w_bytes;
+    double tile_bytes;        /* operands that all units together can fetch, from the last cache */
+    double tile_us;           /* until a tile's first products and from its last ones on, where nothing overlaps */
 } lf_device;
 
 enum { LF_FUNCTION_FLOPS = 8 }; /* what ops.def counts for one exp, log or erf */

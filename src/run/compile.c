@@ -21,6 +21,8 @@ static lf_status check_options(lf_program *p, const lf_options *o)
             p->mode = (lf_cuda_mode)i;
     if (p->mode != LF_CUDA_FP32 && p->target != LF_TARGET_CUDA)
         return lf_fail(&p->diag, LF_ERR_UNSUPPORTED, "precision %s: device %s has only fp32 so far", o->precision, o->device);
+    if (o->tune && p->target != LF_TARGET_CUDA)
+        return lf_fail(&p->diag, LF_ERR_UNSUPPORTED, "tune: device %s has nothing to measure and choose from; cuda has", o->device);
     memcpy(p->device, o->device, sizeof p->device);
     snprintf(p->no_device, sizeof p->no_device, "device %s can be explained but not run here; compile for cpu", p->device);
     for (int i = 0; i < p->written.symbols; i++)
@@ -159,5 +161,7 @@ lf_status lf_compile(lf_program *p, const lf_options *o)
     }
     if (status == LF_OK && p->target == LF_TARGET_CUDA)
         status = lf_variant_for_cuda(p, &p->fused);
+    if (status == LF_OK && o->tune)
+        lf_cuda_program_tune(p->fused.cuda);
     return status;
 }

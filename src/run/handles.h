@@ -40,7 +40,7 @@ struct lf_options {
     char device[16];
     char precision[8];
     char *rules;          /* owned; NULL: all */
-    bool assume_finite, fuse;
+    bool assume_finite, fuse, tune;
     lf_dim_hint hint[LF_MAX_SYMBOLS];
     int hints;
 };

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How long a product takes in tiles of one shape or another on a GPU's tensor cores: what shapes are chosen by. */
+#ifndef LF_PLAN_TILES_H
+#define LF_PLAN_TILES_H
+
+#include "plan/cost.h"
+
+/* A tile of a block, or, of few rows, of a cluster. */
+typedef struct lf_tile {
+    int rows, columns;
+    int cluster; /* blocks that share what they fetch of the weight; of few rows: that share the columns */
+    int raster;  /* row blocks that go past the weight together */
+    bool few;    /* all rows are one tile, filled up to eights only, and the weight goes past once */
+} lf_tile;
+
+/* A product [m][n] over k, and what follows it while it is in registers. */
+typedef struct lf_tiled {
+    double m, n, k;
+    double tail_us; /* of an element, on one unit */
+} lf_tiled;
+
+/* Microseconds, x in lines already but for few rows. */
+double lf_tile_us(const lf_tile *tile, const lf_tiled *product, const lf_device *device);
+
+/* The device as it is for products whose operands are taken so: 0 fp32 (split), 1 tf32, 2 bf16, 3 fp16. */
+void lf_device_use(lf_device *device, int precision);
+
+/* Microseconds of what a group does with each element of its product, on one unit of the device. */
+double lf_tile_tail_us(const lf_group *group, const lf_device *device);
+
+#endif
