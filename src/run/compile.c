@@ -19,7 +19,7 @@ static lf_status check_options(lf_program *p, const lf_options *o)
     for (int i = 0; i < 4; i++)
         if (strcmp(o->precision, modes[i]) == 0)
             p->mode = (lf_cuda_mode)i;
-    if (p->mode != LF_CUDA_FP32 && p->target != LF_TARGET_CUDA)
+    if (p->mode != LF_CUDA_FP32 && p->target == LF_TARGET_CPU)
         return lf_fail(&p->diag, LF_ERR_UNSUPPORTED, "precision %s: device %s has only fp32 so far", o->precision, o->device);
     if (o->tune && p->target != LF_TARGET_CUDA)
         return lf_fail(&p->diag, LF_ERR_UNSUPPORTED, "tune: device %s has nothing to measure and choose from; cuda has", o->device);

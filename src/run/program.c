@@ -6,6 +6,7 @@
 
 #include "base/mem.h"
 #include "cuda/emit.h"
+#include "plan/tiles.h"
 #include "run/account.h"
 #include "run/device.h"
 #include "run/handles.h"
@@ -384,6 +385,8 @@ lf_status lf_program_explain(lf_program *program, const int64_t *dims, bool json
     lf_status status = lf_graph_check_dims(&p->written, account.dims, &p->diag);
     if (status == LF_OK)
         status = lf_device_find(p->target == LF_TARGET_CUDA ? lf_cuda_device_like(p->context->gpu) : p->device, p->kern, p->context->pool, &device, &p->diag);
+    if (status == LF_OK)
+        lf_device_use(&device, (int)p->mode);
     if (status == LF_OK && p->target == LF_TARGET_CUDA) {
         status = lf_cuda_workspace(p->fused.cuda, account.dims, &account.workspace_bytes, &p->diag);
         account.workspace_bytes -= lf_plan_intermediate_bytes(p->fused.plan, account.dims);
