@@ -20,12 +20,22 @@ enum { LF_PART = 256 };
 enum { LF_LEVELS = 5 };
 #define LF_LEVEL_BYTES(i) (1048576.0 * (double)(1 << 2 * (i)))
 
+/* A tile of a block of a GPU's kernel, or, of few rows, of a cluster's. */
+typedef struct lf_tile {
+    int rows, columns;
+    int cluster;              /* blocks that share what they fetch of the weight; of few rows: that share the columns */
+    int raster;               /* row blocks that go past the weight together */
+    bool few;                 /* all rows are one tile, filled up to eights only, and the weight goes past once */
+} lf_tile;
+enum { LF_MOST_TILES = 8 };
+
 /* Products by how they take their operands; flops 0: not known. */
 enum { LF_PRECISIONS = 4 }; /* fp32 (split), tf32, bf16, fp16 */
 typedef struct lf_precision_rates {
     double flops;             /* as product_flops */
     double x_bytes;           /* as x_bytes */
     double w_bytes;           /* of an element of the weight, and of x as products read it */
+    int widest;               /* columns of the largest tiles there is room for */
 } lf_precision_rates;
 
 /* One row of devices.def. Rates are per second, and what code reaches rather than what a data sheet says. */
@@ -61,7 +71,9 @@ typedef struct lf_device {
     int units;                /* what tiles are dealt out to; a last round that is not full costs a whole one */
     int tile_rows, tile_columns;
     /* GPUs; see tiles.h */
+    lf_tile tile[LF_MOST_TILES]; /* rows 0: no more of them */
     lf_precision_rates precision[LF_PRECISIONS];
+    int widest;
     double w_bytes;
     double tile_bytes;        /* operands that all units together can fetch, from the last cache */
     double tile_us;           /* until a tile's first products and from its last ones on, where nothing overlaps */

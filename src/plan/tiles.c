@@ -23,6 +23,8 @@ static double memory_bytes(const lf_tile *t, const lf_tiled *p, const lf_device 
 
 double lf_tile_us(const lf_tile *t, const lf_tiled *p, const lf_device *d)
 {
+    if (p->m == 0)
+        return 0;
     const double down = t->few ? 1 : ceil(ceil(p->m / t->rows) / t->cluster), across = ceil(p->n / t->columns);
     const double rounds = ceil(down * across / floor((double)d->units / t->cluster));
     const double rows = rows_done(t, p->m), columns = t->few ? (double)t->columns / t->cluster : t->columns;
@@ -30,6 +32,19 @@ double lf_tile_us(const lf_tile *t, const lf_tiled *p, const lf_device *d)
     const double fetched = (rows + (t->few ? columns : columns / t->cluster)) * p->k * d->w_bytes / (d->tile_bytes / d->units);
     const double tile = 1e6 * fmax(multiplied, fetched) + fmin(rows, p->m) * columns * p->tail_us + d->tile_us;
     return fmax(rounds * tile, 1e6 * memory_bytes(t, p, d) / d->bytes);
+}
+
+double lf_tiles_us(const lf_tiled *p, const lf_device *d)
+{
+    double least = 0;
+    for (int i = 0; i < LF_MOST_TILES && d->tile[i].rows > 0; i++) {
+        const lf_tile *t = &d->tile[i];
+        if (t->columns > d->widest || (t->few && p->m > t->rows))
+            continue;
+        const double us = lf_tile_us(t, p, d);
+        least = least == 0 || us < least ? us : least;
+    }
+    return least;
 }
 
 void lf_device_use(lf_device *d, int precision)
@@ -42,6 +57,7 @@ void lf_device_use(lf_device *d, int precision)
     d->x_bytes = r->x_bytes;
     d->x_kept_bytes = (int)r->w_bytes;
     d->w_bytes = r->w_bytes;
+    d->widest = r->widest;
 }
 
 double lf_tile_tail_us(const lf_group *g, const lf_device *d)

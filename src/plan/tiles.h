@@ -5,14 +5,6 @@
 
 #include "plan/cost.h"
 
-/* A tile of a block, or, of few rows, of a cluster. */
-typedef struct lf_tile {
-    int rows, columns;
-    int cluster; /* blocks that share what they fetch of the weight; of few rows: that share the columns */
-    int raster;  /* row blocks that go past the weight together */
-    bool few;    /* all rows are one tile, filled up to eights only, and the weight goes past once */
-} lf_tile;
-
 /* A product [m][n] over k, and what follows it while it is in registers. */
 typedef struct lf_tiled {
     double m, n, k;
@@ -21,6 +13,9 @@ typedef struct lf_tiled {
 
 /* Microseconds, x in lines already but for few rows. */
 double lf_tile_us(const lf_tile *tile, const lf_tiled *product, const lf_device *device);
+
+/* The least that any of the device's tiles takes; 0 where it has none. */
+double lf_tiles_us(const lf_tiled *product, const lf_device *device);
 
 /* The device as it is for products whose operands are taken so: 0 fp32 (split), 1 tf32, 2 bf16, 3 fp16. */
 void lf_device_use(lf_device *device, int precision);

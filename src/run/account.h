@@ -19,6 +19,7 @@ typedef struct lf_account {
     const int64_t *dims;       /* one per symbol */
     int64_t workspace_bytes;   /* what a call needs beside tensors, on this device */
     int64_t prepared_bytes;
+    const char *precision;     /* fp32, tf32, bf16, fp16: how products take their operands */
     const lf_cuda_choice *choice; /* of tiles; NULL: there is none to make */
 } lf_account;
 

@@ -182,6 +182,8 @@ lf_status lf_account_json(const lf_account *a, char **out, lf_diag *diag)
         json_t *root = with(json_object(), "device", json_string(a->device->name));
         root = with(root, "title", json_string(a->device->title));
         root = with(root, "dims", dims_json(a));
+        if (a->precision)
+            root = with(root, "precision", json_string(a->precision));
         root = with(root, "peak", peak_json(a));
         root = with(root, "ops", ops_json(a, &f));
         root = with(root, "plain", plain_json(&f));

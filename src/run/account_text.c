@@ -112,9 +112,13 @@ static void write_header(writing *w)
         lf_str_addf(&w->s, "%s%s = %lld", i ? ", " : "", a->written->symbol[i], (long long)a->dims[i]);
     lf_str_addf(&w->s, "%s%s: fp32 peak %s, memory %s\n", a->written->symbols ? " on " : "", a->device->title,
                 readable(a->device->flops, flops, 5).text, readable(a->device->bytes, bytes, 5).text);
-    if (a->device->product_flops > a->device->flops)
-        lf_str_addf(&w->s, "Fused products run on the tensor cores as three products of split fp16, with fp32's accuracy: %s\n",
-                    readable(a->device->product_flops, flops, 5).text);
+    if (a->device->product_flops > a->device->flops) {
+        if (a->precision && strcmp(a->precision, "fp32") != 0)
+            lf_str_addf(&w->s, "Fused products run on the tensor cores, operands in %s", a->precision);
+        else
+            lf_str_add(&w->s, "Fused products run on the tensor cores as three products of split fp16, with fp32's accuracy");
+        lf_str_addf(&w->s, ": %s\n", readable(a->device->product_flops, flops, 5).text);
+    }
     lf_str_add(&w->s, "\n");
 }
 

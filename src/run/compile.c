@@ -7,6 +7,12 @@
 
 enum { DEFAULT_EXTENT = 1024 }; /* what a named extent counts as where nobody says: a common batch */
 
+const char *lf_precision_name(lf_cuda_mode mode)
+{
+    static const char *const names[] = {[LF_CUDA_FP32] = "fp32", [LF_CUDA_TF32] = "tf32", [LF_CUDA_BF16] = "bf16", [LF_CUDA_FP16] = "fp16"};
+    return names[mode];
+}
+
 static lf_status check_options(lf_program *p, const lf_options *o)
 {
     p->target = strcmp(o->device, "cpu") == 0 ? LF_TARGET_CPU : strcmp(o->device, "cuda") == 0 ? LF_TARGET_CUDA : LF_TARGET_MODEL_ONLY;
@@ -15,9 +21,8 @@ static lf_status check_options(lf_program *p, const lf_options *o)
         if (status != LF_OK)
             return status;
     }
-    static const char *const modes[] = {"fp32", "tf32", "bf16", "fp16"}; /* in order of lf_cuda_mode */
-    for (int i = 0; i < 4; i++)
-        if (strcmp(o->precision, modes[i]) == 0)
+    for (int i = LF_CUDA_FP32; i <= LF_CUDA_FP16; i++)
+        if (strcmp(o->precision, lf_precision_name((lf_cuda_mode)i)) == 0)
             p->mode = (lf_cuda_mode)i;
     if (p->mode != LF_CUDA_FP32 && p->target == LF_TARGET_CPU)
         return lf_fail(&p->diag, LF_ERR_UNSUPPORTED, "precision %s: device %s has only fp32 so far", o->precision, o->device);

@@ -381,7 +381,7 @@ lf_status lf_program_explain(lf_program *program, const int64_t *dims, bool json
     lf_program *p = program;
     lf_device device;
     lf_account account = {.written = &p->written, .home = p->fused.home, .notes = &p->fused.notes, .plan = p->fused.plan,
-                          .device = &device, .dims = dims ? dims : p->hint};
+                          .device = &device, .dims = dims ? dims : p->hint, .precision = lf_precision_name(p->mode)};
     lf_status status = lf_graph_check_dims(&p->written, account.dims, &p->diag);
     if (status == LF_OK)
         status = lf_device_find(p->target == LF_TARGET_CUDA ? lf_cuda_device_like(p->context->gpu) : p->device, p->kern, p->context->pool, &device, &p->diag);
