@@ -287,10 +287,10 @@ static lf_status launch(lf_cuda_call *c, const lf_cuda_kernel *kernel, const lf_
 static lf_status run(lf_cuda_call *c, const lf_cuda_job *job, lf_diag *diag)
 {
     const lf_cuda_kernel *kernel;
-    lf_status status = runner(job)->tunes ? lf_cuda_tune(runner(job), c, job, are_aligned(job), diag) : LF_OK;
     c->stream = job->stream;
-    if (status == LF_OK)
-        status = lf_cuda_kernel_for(runner(job), job->dims, are_aligned(job), &kernel, diag);
+    if (runner(job)->tunes)
+        lf_cuda_tune(runner(job), c, job, are_aligned(job));
+    lf_status status = lf_cuda_kernel_for(runner(job), job->dims, are_aligned(job), &kernel, diag);
     if (status == LF_OK)
         status = lf_cuda_call_reserve(c, kernel, job, diag);
     if (status == LF_OK)

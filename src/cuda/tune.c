@@ -242,25 +242,23 @@ static lf_status measure(lf_cuda_call *call, const lf_cuda_job *job, candidates 
     return status;
 }
 
-lf_status lf_cuda_tune(lf_cuda_program *p, lf_cuda_call *call, const lf_cuda_job *job, bool aligned, lf_diag *diag)
+void lf_cuda_tune(lf_cuda_program *p, lf_cuda_call *call, const lf_cuda_job *job, bool aligned)
 {
     candidates c = {.count = 0};
     double measured[LF_CUDA_SHAPES] = {0};
+    lf_diag ignored;
     bool known;
     int captures = 0;
     lf_cuda_shape_for(p, job->dims, &known);
     if (known || !lf_cuda_has_choice(p->plan, p->target))
-        return LF_OK;
-    lf_status status = lf_cuda_status(p->device, p->device->driver->stream_captures(job->stream, &captures), "asking about the stream", diag);
-    if (status != LF_OK || captures) /* what is captured does not run: there is nothing to measure */
-        return status;
+        return;
+    if (p->device->driver->stream_captures(job->stream, &captures) != 0 || captures) /* what is captured does not run: there is nothing to measure */
+        return;
     find_candidates(p, call, job, aligned, &c);
-    if (c.count > 1)
-        status = measure(call, job, &c, measured, diag);
-    if (status != LF_OK || c.count < 2)
-        return status;
+    const bool good = c.count > 1 && measure(call, job, &c, measured, &ignored) == LF_OK;
     lf_cuda_call_stop_timing(call);
+    if (!good)
+        return;
     remember(p, job->dims, fastest(p, job->dims, measured), true);
     save_times(p, job->dims, measured);
-    return LF_OK;
 }
