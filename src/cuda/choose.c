@@ -33,9 +33,9 @@ bool lf_cuda_serves(const lf_plan *plan, lf_cuda_target target, lf_cuda_shape sh
     return fits;
 }
 
-static lf_tile tile_of(lf_cuda_target target, lf_cuda_shape shape)
+static lf_tile tile_of(lf_cuda_target target)
 {
-    const lf_cuda_shape_info *s = &lf_cuda_shape_table[shape];
+    const lf_cuda_shape_info *s = &lf_cuda_shape_table[target.shape];
     lf_tile tile = {.rows = s->rows, .columns = s->columns, .cluster = s->cluster, .raster = s->raster, .few = s->few};
     if (target.unit == LF_CUDA_MMA) {
         tile.cluster = 1;
@@ -44,9 +44,23 @@ static lf_tile tile_of(lf_cuda_target target, lf_cuda_shape shape)
     return tile;
 }
 
-static double expected_us(const lf_plan *plan, lf_cuda_target target, lf_cuda_shape shape, const lf_device *d, const int64_t *dims)
+/* What a phase behind the product takes to fetch what it could not go on with in registers: written and read again. Whether it can depends on the shape. */
+static double kept_us(const lf_plan *plan, const lf_group *group, lf_cuda_target target, const lf_device *d, const int64_t *dims)
 {
-    const lf_tile tile = tile_of(target, shape);
+    const lf_emitter e = {.plan = plan, .graph = plan->graph, .target = target, .g = group, .tensor = true};
+    const lf_phase *phase = &group->phase[group->product.phase];
+    double bytes = 0;
+    if (lf_find_held(&e).phase >= 0)
+        return 0;
+    for (int32_t i = 0; i < phase->stores; i++)
+        if (phase->store[i].to.place == LF_KEPT)
+            bytes += 4.0 * (double)lf_extent_at(group->rows, dims) * (double)group->product.n.coef;
+    return 2e6 * bytes / (bytes > d->cache_bytes ? d->bytes : d->cache_rate);
+}
+
+static double expected_us(const lf_plan *plan, lf_cuda_target target, const lf_device *d, const int64_t *dims)
+{
+    const lf_tile tile = tile_of(target);
     double us = 0;
     for (int32_t g = 0; g < plan->groups; g++) {
         const lf_group *group = &plan->group[g];
@@ -54,7 +68,7 @@ static double expected_us(const lf_plan *plan, lf_cuda_target target, lf_cuda_sh
             continue;
         const lf_tiled product = {.m = (double)lf_extent_at(group->rows, dims), .n = (double)group->product.n.coef, .k = (double)group->product.k.coef,
                                   .tail_us = lf_tile_tail_us(group, d)};
-        us += lf_tile_us(&tile, &product, d);
+        us += lf_tile_us(&tile, &product, d) + kept_us(plan, group, target, d, dims);
     }
     return us;
 }
@@ -68,7 +82,8 @@ lf_cuda_choice lf_cuda_choose(const lf_plan *plan, lf_cuda_target target, const 
     lf_device_use(&d, (int)target.mode);
     for (int s = 0; s < LF_CUDA_SHAPES; s++)
         if (lf_cuda_serves(plan, target, (lf_cuda_shape)s, dims)) {
-            choice.expected[s] = expected_us(plan, target, (lf_cuda_shape)s, &d, dims);
+            target.shape = (lf_cuda_shape)s;
+            choice.expected[s] = expected_us(plan, target, &d, dims);
             if (choice.expected[s] < choice.expected[choice.shape])
                 choice.shape = (lf_cuda_shape)s;
         }
