@@ -289,7 +289,8 @@ static void damaged_entries_are_measured_anew(void **state)
         const size_t length = fread(entry, 1, sizeof entry - 1, f);
         char *at = strstr(entry, kind == 0 ? "\npairs 2" : "\nprogram ");
         assert_non_null(at);
-        at[kind == 0 ? 7 : 9] = '9';
+        at += kind == 0 ? 7 : 9;
+        *at = *at == '9' ? '8' : '9';
         rewind(f);
         if (kind < 2)
             assert_int_equal(fwrite(entry, 1, length, f), length);
@@ -405,17 +406,40 @@ static void choices_can_serve_and_are_the_least(void **state)
                 }
 }
 
+/* What explain costs without a GPU is what there is to choose from. */
+static void the_device_table_has_the_same_tiles(void **state)
+{
+    (void)state;
+    const lf_device *device = lf_device_at(0);
+    for (size_t i = 0; lf_device_at(i); i++)
+        if (strcmp(lf_device_at(i)->name, "h200") == 0)
+            device = lf_device_at(i);
+    int tiles = 0;
+    while (tiles < LF_MOST_TILES && device->tile[tiles].rows > 0)
+        tiles++;
+    assert_int_equal(tiles, LF_CUDA_SHAPES);
+    for (int s = 0; s < LF_CUDA_SHAPES; s++) {
+        const lf_cuda_shape_info *shape = &lf_cuda_shape_table[s];
+        int same = 0;
+        for (int i = 0; i < tiles; i++) {
+            const lf_tile *t = &device->tile[i];
+            same += t->rows == shape->rows && t->columns == shape->columns && t->cluster == shape->cluster && t->raster == shape->raster && t->few == shape->few;
+        }
+        assert_int_equal(same, 1);
+    }
+}
+
 /* Few rows: the weight once. One row block: as many blocks as there are columns for. Two: not half of the blocks idle. Many: the largest tiles. */
 static void choices_are_what_sizes_call_for(void **state)
 {
     (void)state;
-    const lf_cuda_target fp32 = {.unit = LF_CUDA_WGMMA};
+    const lf_cuda_target fp32 = {.unit = LF_CUDA_WGMMA}, bf16 = {.unit = LF_CUDA_WGMMA, .mode = LF_CUDA_BF16};
     assert_true(lf_cuda_shape_table[choice_of(8192, 8192, 1, fp32).shape].few);
     assert_true(lf_cuda_shape_table[choice_of(8192, 8192, 64, fp32).shape].few);
     assert_int_equal(lf_cuda_shape_table[choice_of(8192, 8192, 128, fp32).shape].columns, 128);
     assert_int_equal(lf_cuda_shape_table[choice_of(8192, 8192, 256, fp32).shape].columns, 128);
     assert_int_equal(choice_of(8192, 8192, 1024, fp32).shape, LF_CUDA_PAIRS);
-    assert_int_equal(choice_of(8192, 8192, 65536, fp32).shape, LF_CUDA_PAIRS);
+    assert_int_equal(lf_cuda_shape_table[choice_of(8192, 8192, 65536, bf16).shape].columns, 256);
 }
 
 int main(void)
@@ -428,6 +452,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_shape_can_be_told, own_cache, drop_cache),
         cmocka_unit_test(choices_can_serve_and_are_the_least),
         cmocka_unit_test(choices_are_what_sizes_call_for),
+        cmocka_unit_test(the_device_table_has_the_same_tiles),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -106,5 +106,5 @@ lf_status lf_cuda_shape_told(lf_cuda_shape *out, lf_diag *diag)
     *out = LF_CUDA_SHAPES;
     if (!name || !*name || lf_cuda_shape_named(name, out))
         return LF_OK;
-    return lf_fail(diag, LF_ERR_ARG, "LINFUSE_CUDA_SHAPE: '%.64s' is no shape of tiles (pairs, tall, single, alone, halves, few16, few64)", name);
+    return lf_fail(diag, LF_ERR_ARG, "LINFUSE_CUDA_SHAPE: '%.64s' is no shape of tiles (pairs, single, alone, halves, few16, few64)", name);
 }

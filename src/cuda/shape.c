@@ -4,6 +4,7 @@
 
 enum {
     LINE = LF_CUDA_LINE,
+    RASTER = 8,                                 /* of text/wgmma.cu and text/mma.cu: row blocks that go past the weight together */
     SLOTS = 32 * 256 * 4,                       /* of text/wgmma.cu: sums that do not fit into registers */
     FEW_ROOM = 200 * 1024,                      /* of text/few_rows.cu: for stages */
     FEW_PITCH = (LF_CUDA_TILE + 4) * 4          /* a row of sums */
@@ -12,18 +13,17 @@ enum {
     {.name = "few" #most, .product = "few_rows_product", .tile = "Few<" #most ">", .rows = most, .columns = 128, .cluster = 2, .few = true, .x_shared = shared_x, .w_box = 64,   \
      .stage = (64 + most) * LINE, .stages = FEW_ROOM / ((64 + most) * LINE), .room = held * FEW_PITCH}
 
-#define TILES(called, struct_name, across, blocks, high, deep, sums)                                                                                 \
-    {.name = called, .product = "tensor_product", .tile = struct_name, .rows = 128, .columns = across, .cluster = blocks, .raster = high,                   \
+#define TILES(called, struct_name, across, blocks, deep, sums)                                                                                       \
+    {.name = called, .product = "tensor_product", .tile = struct_name, .rows = 128, .columns = across, .cluster = blocks, .raster = RASTER,                 \
      .w_box = across / blocks, .stage = (128 + across) * LINE, .stages = deep, .room = sums}
 
 const lf_cuda_shape_info lf_cuda_shape_table[LF_CUDA_SHAPES] = {
     [LF_CUDA_FEW16] = FEW(16, false, 16),
     [LF_CUDA_FEW64] = FEW(64, true, 32),
-    [LF_CUDA_ALONE] = TILES("alone", "Alone", 128, 1, 8, 6, 0),
-    [LF_CUDA_HALVES] = TILES("halves", "Halves", 128, 2, 8, 6, 0),
-    [LF_CUDA_SINGLE] = TILES("single", "Single", 256, 1, 8, 4, SLOTS),
-    [LF_CUDA_PAIRS] = TILES("pairs", "Pairs", 256, 2, 8, 4, SLOTS),
-    [LF_CUDA_TALL] = TILES("tall", "Tall", 256, 2, 16, 4, SLOTS),
+    [LF_CUDA_ALONE] = TILES("alone", "Alone", 128, 1, 6, 0),
+    [LF_CUDA_HALVES] = TILES("halves", "Halves", 128, 2, 6, 0),
+    [LF_CUDA_SINGLE] = TILES("single", "Single", 256, 1, 4, SLOTS),
+    [LF_CUDA_PAIRS] = TILES("pairs", "Pairs", 256, 2, 4, SLOTS),
 };
 
 unsigned lf_cuda_shape_shared(lf_cuda_shape shape)

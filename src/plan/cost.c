@@ -161,7 +161,7 @@ static product_cost group_product(const lf_group *g, const int64_t *dims, const 
     if (g->product.node == LF_NONE)
         return (product_cost){.us = 0};
     product_cost p = cost_product(extent(g->rows, dims), extent(g->product.n, dims), extent(g->product.k, dims), d);
-    if (d->tile_us > 0 && !g->product.narrow)
+    if (d->start_us > 0 && !g->product.narrow)
         p = tiled_product(p, lf_tile_tail_us(g, d), d);
     for (int32_t i = 0; i < g->kepts; i++)
         p.kept += extent(g->kept[i].width, dims);
@@ -504,7 +504,7 @@ static lf_cost cost_group(const lf_plan *plan, const lf_group *g, double around,
 {
     product_cost product = group_product(g, dims, d);
     work w = group_work(plan, g, &product, dims, d);
-    double us = product.tail > 0 || (product.tiles && d->tile_us > 0) ? tiled_us(w, &product, around, d) : work_us(w, product.us, d->memory_shown, around, d);
+    double us = product.tail > 0 || (product.tiles && d->start_us > 0) ? tiled_us(w, &product, around, d) : work_us(w, product.us, d->memory_shown, around, d);
     return (lf_cost){.flops = work_flops(&w), .bytes = w.read + w.written + w.cached,
                      .us = shared_out(us, waits(g, &product) * d->wait_us, d) + (g > plan->group && d->stage_us > 0 ? d->stage_us : d->launch_us)};
 }

@@ -76,7 +76,15 @@ typedef struct lf_device {
     int widest;
     double w_bytes;
     double tile_bytes;        /* operands that all units together can fetch, from the last cache */
-    double tile_us;           /* until a tile's first products and from its last ones on, where nothing overlaps */
+    double unit_bytes;        /* and one of them, at most */
+    double start_us;          /* until the first tile's first products and from the last one's on, where nothing overlaps; 0: there are no tiles */
+    double few_us;            /* the same of few rows, bringing x into lines included */
+    double line_us;           /* of few rows: from a line of 128 bytes to the next, where nothing else holds it up */
+    double burst_us;          /* so long units keep their pace; 0: always */
+    double slowing;           /* and what comes after takes longer by this share: power is limited */
+    double idle_gain;         /* how much faster a unit multiplies where all others are idle: they share what power there is */
+    double empty_block;       /* by how much fetching slows down where a block of a cluster has no rows: boxes outside are filled with zeros */
+    double empty_rows;        /* and where a block has few */
 } lf_device;
 
 enum { LF_FUNCTION_FLOPS = 8 }; /* what ops.def counts for one exp, log or erf */

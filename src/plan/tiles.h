@@ -11,7 +11,7 @@ typedef struct lf_tiled {
     double tail_us; /* of an element, on one unit */
 } lf_tiled;
 
-/* Microseconds, x in lines already but for few rows. */
+/* Microseconds, from where x is in lines on. */
 double lf_tile_us(const lf_tile *tile, const lf_tiled *product, const lf_device *device);
 
 /* The least that any of the device's tiles takes; 0 where it has none. */

@@ -2,7 +2,6 @@
 // Products on Hopper's tensor cores. One producer warp keeps stages of both operands on their way (TMA); two groups of four warps multiply, 64
 // rows x N columns of a tile each, and run the phase's steps on the sums while they are in registers. Blocks stay for several tiles.
 //   Pairs  tiles of 256 columns; a cluster of two blocks, one row block below the other, shares the weight's tile
-//   Tall   likewise, twice as many row blocks before the next columns: the weight goes past half as often
 //   Single tiles of 256 columns, no cluster: where row blocks do not come in pairs
 //   Alone  tiles of 128 columns, no cluster: where there are few tiles, more blocks have one
 //   Halves tiles of 128 columns, in clusters as Pairs
@@ -11,12 +10,11 @@
 // MODE_FP32: a = hi + lo, so a * b is lo*hi + hi*lo + hi*hi. Tensor cores add with truncation: every CHUNK lines the sums so far are added
 // to sums of their own, in f32 as it is known. Of these, KEPT are in registers, the others in shared memory.
 
-enum { TILE_M = 128, LINE = 128, A_BYTES = TILE_M * LINE };
-struct Pairs { enum { N = 256, CM = 2, RASTER = 8, STAGES = 4, SUMS = 128, KEPT = 96 }; };
-struct Tall { enum { N = 256, CM = 2, RASTER = 16, STAGES = 4, SUMS = 128, KEPT = 96 }; };
-struct Single { enum { N = 256, CM = 1, RASTER = 8, STAGES = 4, SUMS = 128, KEPT = 96 }; };
-struct Alone { enum { N = 128, CM = 1, RASTER = 8, STAGES = 6, SUMS = 64, KEPT = 64 }; };
-struct Halves { enum { N = 128, CM = 2, RASTER = 8, STAGES = 6, SUMS = 64, KEPT = 64 }; };
+enum { TILE_M = 128, LINE = 128, A_BYTES = TILE_M * LINE, RASTER = 8 };
+struct Pairs { enum { N = 256, CM = 2, STAGES = 4, SUMS = 128, KEPT = 96 }; };
+struct Single { enum { N = 256, CM = 1, STAGES = 4, SUMS = 128, KEPT = 96 }; };
+struct Alone { enum { N = 128, CM = 1, STAGES = 6, SUMS = 64, KEPT = 64 }; };
+struct Halves { enum { N = 128, CM = 2, STAGES = 6, SUMS = 64, KEPT = 64 }; };
 template <class S> struct Bytes { enum { B = S::N * LINE, STAGE = A_BYTES + B, SLOTS = (S::SUMS - S::KEPT) * 256 * 4 }; };
 
 struct alignas(64) TensorMap {
@@ -178,12 +176,12 @@ template <int SUMS> __device__ __forceinline__ void pin(float (&d)[SUMS])
 template <class G, class S> struct Tiles {
     enum { COLUMNS = (G::N + S::N - 1) / S::N };
     static __device__ __forceinline__ int clusters() { return gridDim.x / S::CM; }
-    static __device__ __forceinline__ int high() { return G::WAITS ? clusters() / COLUMNS : S::RASTER / S::CM; }
+    static __device__ __forceinline__ int high() { return G::WAITS ? clusters() / COLUMNS : RASTER / S::CM; }
     static __device__ __forceinline__ int step() { return G::WAITS ? high() * COLUMNS : clusters(); }
     static __device__ __forceinline__ int first(int tiles) { return (int)blockIdx.x / S::CM < step() ? (int)blockIdx.x / S::CM : tiles; }
 };
 
-// Tile t of the cluster -> this block's row block and column tile. Row blocks go fastest, S::RASTER of them, then columns: x's rows stay in L2
+// Tile t of the cluster -> this block's row block and column tile. Row blocks go fastest, RASTER of them, then columns: x's rows stay in L2
 // while the weight streams past them once.
 template <class G, class S> __device__ __forceinline__ void tile_at(int t, int row_blocks, int rank, int &mt, int &nt)
 {
