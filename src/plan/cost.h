@@ -82,6 +82,7 @@ typedef struct lf_device {
     double line_us;           /* of few rows: from a line of 128 bytes to the next, where nothing else holds it up */
     double burst_us;          /* so long units keep their pace; 0: always */
     double slowing;           /* and what comes after takes longer by this share: power is limited */
+    double narrow_share;      /* by how much multiplying slows down in tiles of half the columns: x is read from shared memory twice as often */
     double idle_gain;         /* how much faster a unit multiplies where all others are idle: they share what power there is */
     double empty_block;       /* by how much fetching slows down where a block of a cluster has no rows: boxes outside are filled with zeros */
     double empty_rows;        /* and where a block has few */

@@ -51,7 +51,8 @@ double lf_tile_us(const lf_tile *t, const lf_tiled *p, const lf_device *d)
     const double rounds = ceil(clusters / floor((double)d->units / t->cluster)), busy = down * across / rounds;
     const double rate = d->product_flops / d->units * (1 + d->idle_gain * (1 - busy / d->units));
     const double rows = p->m <= t->rows / 2.0 ? t->rows / 2.0 : t->rows; /* multiplied: both halves of a tile, or the first */
-    const double multiplied = 2e6 * rows * t->columns * p->k / rate, fetched = fetch_us(t->rows + (double)t->columns / t->cluster, p->k, busy, d);
+    const double narrow = t->columns < d->tile_columns ? d->narrow_share : 0;
+    const double multiplied = 2e6 * rows * t->columns * p->k / rate * (1 + narrow), fetched = fetch_us(t->rows + (double)t->columns / t->cluster, p->k, busy, d);
     const double last = fmax(multiplied, fetched * (1 + empty_share(t, p->m, d))); /* of the last round, where row blocks end */
     const double all = (rounds - 1) * fmax(multiplied, fetched) + last + rounds * fmin(t->rows, p->m) * t->columns * p->tail_us;
     const double slowed = d->burst_us > 0 ? d->slowing * fmax(0, all - d->burst_us) : 0;
