@@ -2,7 +2,7 @@
 """How good the choice of tiles on a GPU is: every shape of tiles that can serve is measured at every size, as `--tune` does it, and the one that the cost model chose is
 compared with the fastest. Wants a GPU, and no Python package.
 
-  bench/tiles.py [--library liblinfuse.so] [--precisions fp32,bf16] [--only NAME] [--bound S] [--out FILE.json]
+  bench/tiles.py [--library liblinfuse.so] [--precisions fp32,bf16] [--only NAME] [--held-back] [--bound S] [--out FILE.json]
   bench/tiles.py --again FILE.json...   measures nothing: judges what today's cost model chooses (no GPU needed) by times measured before
   bench/tiles.py --list DIR             writes the models to DIR, and ends
 
@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 import machine
-from tiles_rows import PRODUCTS
+from tiles_rows import HELD_BACK, MORE, PRODUCTS, Product
 
 LARGEST = 1 << 26  # elements of x and of the weight: they are the first of as many drawn numbers
 
@@ -67,6 +67,7 @@ def arguments():
     parser.add_argument("--library", type=Path, default=machine.ROOT / "build" / "release" / "liblinfuse.so")
     parser.add_argument("--precisions", default="fp32,bf16")
     parser.add_argument("--only", action="append", default=[], metavar="NAME")
+    parser.add_argument("--held-back", action="store_true", help="sizes that the cost model was not fitted to, instead")
     parser.add_argument("--bound", type=float, default=1e9, metavar="S", help="seconds after which nothing more is begun")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--commit", default="")
@@ -75,8 +76,9 @@ def arguments():
     return parser.parse_args()
 
 
-def chosen_products(only):
-    return [p for p in PRODUCTS if not only or p.name in only]
+def chosen_products(only, held_back=False):
+    held = [Product(p.name, p.n, p.k, p.tail, HELD_BACK[p.name]) for p in PRODUCTS] + MORE
+    return [p for p in (held if held_back else PRODUCTS) if not only or p.name in only]
 
 
 def measure(native, product, precision, memory, x, w, b, y):
@@ -105,7 +107,7 @@ def measure(native, product, precision, memory, x, w, b, y):
 
 def expected_now(native, record):
     """What the cost model says today, without a GPU."""
-    product = next(p for p in PRODUCTS if p.name == record["model"])
+    product = next(p for p in PRODUCTS + MORE if p.name == record["model"])
     context = native.Context()
     model = native.Model.read(context, product.text(), product.name)
     program = native.Program(model, {"device": "h200", "precision": record["precision"]})
@@ -140,7 +142,7 @@ def judge(records):
 def main():
     options = arguments()
     if options.list:
-        for product in chosen_products(options.only):
+        for product in PRODUCTS + MORE:
             (options.list / f"{product.name}.lf").write_text(product.text())
         return
     import linfuse_c
@@ -152,7 +154,7 @@ def main():
         return
     begun = time.time()
     memory = Memory(native)
-    products = chosen_products(options.only)
+    products = chosen_products(options.only, options.held_back)
     x, w = memory.drawn("x", 0.0, 1.0, LARGEST), memory.drawn("w", -1 / 64, 1 / 64, max(p.n * p.k for p in products))
     b, y = memory.drawn("b", -1 / 64, 1 / 64, max(p.n for p in products)), memory.room(max(r * p.n for p in products for r in p.rows if "logsumexp" not in p.name))
     print(f"{memory.device}: {time.time() - begun:.1f} s until the numbers are there", flush=True)

@@ -31,3 +31,19 @@ PRODUCTS = [
     Product("softmax_odd", 1000, 2048, "y = softmax(a, dim=1)", (32, 128, 512, 4096, 16384)),
     Product("logsumexp_short", 8192, 64, _LOGSUMEXP, (128, 1024, 8192, 65536)),
 ]
+
+# Sizes that the cost model was not fitted to: other numbers of rows of the same products, and two products more.
+HELD_BACK = {
+    "gelu_softmax": (4, 24, 80, 144, 320, 448, 900, 1536),
+    "logsumexp": (48, 200, 300, 2500),
+    "silu_group": (64, 300, 2000, 10000),
+    "silu_scale": (24, 100, 300, 700, 3000, 6000),
+    "relu_small": (32, 256, 700, 4000, 20000),
+    "gelu_wide": (48, 192, 384, 1000),
+    "softmax_odd": (16, 200, 1500, 7000),
+    "logsumexp_short": (500, 3000, 30000),
+}
+MORE = [
+    Product("gelu_other", 5120, 2048, "y = gelu(a)", (40, 250, 600, 1500, 5000)),
+    Product("layer_norm_other", 2560, 3072, "y = layer_norm(a, [2560])", (60, 130, 520, 1100, 9000)),
+]

@@ -13,6 +13,13 @@ static const struct { const char *name, *text; } model[] = {
     {"two", "input x f32[B, 96]\nparam v f32[256, 96]\nparam w f32[300, 256]\na = linear(x, v)\nc = gelu(a)\nd = linear(c, w)\ne = log_softmax(d, dim=1)\nreturn e\n"},
 };
 enum { MODELS = sizeof model / sizeof *model };
+
+/* All precisions for the first model, those that differ most for the others: each is a kernel to compile in every shape. */
+static bool is_tried(int which, int precision)
+{
+    return which == 0 || precision % 2 == 0;
+}
+
 static const int64_t batch[] = {1, 9, 16, 17, 40, 64, 65, 128, 129, 300, 700, 2100};
 enum { BATCHES = sizeof batch / sizeof *batch };
 
@@ -39,11 +46,14 @@ static void stay(void)
 static bool compile_one(long number)
 {
     const int shape = (int)(number % LF_CUDA_SHAPES), precision = (int)(number / LF_CUDA_SHAPES % precision_count());
+    const int which = (int)(number / LF_CUDA_SHAPES / precision_count());
     const int64_t few = 1, many = 300;
     size_t bytes;
+    if (!is_tried(which, precision))
+        return true;
     told(shape);
     stay();
-    rig r = begin((int)(number / LF_CUDA_SHAPES / precision_count()), precision, "");
+    rig r = begin(which, precision, "");
     OK_CALL(r.call, lf_call_workspace_at(r.call, lf_cuda_shape_table[shape].few ? &few : &many, &bytes));
     rig_end(&r);
     return true;
@@ -63,6 +73,8 @@ static void all_shapes_give_the_same_bits(void **state)
     for (int m = 0; m < MODELS; m++)
         for (int p = 0; p < precision_count(); p++) {
             tensors first[BATCHES];
+            if (!is_tried(m, p))
+                continue;
             for (int s = 0; s < LF_CUDA_SHAPES; s++) {
                 char what[128];
                 assert_true(told(s));

@@ -423,13 +423,13 @@ static void the_device_table_has_the_same_tiles(void **state)
         int same = 0;
         for (int i = 0; i < tiles; i++) {
             const lf_tile *t = &device->tile[i];
-            same += t->rows == shape->rows && t->columns == shape->columns && t->cluster == shape->cluster && t->raster == shape->raster && t->few == shape->few;
+            same += t->rows == shape->rows && t->columns == shape->columns && t->cluster == shape->cluster && t->raster == shape->raster && t->few == shape->few && t->apart == shape->apart;
         }
         assert_int_equal(same, 1);
     }
 }
 
-/* Few rows: the weight once. One row block: as many blocks as there are columns for. Two: not half of the blocks idle. Many: the largest tiles. */
+/* Few rows: the weight once. One row block: as many blocks as there are columns for. Two: not half of the blocks idle. Many: the largest tiles, or at least what is fetched is shared. */
 static void choices_are_what_sizes_call_for(void **state)
 {
     (void)state;
@@ -439,7 +439,7 @@ static void choices_are_what_sizes_call_for(void **state)
     assert_int_equal(lf_cuda_shape_table[choice_of(8192, 8192, 128, fp32).shape].columns, 128);
     assert_int_equal(lf_cuda_shape_table[choice_of(8192, 8192, 256, fp32).shape].columns, 128);
     assert_int_equal(choice_of(8192, 8192, 1024, fp32).shape, LF_CUDA_PAIRS);
-    assert_int_equal(lf_cuda_shape_table[choice_of(8192, 8192, 65536, bf16).shape].columns, 256);
+    assert_int_equal(lf_cuda_shape_table[choice_of(8192, 8192, 65536, bf16).shape].cluster, 2);
 }
 
 int main(void)

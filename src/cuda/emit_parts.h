@@ -32,6 +32,8 @@ typedef struct lf_emitter {
     lf_str s;
     bool failed;             /* no memory for something other than text */
     bool ahead;              /* what is the same for all columns is loaded already */
+    bool tiles;              /* elements of a tile, of which some rows may not be `here` */
+    int held_turns;          /* a row that a narrow product multiplies is in registers, in so many turns of its threads; 0: it is not */
     /* the group under way */
     const lf_group *g;
     int32_t group;
@@ -68,6 +70,10 @@ void lf_emit_loads_ahead(lf_emitter *e, int32_t phase, int indent);
 void lf_emit_store(lf_emitter *e, const lf_store *store, int indent);
 /* The element at column `column` of the row a segment's or window's statistic is taken from, as an expression. */
 void lf_emit_row_element(lf_emitter *e, const lf_access *from, const char *column);
+/* May four neighbours from a multiple of four on be had at once? As an expression. */
+const char *lf_emit_aligned(const lf_emitter *e, const lf_access *a);
+/* Does this step of a phase load what the group's narrow product multiplies, column by column as that does? */
+bool lf_is_held_row(const lf_emitter *e, int32_t phase, const lf_step *step);
 void lf_emit_indent(lf_emitter *e, int indent);
 
 /* ---- emit_phase.c ---- */

@@ -55,10 +55,12 @@ static void emit_rest(lf_emitter *e, int32_t first)
 static void emit_element(lf_emitter *e, int32_t first)
 {
     const int32_t phase = e->g->product.phase;
-    lf_str_addf(&e->s, "    // phase %d: %s x %s\n    template <int W>\n%s void element(const Args &a, const i64 row, const i64 rows, const i64 col, "
+    lf_str_addf(&e->s, "    // phase %d: %s x %s\n    template <int W>\n%s void element(const Args &a, const i64 row, const i64 rows, const bool here, const i64 col, "
                        "float (&p)[W], Rest &rest)\n    {\n",
                 (int)phase, lf_extent_text(e->graph, e->g->rows), lf_extent_text(e->graph, e->g->phase[phase].width), inside);
+    e->tiles = true;
     lf_emit_steps(e, phase, "p[w]", 2);
+    e->tiles = false;
     for (int32_t i = first; i < e->g->stats && first >= 0; i++)
         if (i > first && lf_is_fed(e, i, phase))
             lf_str_addf(&e->s, "        EACH rest.s%d.put(v%d[w]);\n", (int)i, (int)e->g->stat[i].step);

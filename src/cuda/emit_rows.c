@@ -4,7 +4,9 @@
 
 #include "cuda/emit_parts.h"
 
-enum { WIDE = 1024, GROUP = 128, WARP = 32 }; /* rows of more than WIDE elements take a group of threads, others a warp */
+/* Rows of more than WIDE elements take a group of threads, others a warp; those of one the lanes that join partials. A row that is multiplied and wanted again
+ * stays in registers, MOST of which it may take in each thread. */
+enum { WIDE = 1024, BLOCK = 256, GROUP = 128, WARP = 32, QUAD = 4, MOST = 32 };
 
 static bool is_wide(lf_extent width)
 {
@@ -15,11 +17,14 @@ static bool is_wide(lf_extent width)
 static int threads_a_row(const lf_emitter *e, const lf_range *r)
 {
     const lf_product *product = &e->g->product;
-    bool wide = product->node != LF_NONE && product->narrow && product->phase >= r->first && product->phase < r->end &&
-                is_wide(product->k);
-    for (int32_t p = r->first; p < r->end; p++)
+    const bool narrow = product->node != LF_NONE && product->narrow && product->phase >= r->first && product->phase < r->end;
+    bool wide = narrow && is_wide(product->k), one = e->role == LF_CUDA_MAIN && !narrow;
+    for (int32_t p = r->first; p < r->end; p++) {
         wide = wide || is_wide(e->g->phase[p].width);
-    return wide ? GROUP : WARP;
+        one = one && lf_extent_is(e->g->phase[p].width, 1);
+    }
+    const bool all = narrow && lf_extent_known(product->k) && product->k.coef > GROUP * MOST && e->threads == BLOCK;
+    return all ? BLOCK : wide ? GROUP : one ? QUAD : WARP;
 }
 
 /* ---- statistics ---- */
@@ -114,14 +119,37 @@ static void emit_stat(lf_emitter *e, int32_t index, bool partials)
 
 /* ---- phases ---- */
 
+/* The turns in which a row's threads hold the row a narrow product multiplies, where a later phase of the range reads that too; 0: it is not held. */
+static int held_turns(const lf_emitter *e, const lf_range *r, int threads)
+{
+    const lf_product *p = &e->g->product;
+    if (p->node == LF_NONE || !p->narrow || p->phase < r->first || p->phase >= r->end || p->k.coef % (4 * threads) != 0 || p->k.coef > threads * MOST)
+        return 0;
+    for (int32_t phase = p->phase; phase < r->end; phase++)
+        for (int32_t i = 0; i < e->g->phase[phase].steps; i++)
+            if (lf_is_held_row(e, phase, &e->g->phase[phase].step[i]))
+                return (int)p->k.coef / (4 * threads);
+    return 0;
+}
+
 static void emit_narrow(lf_emitter *e)
 {
     const lf_product *p = &e->g->product;
     lf_str_addf(&e->s, "    // product of %lld columns, in double precision: ", (long long)p->n.coef);
     lf_emit_shape(e, p->weight);
-    lf_str_addf(&e->s, "\n    __shared__ float product[THREADS / T][%lld];\n    narrow_product<T, %lld, %lld>(product[threadIdx.x / T], &",
-                (long long)p->n.coef, (long long)p->n.coef, (long long)p->k.coef);
-    lf_emit_row_element(e, &p->x, "0");
+    lf_str_addf(&e->s, "\n    __shared__ float product[THREADS / T][%lld];\n", (long long)p->n.coef);
+    if (e->held_turns > 0) {
+        lf_str_addf(&e->s, "    float held[%d][4];\n    hold_row<%s, T>(held, &", e->held_turns, lf_emit_aligned(e, &p->x));
+        lf_emit_row_element(e, &p->x, "0");
+        lf_str_add(&e->s, ", tid);\n");
+    }
+    lf_str_addf(&e->s, "    narrow_product<T, %lld, %lld>(product[threadIdx.x / T], ", (long long)p->n.coef, (long long)p->k.coef);
+    if (e->held_turns > 0) {
+        lf_str_add(&e->s, "held");
+    } else {
+        lf_str_add(&e->s, "&");
+        lf_emit_row_element(e, &p->x, "0");
+    }
     lf_str_addf(&e->s, ", a.narrow[%d], tid);\n", (int)e->group);
 }
 
@@ -139,9 +167,14 @@ static void emit_phase(lf_emitter *e, int32_t phase)
     if (p->steps > 0) {
         lf_emit_loads_ahead(e, phase, 1);
         e->ahead = true;
-        lf_str_addf(&e->s, "#pragma unroll 4\n    for (i64 col = tid * %d; col < ", lanes);
-        lf_emit_extent(e, p->width);
-        lf_str_addf(&e->s, "; col += T * %d) {\n        enum { W = %d };\n", lanes, lanes);
+        if (e->held_turns > 0 && lf_extent_same(p->width, e->g->product.k)) {
+            lf_str_addf(&e->s, "#pragma unroll\n    for (int turn = 0; turn < %d; ++turn) {\n        const i64 col = (turn * T + tid) * 4;\n", e->held_turns);
+        } else {
+            lf_str_addf(&e->s, "#pragma unroll 4\n    for (i64 col = tid * %d; col < ", lanes);
+            lf_emit_extent(e, p->width);
+            lf_str_addf(&e->s, "; col += T * %d) {\n", lanes);
+        }
+        lf_str_addf(&e->s, "        enum { W = %d };\n", lanes);
         lf_emit_steps(e, phase, "product[threadIdx.x / T][col + w]", 2);
         e->ahead = false;
         for (int32_t i = 0; i < e->g->stats; i++)
@@ -160,6 +193,7 @@ void lf_emit_rows(lf_emitter *e, int32_t range)
     const int threads = threads_a_row(e, r);
     const lf_extent rows = e->g->phase[r->first].one_row ? lf_extent_of(1) : e->g->rows;
     char name[32];
+    e->held_turns = held_turns(e, r, threads);
     snprintf(name, sizeof name, "g%d_rows%d", (int)e->group, (int)r->first);
     lf_str_addf(&e->s, "// A row through phases %d to %d.\n__device__ __forceinline__ void %s_row(const Args &a, const i64 row, const i64 rows, const int tid)\n{\n"
                        "    enum { T = %d };\n",
@@ -169,10 +203,16 @@ void lf_emit_rows(lf_emitter *e, int32_t range)
             emit_stat(e, i, true);
     for (int32_t p = r->first; p < r->end; p++)
         emit_phase(e, p);
+    e->held_turns = 0;
     lf_str_addf(&e->s, "}\n\n__device__ __forceinline__ void %s(const Args &a)\n{\n    enum { T = %d, ROWS = THREADS / T };\n    const i64 rows = ", name, threads);
     lf_emit_extent(e, rows);
-    lf_str_addf(&e->s, ";\n    for (i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T; row < rows; row += (i64)gridDim.x * ROWS)\n%s%s_row(a, row, rows, threadIdx.x %% T);\n}\n\n",
-                e->role != LF_CUDA_MAIN ? "        if (!left_out(a.redo, row, rows))\n            " : "        ", name);
+    if (threads < WARP)
+        lf_str_addf(&e->s, ";\n    for (i64 first = (i64)blockIdx.x * ROWS; first < rows; first += (i64)gridDim.x * ROWS)\n"
+                           "        %s_row(a, min(first + threadIdx.x / T, rows - 1), rows, threadIdx.x %% T); // whole warps: those past the end do the last row again\n}\n\n",
+                    name);
+    else
+        lf_str_addf(&e->s, ";\n    for (i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T; row < rows; row += (i64)gridDim.x * ROWS)\n%s%s_row(a, row, rows, threadIdx.x %% T);\n}\n\n",
+                    e->role != LF_CUDA_MAIN ? "        if (!left_out(a.redo, row, rows))\n            " : "        ", name);
     lf_cuda_stage *stage = lf_emit_stage(e, name, LF_CUDA_ROWS, rows, e->g->phase[r->first].width);
     if (stage)
         stage->rows_a_block = e->threads / threads;

@@ -52,10 +52,10 @@ static void emit_parts(lf_emitter *e)
     lf_str_addf(&e->s, "    enum { PART = %d };\n", part > run ? part : run);
 }
 
-/* Rows by a warp, or by a group of threads where they are long. */
+/* Rows by a warp, by a group of threads where they are long, by a part of a warp where they are short. */
 static int split_threads(const lf_product *p)
 {
-    return p->k.coef > 1024 ? 128 : 32;
+    return p->k.coef > 1024 ? 128 : p->k.coef > 128 ? 32 : 8;
 }
 
 /* A row of x into lines, by threads tid of SPLIT. */
@@ -88,10 +88,11 @@ static void emit_split(lf_emitter *e)
     char name[32];
     snprintf(name, sizeof name, "g%d_split", (int)e->group);
     lf_str_addf(&e->s, "// x into lines of 128 bytes\n__device__ __forceinline__ void %s(const Args &a, const Control &c)\n{\n"
-                       "    enum { T = g%d::SPLIT, ROWS = THREADS / T };\n    if (blockIdx.x == 0 && threadIdx.x == 0)\n        c.barrier[2] = 0;\n"
+                       "    enum { T = g%d::SPLIT, ROWS = THREADS / T };\n    if (blockIdx.x == 0 && threadIdx.x == 0)\n        c.barrier[2] = c.barrier[3] = 0;\n"
                        "    const i64 rows = g%d::rows(a);\n"
-                       "    for (i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T; row < rows; row += (i64)gridDim.x * ROWS)\n"
-                       "        g%d::split(a, row, rows, threadIdx.x %% T);\n    written_to_copied();\n}\n\n",
+                       "    for (i64 first = (i64)blockIdx.x * ROWS; first < rows; first += (i64)gridDim.x * ROWS)\n"
+                       "        g%d::split(a, min(first + threadIdx.x / T, rows - 1), rows, threadIdx.x %% T); // whole warps: those past the end do the last row again\n"
+                       "    written_to_copied();\n}\n\n",
                 name, (int)e->group, (int)e->group, (int)e->group);
     lf_cuda_stage *stage = lf_emit_stage(e, name, LF_CUDA_SPLIT, e->g->rows, e->g->product.k);
     if (stage)

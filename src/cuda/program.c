@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A plan on a device: its weights and its kernels. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "cuda/device.h"
 
@@ -125,6 +126,25 @@ static lf_status into_lines(lf_cuda_program *p, lf_diag *diag)
     return status;
 }
 
+/* As text/plain.cu reads it: of every RUN elements of a column first two for each lane of a warp, then two more; then the biases. */
+static lf_status upload_narrow(lf_cuda_program *p, int32_t group, const double *weight, lf_diag *diag)
+{
+    enum { RUN = 128 };
+    const int64_t n = p->plan->group[group].product.n.coef, k = p->plan->group[group].product.k.coef, pitch = (k + RUN - 1) / RUN * RUN;
+    double *lanes = calloc((size_t)(n * (pitch + 1)), sizeof *lanes);
+    if (!lanes)
+        return lf_fail_nomem(diag, "a narrow product's weight");
+    for (int64_t column = 0; column < n; column++)
+        for (int64_t i = 0; i < k; i++)
+            lanes[column * pitch + i / RUN * RUN + i % 4 / 2 * (RUN / 2) + i % RUN / 4 * 2 + i % 2] = weight[column * k + i];
+    memcpy(lanes + n * pitch, weight + n * k, (size_t)n * sizeof *lanes);
+    lf_status status = upload(p, lanes, (size_t)(n * (pitch + 1)) * sizeof *lanes, &p->narrow[group], diag);
+    if (status == LF_OK) /* they go with this function */
+        status = lf_cuda_status(p->device, p->device->driver->stream_wait(NULL), "copying weights", diag);
+    free(lanes);
+    return status;
+}
+
 static lf_status upload_all(lf_cuda_program *p, const float *const *tensor, const void *const *there, const double *const *narrow, lf_diag *diag)
 {
     static const int64_t dims[LF_MAX_SYMBOLS] = {1, 1, 1, 1, 1, 1, 1, 1}; /* prepared tensors have no named extent */
@@ -137,10 +157,8 @@ static lf_status upload_all(lf_cuda_program *p, const float *const *tensor, cons
             status = upload(p, tensor[i], (size_t)lf_shape_count(&lf_at(plan->graph, plan->prepared[i])->shape, dims) * sizeof(float), &p->prepared[i],
                             diag);
     for (int32_t g = 0; g < plan->groups && status == LF_OK; g++)
-        if (narrow[g]) {
-            const lf_product *product = &plan->group[g].product;
-            status = upload(p, narrow[g], (size_t)(product->n.coef * (product->k.coef + 1)) * sizeof(double), &p->narrow[g], diag);
-        }
+        if (narrow[g])
+            status = upload_narrow(p, g, narrow[g], diag);
     if (status == LF_OK)
         status = into_lines(p, diag);
     if (status == LF_OK) /* host memory is the caller's again */

@@ -4,11 +4,13 @@
 // A row through phases 0 to 1.
 __device__ __forceinline__ void g0_rows0_row(const Args &a, const i64 row, const i64 rows, const int tid)
 {
-    enum { T = 128 };
+    enum { T = 256 };
     // phase 0: B x 1
     // product of 1 columns, in double precision: v5 [1, 8192]
     __shared__ float product[THREADS / T][1];
-    narrow_product<T, 1, 8192>(product[threadIdx.x / T], &*(a.in[0] + row * 8192 + 0), a.narrow[0], tid);
+    float held[8][4];
+    hold_row<ALIGNED, T>(held, &*(a.in[0] + row * 8192 + 0), tid);
+    narrow_product<T, 1, 8192>(product[threadIdx.x / T], held, a.narrow[0], tid);
 #pragma unroll 4
     for (i64 col = tid * 1; col < 1; col += T * 1) {
         enum { W = 1 };
@@ -20,11 +22,12 @@ __device__ __forceinline__ void g0_rows0_row(const Args &a, const i64 row, const
     row_sync<T>();
     // phase 1: B x 8192
     const float u1_0 = read<false>(a.area[0] + row);
-#pragma unroll 4
-    for (i64 col = tid * 4; col < 8192; col += T * 4) {
+#pragma unroll
+    for (int turn = 0; turn < 8; ++turn) {
+        const i64 col = (turn * T + tid) * 4;
         enum { W = 4 };
         float v0[W]; EACH v0[w] = u1_0; // e
-        float v1[W]; load<true, ALIGNED>(v1, a.in[0] + row * 8192 + col); // x [B, 8192]
+        float v1[W]; EACH v1[w] = held[turn][w]; // x [B, 8192]
         float v2[W]; EACH v2[w] = op_add(v0[w], v1[w], 1.0f); // f
         store<ALIGNED>(a.out[0] + row * 8192 + col, v2); // f [B, 8192]
     }
@@ -33,7 +36,7 @@ __device__ __forceinline__ void g0_rows0_row(const Args &a, const i64 row, const
 
 __device__ __forceinline__ void g0_rows0(const Args &a)
 {
-    enum { T = 128, ROWS = THREADS / T };
+    enum { T = 256, ROWS = THREADS / T };
     const i64 rows = a.dim[0];
     for (i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T; row < rows; row += (i64)gridDim.x * ROWS)
         g0_rows0_row(a, row, rows, threadIdx.x % T);
@@ -73,7 +76,7 @@ struct g0 {
     static __device__ __forceinline__ float weight(const Args &a, i64 n, i64 k) { return __ldg(a.prepared[0] + n * 8192 + k); } // linear.weight [8192, 8192]
     // phase 0: B x 8192
     template <int W>
-    static __device__ __forceinline__ void element(const Args &a, const i64 row, const i64 rows, const i64 col, float (&p)[W], Rest &rest)
+    static __device__ __forceinline__ void element(const Args &a, const i64 row, const i64 rows, const bool here, const i64 col, float (&p)[W], Rest &rest)
     {
         float v0[W]; EACH v0[w] = p[w]; // product
         float v1[W]; load<true, true>(v1, a.prepared[1] + col); // linear.bias [8192]
@@ -146,7 +149,7 @@ __device__ __noinline__ void redo_as_written(const as_written::Args &as_written,
     }
 }
 
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(256, 4)
 program(const __grid_constant__ Control c, const __grid_constant__ fused::Args fused, const __grid_constant__ as_written::Args as_written)
 {
     fused::g0_rows0(fused);

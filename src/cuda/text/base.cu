@@ -46,7 +46,7 @@ template <bool aligned, int W> __device__ __forceinline__ void store(float *p, c
 // A program is one kernel: its stages follow one another, with a barrier of all blocks between two of them. Blocks wait for each other, so all of them must be
 // resident. Between runs everything here is 0 but redone.
 struct Control {
-    unsigned *barrier;         // [3] arrivals at barriers, blocks that are done, tiles whose partials are there
+    unsigned *barrier;         // [4] arrivals at barriers, blocks that are done, tiles whose partials are there, by ring
     i64 batch;
     u8 *wide;                  // [batch] rows of too wide a range for the tensor cores
     unsigned *wide_any;
@@ -82,7 +82,7 @@ __device__ __forceinline__ void grid_sync(const Control &c)
 __device__ __forceinline__ void leave(const Control &c)
 {
     if (threadIdx.x == 0 && atomicInc(c.barrier + 1, gridDim.x - 1) == gridDim.x - 1)
-        c.barrier[0] = c.barrier[2] = 0;
+        c.barrier[0] = c.barrier[2] = c.barrier[3] = 0;
 }
 
 // ---- rows that are done again ----
@@ -182,11 +182,11 @@ template <int T> __device__ __forceinline__ void row_sync()
         asm volatile("bar.sync %0, %1;" ::"r"(1 + (int)threadIdx.x / T), "n"(T) : "memory");
 }
 
-// The states of the T threads of a row, joined in order of thread.
+// The states of the T threads of a row, joined in order of thread. All lanes of a warp come here, whatever their rows.
 template <int T, class M> __device__ __forceinline__ M join_row(M s)
 {
-    s = join_lanes(s, 32);
-    if constexpr (T == 32)
+    s = join_lanes(s, T < 32 ? T : 32);
+    if constexpr (T <= 32)
         return s;
     __shared__ M of_warp[THREADS / 32];
     const M *mine = of_warp + threadIdx.x / T * (T / 32);

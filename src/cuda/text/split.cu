@@ -162,7 +162,9 @@ template <int T, int MODE, i64 K, i64 LINES, bool fixed> __device__ __forceinlin
 template <int T, int MODE, i64 K, i64 LINES>
 __device__ __forceinline__ void split_weight(const float *from, i64 row_step, i64 step, i64 rows, u8 *to, float *unscale, unsigned *wide)
 {
-    for (i64 row = (i64)blockIdx.x * (THREADS / T) + threadIdx.x / T; row < rows; row += (i64)gridDim.x * (THREADS / T))
+    for (i64 first = (i64)blockIdx.x * (THREADS / T); first < rows; first += (i64)gridDim.x * (THREADS / T)) {
+        const i64 row = min(first + threadIdx.x / T, rows - 1); // whole warps: those past the end do the last row again
         if (split_row<T, MODE, K, LINES, true>(from + row * row_step, step, to + row * (LINES * 128), unscale + row, threadIdx.x % T) && threadIdx.x % T == 0)
             *wide = 1;
+    }
 }
