@@ -4,6 +4,7 @@ compared with the fastest. Wants a GPU, and no Python package.
 
   bench/tiles.py [--library liblinfuse.so] [--precisions fp32,bf16] [--only NAME] [--held-back] [--bound S] [--out FILE.json]
   bench/tiles.py --again FILE.json...   measures nothing: judges what today's cost model chooses (no GPU needed) by times measured before
+  bench/tiles.py --reference            explain's prediction for the models of bench/cuda_rows.py beside what they take, in a burst of runs after a rest
   bench/tiles.py --list DIR             writes the models to DIR, and ends
 
 Measures under a cache of its own for choices unless XDG_CACHE_HOME is set; times that are there already are taken.
@@ -20,7 +21,8 @@ from pathlib import Path
 import machine
 from tiles_rows import HELD_BACK, MORE, PRODUCTS, Product
 
-LARGEST = 1 << 26  # elements of x and of the weight: they are the first of as many drawn numbers
+LARGEST = 1 << 26  # elements of x
+REST, RUNS = 0.3, 30  # seconds before a burst, and its runs
 
 
 class Memory:
@@ -49,17 +51,22 @@ class Memory:
         return at.value
 
     def drawn(self, name, low, high, count):
-        values = (ctypes.c_float * count)()
+        """The first few millions are drawn, and then the same again."""
+        done = min(count, 3 * (1 << 20) + 7)
+        values, there = (ctypes.c_float * done)(), self.room(count)
         draw = self.native.lib.lf_draw_uniform
         draw.argtypes = [ctypes.c_uint64, ctypes.c_char_p, ctypes.c_float, ctypes.c_float, ctypes.c_size_t, ctypes.c_void_p]
         draw.restype = None
-        part = min(count, 1 << 22)  # the same numbers again do no harm: no two of them meet in a product
-        draw(1, name.encode(), low, high, part, values)
-        for at in range(part, count, part):
-            ctypes.memmove(ctypes.addressof(values) + 4 * at, values, 4 * min(part, count - at))
-        there = self.room(count)
-        self.check(self.cuda.cuMemcpyHtoD_v2(ctypes.c_uint64(there), values, ctypes.c_size_t(4 * count)))
+        draw(1, name.encode(), low, high, done, values)
+        self.check(self.cuda.cuMemcpyHtoD_v2(ctypes.c_uint64(there), values, ctypes.c_size_t(4 * done)))
+        while done < count:
+            more = min(done, count - done)
+            self.check(self.cuda.cuMemcpyDtoD_v2(ctypes.c_uint64(there + 4 * done), ctypes.c_uint64(there), ctypes.c_size_t(4 * more)))
+            done += more
         return there
+
+    def free(self, at):
+        self.check(self.cuda.cuMemFree_v2(ctypes.c_uint64(at)))
 
 
 def arguments():
@@ -68,6 +75,7 @@ def arguments():
     parser.add_argument("--precisions", default="fp32,bf16")
     parser.add_argument("--only", action="append", default=[], metavar="NAME")
     parser.add_argument("--held-back", action="store_true", help="sizes that the cost model was not fitted to, instead")
+    parser.add_argument("--reference", action="store_true", help="the reference models: explain's prediction beside a burst of runs")
     parser.add_argument("--bound", type=float, default=1e9, metavar="S", help="seconds after which nothing more is begun")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--commit", default="")
@@ -103,6 +111,57 @@ def measure(native, product, precision, memory, x, w, b, y):
     program.close()
     model.close()
     context.close()
+
+
+def measure_reference(native, row, precision, memory):
+    """A row of bench/cuda_rows.py: what explain predicts, and the median of a burst of runs after a rest."""
+    context = native.Context()
+    model = native.Model.read(context, row.spec.lf(), row.name)
+    program = native.Program(model, {"device": "cuda", "precision": precision, "dim.B": str(row.rows)})
+    held = []
+
+    def draw(value):
+        count = 1
+        for e in value.extents:
+            count *= row.rows if e == "B" else e
+        held.append(memory.drawn(value.name, getattr(value, "low", 0.0), getattr(value, "high", 1.0), count))
+        return held[-1], count
+
+    for value in row.spec.params:
+        program.borrow_param_cuda(value.name, *draw(value))
+    program.prepare()
+    call = native.Call(program)
+    shape = model.shape(native.Port.OUTPUT, 0, [row.rows])
+    elements = 1
+    for e in shape:
+        elements *= e
+    held.append(memory.room(elements))
+    dims, outputs, inputs = (ctypes.c_int64 * 1)(row.rows), (ctypes.c_void_p * 1)(held[-1]), (ctypes.c_void_p * 1)(draw(row.spec.inputs[0])[0])
+    call.run_on(*map(ctypes.addressof, (dims, inputs, outputs)), 0)
+    memory.check(memory.cuda.cuCtxSynchronize())
+    time.sleep(REST)
+    one = statistics.median(call.time(3))
+    time.sleep(REST)
+    ms = 1e3 * statistics.median(call.time(max(3, min(RUNS, int(0.5 / one)))))
+    account = json.loads(program.explain([row.rows], json=True))
+    for handle in (call, program, model, context):
+        handle.close()
+    for at in held:
+        memory.free(at)
+    return {"model": row.name, "precision": precision, "predicted_ms": account["fused"]["us"] / 1e3, "burst_ms": ms, "tiles": account.get("tiles", {}).get("shape", "-")}
+
+
+def reference(native, memory, precisions, bound, begun):
+    """Prints explain's prediction beside what was measured, for the reference models."""
+    from cuda_rows import ROWS
+
+    for row in ROWS:
+        for precision in precisions:
+            if time.time() - begun > bound:
+                print(f"{row.name} {precision}: left out, no time", flush=True)
+                continue
+            r = measure_reference(native, row, precision, memory)
+            print("REFERENCE", json.dumps(r), f"predicted / measured {r['predicted_ms'] / r['burst_ms']:.2f}", flush=True)
 
 
 def expected_now(native, record):
@@ -154,6 +213,9 @@ def main():
         return
     begun = time.time()
     memory = Memory(native)
+    if options.reference:
+        reference(native, memory, options.precisions.split(","), options.bound, begun)
+        return
     products = chosen_products(options.only, options.held_back)
     x, w = memory.drawn("x", 0.0, 1.0, LARGEST), memory.drawn("w", -1 / 64, 1 / 64, max(p.n * p.k for p in products))
     b, y = memory.drawn("b", -1 / 64, 1 / 64, max(p.n for p in products)), memory.room(max(r * p.n for p in products for r in p.rows if "logsumexp" not in p.name))
