@@ -67,7 +67,7 @@ static double expected_us(const lf_plan *plan, lf_cuda_target target, const lf_d
         if (!lf_is_tensor_product(target, &group->product))
             continue;
         const lf_tiled product = {.m = (double)lf_extent_at(group->rows, dims), .n = (double)group->product.n.coef, .k = (double)group->product.k.coef,
-                                  .tail_us = lf_tile_tail_us(group, d)};
+                                  .tail_us = lf_tile_tail_us(group, d->folded, d)};
         us += lf_tile_us(&tile, &product, d) + kept_us(plan, group, target, d, dims);
     }
     return us;

@@ -117,7 +117,7 @@ typedef struct product_cost {
     double kept; /* elements a row carries along beside x */
     bool tiles;  /* by tiles; otherwise row by row */
     double us;
-    double tail; /* what of us is its phase's tail */
+    double tail; /* of its phase, which us has in it, as tail_us has it */
 } product_cost;
 
 /* In our kernels: by tiles or row by row, whichever is sooner done. Fewer tiles than units: K is cut, so that all have work. */
@@ -147,12 +147,12 @@ static void count_product(const product_cost *p, const lf_device *d, work *w)
 }
 
 /* On a GPU's tensor cores, in the shape of tiles that suits it, and bringing x into lines before. */
-static product_cost tiled_product(product_cost p, double tail_us, const lf_device *d)
+static product_cost tiled_product(product_cost p, const lf_group *g, const lf_device *d)
 {
-    const lf_tiled tiled = {.m = p.m, .n = p.n, .k = p.k, .tail_us = tail_us};
+    const lf_tiled tiled = {.m = p.m, .n = p.n, .k = p.k, .tail_us = lf_tile_tail_us(g, d->folded, d)};
     p.tiles = true;
     p.us = lf_tiles_us(&tiled, d) + 1e6 * p.m * p.k * d->x_bytes / d->bytes;
-    p.tail = p.m * p.n * tail_us / d->units;
+    p.tail = p.m * p.n * lf_tile_tail_us(g, 1, d) / d->units;
     return p;
 }
 
@@ -162,7 +162,7 @@ static product_cost group_product(const lf_group *g, const int64_t *dims, const 
         return (product_cost){.us = 0};
     product_cost p = cost_product(extent(g->rows, dims), extent(g->product.n, dims), extent(g->product.k, dims), d);
     if (d->start_us > 0 && !g->product.narrow)
-        p = tiled_product(p, lf_tile_tail_us(g, d), d);
+        p = tiled_product(p, g, d);
     for (int32_t i = 0; i < g->kepts; i++)
         p.kept += extent(g->kept[i].width, dims);
     return p;

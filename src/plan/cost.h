@@ -83,6 +83,7 @@ typedef struct lf_device {
     double line_us;           /* of few rows: from a line of 128 bytes to the next, where nothing else holds it up */
     double burst_us;          /* so long units keep their pace; 0: always */
     double slowing;           /* and what comes after takes longer by this share: power is limited */
+    double folded;            /* 0 .. 1: what of a statistic's flops it takes to fold a tile that lies in registers */
     double narrow_share;      /* by how much multiplying slows down in tiles of half the columns: x is read from shared memory twice as often */
     double apart_tail;        /* how many times as long one half of a block is at a tile's tail as both would be */
     double idle_gain;         /* how much faster a unit multiplies where all others are idle: they share what power there is */

@@ -88,7 +88,7 @@ void lf_device_use(lf_device *d, int precision)
     d->widest = r->widest;
 }
 
-double lf_tile_tail_us(const lf_group *g, const lf_device *d)
+double lf_tile_tail_us(const lf_group *g, double folded, const lf_device *d)
 {
     const lf_phase *phase = &g->phase[g->product.phase];
     double element = 0, function = 0;
@@ -100,7 +100,7 @@ double lf_tile_tail_us(const lf_group *g, const lf_device *d)
     for (int32_t i = 0; i < g->stats; i++)
         if (g->stat[i].phase == g->product.phase) {
             const double flops = lf_monoid_row(g->stat[i].monoid)->flops;
-            *(flops < LF_FUNCTION_FLOPS ? &element : &function) += flops;
+            *(flops < LF_FUNCTION_FLOPS ? &element : &function) += folded * flops;
         }
     return 1e6 * d->units * (element / d->element_flops + function / d->function_flops);
 }
