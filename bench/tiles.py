@@ -139,7 +139,6 @@ def measure_reference(native, row, precision, memory):
     dims, outputs, inputs = (ctypes.c_int64 * 1)(row.rows), (ctypes.c_void_p * 1)(held[-1]), (ctypes.c_void_p * 1)(draw(row.spec.inputs[0])[0])
     call.run_on(*map(ctypes.addressof, (dims, inputs, outputs)), 0)
     memory.check(memory.cuda.cuCtxSynchronize())
-    time.sleep(REST)
     one = statistics.median(call.time(3))
     time.sleep(REST)
     ms = 1e3 * statistics.median(call.time(max(3, min(RUNS, int(0.5 / one)))))
