@@ -13,7 +13,7 @@ struct g0 {
     static __device__ __forceinline__ i64 rows(const Args &a) { return a.dim[0]; }
     static __device__ __forceinline__ i64 columns(const Args &a) { return 256; }
     static __device__ __forceinline__ i64 depth(const Args &a) { return 784; }
-    enum { MODE = 0, SCALED = 1, N = 256, LINES = 28, CHUNK = 4 };
+    enum { MODE = 0, SCALED = 1, N = 256, LINES = 26, CHUNK = 2 };
     enum { PART = 32 };
     static __device__ __forceinline__ const float *x_unscale(const Args &a) { return a.area[2]; }
     static __device__ __forceinline__ const float *w_unscale(const Args &a) { return a.scale[0]; }
@@ -70,7 +70,7 @@ struct g1 {
     static __device__ __forceinline__ i64 rows(const Args &a) { return a.dim[0]; }
     static __device__ __forceinline__ i64 columns(const Args &a) { return 10; }
     static __device__ __forceinline__ i64 depth(const Args &a) { return 256; }
-    enum { MODE = 0, SCALED = 1, N = 10, LINES = 8, CHUNK = 4 };
+    enum { MODE = 0, SCALED = 1, N = 10, LINES = 8, CHUNK = 2 };
     enum { PART = 64 };
     static __device__ __forceinline__ const float *x_unscale(const Args &a) { return a.area[4]; }
     static __device__ __forceinline__ const float *w_unscale(const Args &a) { return a.scale[1]; }
@@ -252,7 +252,7 @@ __device__ __forceinline__ void g1_rows1(const Args &a)
 
 extern "C" __global__ void __launch_bounds__(THREADS) g0_split_weight(const float *from, i64 row_step, i64 step, i64 rows, u8 *to, float *unscale, unsigned *wide)
 {
-    split_weight<32, 0, 784, 28>(from, row_step, step, rows, to, unscale, wide);
+    split_weight<32, 0, 784, 26>(from, row_step, step, rows, to, unscale, wide);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) g1_split_weight(const float *from, i64 row_step, i64 step, i64 rows, u8 *to, float *unscale, unsigned *wide)
