@@ -208,7 +208,7 @@ static lf_status reserve_flags(lf_cuda_call *c, const lf_cuda_job *job, lf_diag 
     return status;
 }
 
-static lf_status reserve_memory(lf_cuda_call *c, const lf_cuda_kernel *kernel, const lf_cuda_job *job, lf_diag *diag)
+lf_status lf_cuda_call_reserve(lf_cuda_call *c, const lf_cuda_kernel *kernel, const lf_cuda_job *job, lf_diag *diag)
 {
     int64_t bytes;
     lf_status status = lf_cuda_kernel_workspace(kernel, job->dims, &bytes, diag);
@@ -236,7 +236,7 @@ static size_t port_bytes(const lf_graph *g, lf_node port, const int64_t *dims)
     return (size_t)lf_shape_count(&lf_at(g, port)->shape, dims) * sizeof(float);
 }
 
-static lf_status bring_inputs(lf_cuda_call *c, const lf_cuda_job *job, lf_diag *diag)
+lf_status lf_cuda_call_bring(lf_cuda_call *c, const lf_cuda_job *job, lf_diag *diag)
 {
     const lf_graph *g = job->program->plan->graph;
     lf_status status = LF_OK;
@@ -288,11 +288,13 @@ static lf_status run(lf_cuda_call *c, const lf_cuda_job *job, lf_diag *diag)
 {
     const lf_cuda_kernel *kernel;
     c->stream = job->stream;
+    if (runner(job)->tunes)
+        lf_cuda_tune(runner(job), c, job, are_aligned(job));
     lf_status status = lf_cuda_kernel_for(runner(job), job->dims, are_aligned(job), &kernel, diag);
     if (status == LF_OK)
-        status = reserve_memory(c, kernel, job, diag);
+        status = lf_cuda_call_reserve(c, kernel, job, diag);
     if (status == LF_OK)
-        status = bring_inputs(c, job, diag);
+        status = lf_cuda_call_bring(c, job, diag);
     if (status == LF_OK)
         status = launch(c, kernel, job, diag);
     return status == LF_OK && job->on_host ? take_outputs(c, job, diag) : status;
@@ -344,17 +346,11 @@ static lf_status time_one(lf_cuda_call *c, const lf_cuda_kernel *kernel, const l
     return lf_cuda_status(c->device, error, "timing", diag);
 }
 
-lf_status lf_cuda_call_time(lf_cuda_call *c, const lf_cuda_job *job, size_t runs, double *seconds, lf_diag *diag)
+lf_status lf_cuda_call_time_kernel(lf_cuda_call *c, const lf_cuda_kernel *kernel, const lf_cuda_job *job, size_t runs, double *seconds, lf_diag *diag)
 {
     const lf_cuda_driver *driver = c->device->driver;
-    const lf_cuda_kernel *kernel;
     void *event[2] = {NULL, NULL};
-    lf_status status = lf_cuda_enter(c->device, diag);
-    if (status != LF_OK)
-        return status;
-    status = lf_cuda_kernel_for(runner(job), job->dims, are_aligned(job), &kernel, diag);
-    if (status == LF_OK)
-        status = reserve(c, &c->flush, 4 * c->device->cache_bytes + 1, "flushing the cache", diag);
+    lf_status status = reserve(c, &c->flush, 4 * c->device->cache_bytes + 1, "flushing the cache", diag);
     if (status == LF_OK)
         status = lf_cuda_status(c->device, driver->event_new(&event[0], 0), "timing", diag);
     if (status == LF_OK)
@@ -364,6 +360,24 @@ lf_status lf_cuda_call_time(lf_cuda_call *c, const lf_cuda_job *job, size_t runs
     for (int i = 0; i < 2; i++)
         if (event[i])
             driver->event_free(event[i]);
+    return status;
+}
+
+void lf_cuda_call_stop_timing(lf_cuda_call *c)
+{
+    c->device->driver->free(c->flush.at);
+    c->flush = (room){0};
+}
+
+lf_status lf_cuda_call_time(lf_cuda_call *c, const lf_cuda_job *job, size_t runs, double *seconds, lf_diag *diag)
+{
+    const lf_cuda_kernel *kernel;
+    lf_status status = lf_cuda_enter(c->device, diag);
+    if (status != LF_OK)
+        return status;
+    status = lf_cuda_kernel_for(runner(job), job->dims, are_aligned(job), &kernel, diag);
+    if (status == LF_OK)
+        status = lf_cuda_call_time_kernel(c, kernel, job, runs, seconds, diag);
     lf_cuda_leave(c->device);
     return status;
 }

@@ -42,6 +42,8 @@ lf_status lf_cuda_program_new(lf_cuda_device *device, const lf_plan *plan, lf_cu
     p->lent = calloc(lf_at_least_one(plan->prepareds), sizeof *p->lent);
     p->narrow = calloc(lf_at_least_one(plan->groups), sizeof *p->narrow);
     lf_status status = p->lines && p->scale && p->prepared && p->lent && p->narrow ? LF_OK : lf_fail_nomem(diag, "the program");
+    if (status == LF_OK)
+        status = lf_cuda_shape_told(&p->told, diag);
     if (status == LF_OK && dims)
         status = compile_for(p, dims, &kernel, diag);
     if (status != LF_OK) {
@@ -175,6 +177,11 @@ lf_status lf_cuda_program_weights(lf_cuda_program *p, const float *const *tensor
         drop_weights(p);
     lf_cuda_leave(p->device);
     return status;
+}
+
+void lf_cuda_program_tune(lf_cuda_program *p)
+{
+    p->tunes = true;
 }
 
 size_t lf_cuda_program_bytes(const lf_cuda_program *p)

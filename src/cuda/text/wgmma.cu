@@ -4,7 +4,9 @@
 //   Pairs  tiles of 256 columns, 64 rows for each group; a cluster of two blocks, one row block below the other, shares the weight's tile
 //   Apart  likewise, but each group has tiles of its own, of 128 columns, and a ring of stages of its own, and is half a tile behind the other: one multiplies
 //          while the other finishes. More is fetched for each product, so this is for tails that take their time
-//   Alone  tiles of 128 columns, no cluster: where all rows are one row block, more blocks read the weight at once
+//   Single tiles of 256 columns, no cluster: where row blocks do not come in pairs
+//   Alone  tiles of 128 columns, no cluster: where there are few tiles, more blocks have one
+//   Halves tiles of 128 columns, in clusters as Pairs
 // The sums go where text/finish.cu takes them, whose partials are of 128 columns either way.
 //
 // MODE_FP32: a = hi + lo, so a * b is lo*hi + hi*lo + hi*hi. Tensor cores add with truncation: every CHUNK lines the sums so far are added
@@ -13,7 +15,9 @@
 enum { TILE_M = 128, LINE = 128, A_BYTES = TILE_M * LINE, RASTER = 8 };
 struct Pairs { enum { N = 256, CM = 2, RINGS = 1, STAGES = 4, SUMS = 128, KEPT = 96 }; }; // STAGES: of a ring
 struct Apart { enum { N = 128, CM = 2, RINGS = 2, STAGES = 3, SUMS = 128, KEPT = 96 }; };
+struct Single { enum { N = 256, CM = 1, RINGS = 1, STAGES = 4, SUMS = 128, KEPT = 96 }; };
 struct Alone { enum { N = 128, CM = 1, RINGS = 1, STAGES = 6, SUMS = 64, KEPT = 64 }; };
+struct Halves { enum { N = 128, CM = 2, RINGS = 1, STAGES = 6, SUMS = 64, KEPT = 64 }; };
 template <class S> struct Bytes { enum { B = S::N * LINE, STAGE = A_BYTES + B, SLOTS = (S::SUMS - S::KEPT) * 256 * 4 }; };
 
 struct alignas(64) TensorMap {
