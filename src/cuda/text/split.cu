@@ -85,14 +85,15 @@ __device__ __forceinline__ int scale_exponent(const row_range &r)
     return r.big == 0 || big == 255 ? 0 : min(max(141 - big, -126), 126); // 14 - the exponent of the largest
 }
 
-// One row by T threads into LINES lines, 0 after K elements; k stands `step` apart in `row`. Returns whether it is too wide. The row stays in registers where it fits.
-template <int T, int MODE, i64 K, i64 LINES, bool fixed> __device__ __forceinline__ bool split_row(const float *row, i64 step, u8 *lines, float *unscale, int tid)
+// One row by T threads into LINES lines, 0 after K elements; k stands `step` apart in `row`. Returns whether it is too wide. fixed: a weight's, which is split once:
+// by little code. Others stay in registers where they fit. known: their rows begin at multiples of 16 bytes, and step is 1.
+template <int T, int MODE, i64 K, i64 LINES, bool fixed, bool known> __device__ __forceinline__ bool split_row(const float *row, i64 step, u8 *lines, float *unscale, int tid)
 {
     constexpr int W = 4, E = Line<MODE>::ELEMENTS;
     constexpr i64 PADDED = LINES * E, TURNS = (PADDED + T * W - 1) / (T * W);
-    constexpr int HELD = TURNS <= 16 ? (int)TURNS : 1;
+    constexpr int HELD = TURNS <= 16 && !fixed ? (int)TURNS : 1;
     float v[HELD][W];
-    const bool aligned = K % W == 0 && step == 1 && ((size_t)row & 15) == 0;
+    const bool aligned = !fixed && K % W == 0 && (known || (step == 1 && ((size_t)row & 15) == 0));
     const auto take = [&](float (&to)[W], i64 k) {
         if (step == 1 && k + W <= K)
             load<fixed, false>(to, row + k);
@@ -123,7 +124,7 @@ template <int T, int MODE, i64 K, i64 LINES, bool fixed> __device__ __forceinlin
             for (int i = 0; i < HELD; ++i)
                 EACH range.put(v[i][w]);
         } else {
-#pragma unroll 4
+#pragma unroll(fixed ? 1 : 4)
             for (i64 k = tid * W; k < K; k += T * W) {
                 take(v[0], k);
                 EACH range.put(v[0][w]);
@@ -149,7 +150,7 @@ template <int T, int MODE, i64 K, i64 LINES, bool fixed> __device__ __forceinlin
             put_four<MODE>(lines, k, v[0], scale);
         }
     } else {
-#pragma unroll 4
+#pragma unroll(fixed ? 1 : 4)
         for (i64 k = tid * W; k < PADDED; k += T * W) {
             take(v[0], k);
             put_four<MODE>(lines, k, v[0], scale);
@@ -164,7 +165,7 @@ __device__ __forceinline__ void split_weight(const float *from, i64 row_step, i6
 {
     for (i64 first = (i64)blockIdx.x * (THREADS / T); first < rows; first += (i64)gridDim.x * (THREADS / T)) {
         const i64 row = min(first + threadIdx.x / T, rows - 1); // whole warps: those past the end do the last row again
-        if (split_row<T, MODE, K, LINES, true>(from + row * row_step, step, to + row * (LINES * 128), unscale + row, threadIdx.x % T) && threadIdx.x % T == 0)
+        if (split_row<T, MODE, K, LINES, true, false>(from + row * row_step, step, to + row * (LINES * 128), unscale + row, threadIdx.x % T) && threadIdx.x % T == 0)
             *wide = 1;
     }
 }
