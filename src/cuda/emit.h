@@ -36,6 +36,7 @@ typedef enum lf_cuda_mode { LF_CUDA_FP32, LF_CUDA_TF32, LF_CUDA_BF16, LF_CUDA_FP
 /* Tiles of products on tensor cores; for how many rows is the host's choice. Bits do not depend on it. */
 typedef enum lf_cuda_shape {
     LF_CUDA_PAIRS, /* 128 x 256; wgmma: clusters of two, mma: 128 x 128 where twice as many sums do not fit */
+    LF_CUDA_APART, /* 128 x 128 for each half of a block, clusters of two; not for mma */
     LF_CUDA_ALONE, /* 128 x 128 */
     LF_CUDA_FEW16, /* at most 16 rows x 64, clusters of two */
     LF_CUDA_FEW64, /* at most 64 rows x 64, likewise */

@@ -16,6 +16,8 @@ const lf_cuda_shape_info lf_cuda_shape_table[LF_CUDA_SHAPES] = {
     [LF_CUDA_FEW16] = FEW(16, false, 16),
     [LF_CUDA_FEW64] = FEW(64, true, 32),
     [LF_CUDA_ALONE] = {.product = "tensor_product", .tile = "Alone", .rows = 128, .columns = 128, .cluster = 1, .w_box = 128, .stage = 256 * LINE, .stages = 6},
+    [LF_CUDA_APART] = {.product = "tensor_product", .tile = "Apart", .rows = 128, .columns = 128, .cluster = 2, .w_box = 64, .stage = 256 * LINE, .stages = 6,
+                       .room = SLOTS},
     [LF_CUDA_PAIRS] = {.product = "tensor_product", .tile = "Pairs", .rows = 128, .columns = 256, .cluster = 2, .w_box = 128, .stage = 384 * LINE, .stages = 4,
                        .room = SLOTS},
 };
