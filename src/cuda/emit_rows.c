@@ -123,7 +123,7 @@ static void emit_stat(lf_emitter *e, int32_t index, bool partials)
 static int held_turns(const lf_emitter *e, const lf_range *r, int threads)
 {
     const lf_product *p = &e->g->product;
-    if (p->node == LF_NONE || !p->narrow || p->phase < r->first || p->phase >= r->end || p->k.coef % (4 * threads) != 0 || p->k.coef > threads * MOST)
+    if (e->role != LF_CUDA_MAIN || p->node == LF_NONE || !p->narrow || p->phase < r->first || p->phase >= r->end || p->k.coef % (4 * threads) != 0 || p->k.coef > threads * MOST)
         return 0;
     for (int32_t phase = p->phase; phase < r->end; phase++)
         for (int32_t i = 0; i < e->g->phase[phase].steps; i++)
@@ -156,7 +156,7 @@ static void emit_narrow(lf_emitter *e)
 static void emit_phase(lf_emitter *e, int32_t phase)
 {
     const lf_phase *p = &e->g->phase[phase];
-    const int lanes = lf_emit_lanes(p->width);
+    const int lanes = lf_emit_lanes(e, p->width);
     lf_str_addf(&e->s, "    // phase %d: %s x %s\n", (int)phase, p->one_row ? "1" : lf_extent_text(e->graph, e->g->rows),
                 lf_extent_text(e->graph, p->width));
     if (e->g->product.node != LF_NONE && e->g->product.phase == phase)

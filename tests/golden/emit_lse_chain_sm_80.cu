@@ -20,7 +20,7 @@ struct g0 {
     enum { SPLIT = 128 };
     static __device__ __forceinline__ void split(const Args &a, const i64 row, const i64 rows, const int tid)
     {
-        if (split_row<SPLIT, MODE, 8192, LINES, false, ALIGNED>(&*(a.in[0] + row * 8192 + 0), 1, (u8 *)a.area[0] + row * (LINES * 128), a.area[1] + row, tid) && tid == 0)
+        if (split_row<SPLIT, MODE, 8192, LINES, false, ALIGNED, true>(&*(a.in[0] + row * 8192 + 0), 1, (u8 *)a.area[0] + row * (LINES * 128), a.area[1] + row, tid) && tid == 0)
             flag(a.redo, a.redo.wide, a.redo.wide_any, row, rows);
     }
     // phase 0: B x 8192
@@ -107,7 +107,7 @@ struct Args {
 // a [B, 8192] = rows of 8192 elements by linear.weight [8192, 8192] transposed
 struct g0 {
     typedef Args A;
-    enum { W = 4, STATS = 1, WEIGHT_IS_KN = 0 };
+    enum { W = 1, STATS = 1, WEIGHT_IS_KN = 0 };
     typedef maxsumexp_stat<float> First;
     struct Rest {
         __device__ __forceinline__ void begin() { }

@@ -20,7 +20,7 @@ struct g0 {
     enum { SPLIT = 32 };
     static __device__ __forceinline__ void split(const Args &a, const i64 row, const i64 rows, const int tid)
     {
-        if (split_row<SPLIT, MODE, 784, LINES, false, ALIGNED>(&*(a.in[0] + row * 784 + 0), 1, (u8 *)a.area[1] + row * (LINES * 128), a.area[2] + row, tid) && tid == 0)
+        if (split_row<SPLIT, MODE, 784, LINES, false, ALIGNED, true>(&*(a.in[0] + row * 784 + 0), 1, (u8 *)a.area[1] + row * (LINES * 128), a.area[2] + row, tid) && tid == 0)
             flag(a.redo, a.redo.wide, a.redo.wide_any, row, rows);
     }
     // phase 0: B x 256
@@ -77,7 +77,7 @@ struct g1 {
     enum { SPLIT = 32 };
     static __device__ __forceinline__ void split(const Args &a, const i64 row, const i64 rows, const int tid)
     {
-        if (split_row<SPLIT, MODE, 256, LINES, false, true>(&*(a.area[0] + row * 256 + 0), 1, (u8 *)a.area[3] + row * (LINES * 128), a.area[4] + row, tid) && tid == 0)
+        if (split_row<SPLIT, MODE, 256, LINES, false, true, true>(&*(a.area[0] + row * 256 + 0), 1, (u8 *)a.area[3] + row * (LINES * 128), a.area[4] + row, tid) && tid == 0)
             flag(a.redo, a.redo.wide, a.redo.wide_any, row, rows);
     }
     // phase 0: B x 10
@@ -163,7 +163,7 @@ struct Args {
 // a [B, 256] = rows of 784 elements by hidden.weight [256, 784] transposed
 struct g0 {
     typedef Args A;
-    enum { W = 4, STATS = 0, WEIGHT_IS_KN = 0 };
+    enum { W = 1, STATS = 0, WEIGHT_IS_KN = 0 };
     typedef no_stat First;
     struct Rest {
         __device__ __forceinline__ void begin() { }

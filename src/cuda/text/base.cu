@@ -101,16 +101,21 @@ struct Redo {
 // Do all rows of a grid of so many belong to one row of the batch each?
 __device__ __forceinline__ bool one_to_one(const Redo &r, i64 rows) { return r.batch > 0 && rows >= r.batch && rows % r.batch == 0; }
 
-__device__ __forceinline__ void flag(const Redo &r, u8 *flags, unsigned *any, i64 row, i64 rows)
+// Not in line, as all that is rarely run and long.
+__device__ __noinline__ void set_flag(const Redo &r, u8 *flags, unsigned *any, i64 row, i64 rows)
 {
-    if (!flags)
-        return;
     if (one_to_one(r, rows))
         flags[row / (rows / r.batch)] = 1;
     else
+#pragma unroll 1
         for (i64 i = 0; i < r.batch; ++i)
             flags[i] = 1;
     *any = 1;
+}
+__device__ __forceinline__ void flag(const Redo &r, u8 *flags, unsigned *any, i64 row, i64 rows)
+{
+    if (flags)
+        set_flag(r, flags, any, row, rows);
 }
 
 template <int W> __device__ __forceinline__ void watch(const Redo &r, i64 row, i64 rows, const float (&v)[W])
@@ -134,6 +139,7 @@ __device__ __forceinline__ i64 clear_flags(u8 *flags, unsigned *any, i64 batch)
     unsigned long long mine = 0;
     if (threadIdx.x == 0)
         count = 0, *any = 0;
+#pragma unroll 1
     for (i64 i = threadIdx.x; i < batch; i += THREADS) {
         mine += flags[i];
         flags[i] = 0;
@@ -144,7 +150,7 @@ __device__ __forceinline__ i64 clear_flags(u8 *flags, unsigned *any, i64 batch)
     return (i64)count;
 }
 
-// Elements of an output, of which each row of the batch has `each`, as far as they are wanted. Not in line: rarely run, and divisions are long.
+// Elements of an output, of which each row of the batch has `each`, as far as they are wanted.
 __device__ __noinline__ void store_wanted(const Redo &r, float *out, i64 at, i64 each, const float *v, int count)
 {
 #pragma unroll 1

@@ -163,7 +163,7 @@ template <class G, int RM> __device__ __forceinline__ void plain_tile(const type
         typename G::Rest rest;
         first.begin();
         rest.begin();
-#pragma unroll(RM == 8 ? 8 / W : 1)
+#pragma unroll(RM == 8 ? 8 / W : 1) // few rows are done again, by code that is small
         for (int j = 0; j < 8; j += W) {
             const i64 col = col0 + tx * 4 + j / 4 * 64 + j % 4;
             if (!here || col >= n)
