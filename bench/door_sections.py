@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -173,12 +174,12 @@ def captured(call, *inputs):
 _FIRST = """
 import sys, time
 import torch
-name, made, backend, device, warm, features, batch = sys.argv[1:]
+name, made, backend, device, way, features, batch = sys.argv[1:]
 model = getattr(__import__(name), made)(int(features), int(features)).eval().to(device)
 x = torch.rand(int(batch), int(features), device=device)
 with torch.no_grad():
     model(x)
-    if warm == "warm":  # PyTorch's compiler imported and used once, by a backend that does nothing
+    if way != "cold":  # PyTorch's compiler imported and used once, by a backend that does nothing
         torch.compile(lambda t: t + 1, backend="eager")(x)
     start = time.perf_counter()
     torch.compile(model, backend=backend)(x)
@@ -190,33 +191,38 @@ with torch.no_grad():
 
 def first_call(context):
     """Seconds until the first result, each in a process of its own."""
-    rows, seconds = [], {}
-    for name in ["gelu_softmax"] if context.quick else REFERENCE:
-        for backend in reversed(context.backends()):
-            found = [run_first(name, backend, context, warm) for warm in ("warm", "cold")]
-            seconds[f"{name} {backend}"] = found
-            rows.append([name, backend, *(report.sig(one) for one in found)])
+    ways = ["compiler warm", "compiler warm, kernels on disk"] + ["cold"] * (context.device == "cpu")
+    names = ["gelu_softmax"] if context.quick else list(REFERENCE)
+    todo = [(name, backend) for name in names for backend in reversed(context.backends())]
+    # A GPU's machine has cores enough for all, and its time is dear.
+    with ThreadPoolExecutor(len(todo) if context.device == "cuda" else 1) as pool:
+        found = list(pool.map(lambda one: first_calls(*one, context, ways), todo))
     how = (
-        "Seconds from torch.compile to the first result, 64 x 1024 x 1024, in a process of its own, without caches on "
-        "disk. compiler warm: after PyTorch's compiler was imported and used once by a backend that does "
-        "nothing; cold: with that."
+        "Seconds from torch.compile to the first result, 64 x 1024 x 1024, in a process of its own. compiler warm: after "
+        "PyTorch's compiler was imported and used once by a backend that does nothing, without caches on disk; kernels on "
+        "disk: the same again with what the one before left there."
     )
+    how += " cold: with importing PyTorch's compiler." if "cold" in ways else " All rows at once."
     return {
         "title": "The first call",
-        "head": ["model", "backend", "compiler warm", "cold"],
-        "rows": rows,
+        "head": ["model", "backend", *ways],
+        "rows": [[*one, *map(report.sig, times)] for one, times in zip(todo, found)],
         "words": [how],
-        "seconds": seconds,
+        "seconds": {" ".join(one): times for one, times in zip(todo, found)},
         "right": True,
     }
 
 
-def run_first(name, backend, context, warm):
-    with tempfile.TemporaryDirectory() as cache:
-        caches = {"TORCHINDUCTOR_CACHE_DIR": cache, "XDG_CACHE_HOME": cache, "TRITON_CACHE_DIR": cache}
-        environment = {**os.environ, **caches, "PYTHONPATH": os.pathsep.join(PATHS)}
-        words = [sys.executable, "-c", _FIRST, name, REFERENCE[name][0], backend, context.device, warm, "1024", "64"]
-        done = subprocess.run(words, env=environment, capture_output=True, text=True)
+def first_calls(name, backend, context, ways):
+    with tempfile.TemporaryDirectory() as kept, tempfile.TemporaryDirectory() as empty:
+        return [run_first(name, backend, context, way, empty if way == "cold" else kept) for way in ways]
+
+
+def run_first(name, backend, context, way, cache):
+    caches = {"TORCHINDUCTOR_CACHE_DIR": cache, "XDG_CACHE_HOME": cache, "TRITON_CACHE_DIR": cache}
+    environment = {**os.environ, **caches, "PYTHONPATH": os.pathsep.join(PATHS)}
+    words = [sys.executable, "-c", _FIRST, name, REFERENCE[name][0], backend, context.device, way, "1024", "64"]
+    done = subprocess.run(words, env=environment, capture_output=True, text=True)
     if done.returncode != 0:
         sys.exit(f"bench: the first call of {name} by {backend} failed\n{done.stderr[-3000:]}")
     return float(done.stdout.split()[-1])

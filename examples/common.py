@@ -2,6 +2,7 @@
 """What the examples share: options, and showing that a compiled model gives what the model gives, and how fast."""
 
 import argparse
+import statistics
 import time
 
 import torch
@@ -17,14 +18,17 @@ def arguments(doc: str, batch: int, features: int) -> argparse.Namespace:
     return parser.parse_args()
 
 
-def seconds(function, x: torch.Tensor, runs: int = 3) -> float:
-    """The fastest of a few calls."""
-    times = []
-    for _ in range(runs):
-        start = time.perf_counter()
-        function(x)
-        times.append(time.perf_counter() - start)
-    return min(times)
+def seconds(functions, x: torch.Tensor, least: int = 5, most: int = 101, enough: float = 5.0) -> list[float]:
+    """The median time of a call of each: they take turns, so that what disturbs one disturbs all. `least` turns, and
+    up to `most` while they take less than `enough` seconds together."""
+    times: list[list[float]] = [[] for _ in functions]
+    begun = time.perf_counter()
+    while len(times[0]) < least or (len(times[0]) < most and time.perf_counter() - begun < enough):
+        for function, own in zip(functions, times):
+            start = time.perf_counter()
+            function(x)
+            own.append(time.perf_counter() - start)
+    return [statistics.median(own) for own in times]
 
 
 def demonstrate(model: nn.Module, x: torch.Tensor, args: argparse.Namespace) -> None:
@@ -33,7 +37,7 @@ def demonstrate(model: nn.Module, x: torch.Tensor, args: argparse.Namespace) -> 
     with torch.no_grad():
         want, got = model(x), fast(x)
         apart = (got - want).abs().max().item() / want.square().mean().sqrt().item()
-        plain, fused = seconds(model, x), seconds(fast, x)
+        plain, fused = seconds([model, fast], x)
     print(f"PyTorch {1e3 * plain:.3g} ms, linfuse {1e3 * fused:.3g} ms: {plain / fused:.2f} times as fast")
     print(f"largest difference {apart:.1e} of the results' rms")
     if args.explain or args.save:

@@ -158,6 +158,7 @@ LF_API lf_status lf_model_eval(lf_model *model, const int64_t *dims, const float
  *   tune        true | false                  (cuda: the first run at some extents measures which kernels take least, remembers it on disk, and
  *                                              waits for the device meanwhile; results are the same, to the bit)
  *   dim.B       an extent to weigh choices by (the program still serves every value)
+ *   first.B     the extent of the first call, where it is known: what a GPU needs for it is compiled with the program (otherwise for dim.B)
  * An unknown key or value is LF_ERR_ARG. */
 LF_API lf_status lf_options_new(lf_context *context, lf_options **out);
 LF_API void lf_options_free(lf_options *options);

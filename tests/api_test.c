@@ -312,7 +312,7 @@ static void options_that_are_wrong(void **state)
     static const struct { const char *key, *value, *words; } bad[] = {
         {"devise", "cpu", "devise"}, {"device", "tpu", "tpu"}, {"precision", "fp64", "fp64"}, {"fuse", "yes", "yes"},
         {"assume_finite", "", "assume_finite"}, {"dim.B", "", "dim.B"}, {"dim.B", "12x", "12x"}, {"dim.B", "-1", "-1"},
-        {"dim.B", "99999999999999999999", "dim.B"}, {"", "", "no option"},
+        {"dim.B", "99999999999999999999", "dim.B"}, {"first.B", "x", "first.B"}, {"", "", "no option"},
     };
     lf_context *context = context_of(1);
     lf_model *model = model_of(context, small);

@@ -10,8 +10,9 @@
 enum { BLOCKS = 256, OUT_OF_MEMORY = 2, IN_CAPTURE = 900, UNITS = 16, MAJOR = 75, L2 = 38 };
 
 static struct { lf_cuda_ptr at; size_t bytes; } block[BLOCKS]; /* memory that was handed out and not taken back */
-static size_t limit, allocs, frees, launches, waits;
+static size_t limit, allocs, frees, launches, waits, compiles;
 static bool capturing;
+static int capability = 8;
 static int mode; /* 0: what is unsafe while something is captured fails */
 static lf_cuda_driver driver;
 
@@ -128,7 +129,7 @@ static int fake_device_count(int *count)
 static int fake_device_attribute(int *value, int attribute, int device)
 {
     (void)device;
-    *value = attribute == MAJOR ? 8 : attribute == UNITS ? 4 : attribute == L2 ? 1 << 20 : 0;
+    *value = attribute == MAJOR ? capability : attribute == UNITS ? 4 : attribute == L2 ? 1 << 20 : 0;
     return 0;
 }
 
@@ -159,9 +160,22 @@ static int fake_blocks(int *count, void *function, int threads, size_t shared)
     return 0;
 }
 
+static int fake_clusters(int *count, void *function, const lf_cuda_config *config)
+{
+    (void)function, (void)config;
+    *count = 2;
+    return 0;
+}
+
+enum { ARGS = 13 };             /* words of the Args of norm_text's first part before its Redo, see emit.h */
+static uint64_t words[2][ARGS]; /* of both parts in the last launch, where asked for */
+static bool looking;
+
 static int fake_launch(const lf_cuda_config *config, void *function, void **params, void **extra)
 {
-    (void)config, (void)function, (void)params, (void)extra;
+    (void)config, (void)function, (void)extra;
+    for (int i = 0; i < 2 && looking; i++)
+        memcpy(words[i], params[2 + i], sizeof words[i]); /* behind maps and Control */
     launches++;
     return 0;
 }
@@ -197,6 +211,7 @@ lf_status __wrap_lf_cuda_driver_find(const lf_cuda_driver **out, lf_diag *diag)
     driver.module_load = fake_module_load;
     driver.function_get = fake_function_get;
     driver.blocks = fake_blocks;
+    driver.clusters = fake_clusters;
     driver.launch = fake_launch;
     *out = &driver;
     return LF_OK;
@@ -214,6 +229,7 @@ lf_status __wrap_lf_cuda_compile(const char *source, const char *arch, char **cu
 {
     (void)source, (void)arch, (void)log, (void)diag;
     *cubin = calloc(1, 1);
+    compiles++;
     *size = 1;
     assert_non_null(*cubin);
     return LF_OK;
@@ -224,15 +240,21 @@ lf_status __wrap_lf_cuda_compile(const char *source, const char *arch, char **cu
 static const char norm_text[] = "input x f32[B, 40]\nparam w f32[48, 40]\na = linear(x, w)\nc = layer_norm(a, [48])\nd = max(c, dim=1)\nreturn c, d\n";
 static const char guard_text[] = "input x f32[B, 40]\nparam w f32[48, 40]\na = linear(x, w)\nc = mean(a, dim=1, keepdim=true)\nd = gelu(c)\ne = add(d, x)\nreturn e\n";
 
-static rig begin(const char *text)
+static rig begin_with(const char *text, const char *options)
 {
     memset(block, 0, sizeof block);
     limit = (size_t)1 << 30;
     capturing = false;
     mode = 0;
-    rig r = rig_begin(1, text, "device=cuda");
+    compiles = 0;
+    rig r = rig_begin(1, text, options);
     allocs = frees = launches = waits = 0;
     return r;
+}
+
+static rig begin(const char *text)
+{
+    return begin_with(text, "device=cuda");
 }
 
 static void end(rig *r)
@@ -272,6 +294,60 @@ static void a_run_at_a_known_size_allocates_nothing(void **state)
         assert_int_equal(waits, waited);
         end(&r);
     }
+}
+
+/* A kernel is compiled with the program, for the rows of the first call where they are known; others when they are wanted. */
+static void the_first_calls_kernel_comes_with_the_program(void **state)
+{
+    (void)state;
+    static const struct { const char *options; size_t with, after; } cases[] = {{"device=cuda", 1, 2}, {"device=cuda dim.B=8", 1, 1}, {"device=cuda first.B=8", 1, 1}};
+    capability = 9; /* whose kernels for few rows are others */
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        rig r = begin_with(norm_text, cases[i].options);
+        assert_int_equal(compiles, cases[i].with);
+        OK_CALL(r.call, run(&r, 8, NULL, 0, 0));
+        assert_int_equal(compiles, cases[i].after);
+        OK_CALL(r.call, run(&r, 1000, NULL, 0, 0));
+        assert_int_equal(compiles, 2);
+        end(&r);
+    }
+    capability = 8;
+}
+
+/* Of a run like the last one only the arrays are looked at: they, and all else that may have changed, must be this run's. */
+static void a_run_like_the_last_has_its_own_arrays(void **state)
+{
+    (void)state;
+    enum { IN = 0, PREPARED = 1, OUT = 4, ROWS = 12 };
+    const float *in[] = {(const float *)(uintptr_t)0x11000000};
+    float *out[] = {(float *)(uintptr_t)0x21000000, (float *)(uintptr_t)0x31000000};
+    uint64_t before[2][ARGS];
+    int64_t rows = 300;
+    rig r = begin(norm_text);
+    OK_CALL(r.call, run(&r, rows, NULL, 0, 0));
+    looking = true;
+    OK_CALL(r.call, run(&r, rows, NULL, 0, 0));
+    assert_int_equal(words[0][IN], 0x10000000);
+    assert_int_equal(words[0][ROWS], rows);
+    memcpy(before, words, sizeof words);
+    OK_CALL(r.call, lf_call_run_on(r.call, &rows, in, out, NULL, NULL, 0));
+    for (int i = 0; i < 2; i++) {
+        before[i][IN] = 0x11000000, before[i][OUT] = 0x21000000, before[i][OUT + 1] = 0x31000000;
+        assert_memory_equal(words[i], before[i], (OUT + 2) * sizeof words[i][0]);
+    }
+    assert_memory_equal(words[0], before[0], sizeof before[0]);
+    lf_cuda_ptr away = 0;
+    assert_int_equal(fake_alloc(&away, 1 << 20), 0); /* so that the weights come to lie elsewhere */
+    OK_PROGRAM(r.program, lf_program_prepare(r.program));
+    OK_CALL(r.call, lf_call_run_on(r.call, &rows, in, out, NULL, NULL, 0));
+    assert_int_not_equal(words[0][PREPARED], before[0][PREPARED]);
+    assert_true(is_there(words[0][PREPARED], 48 * 40 * sizeof(float)));
+    rows = 200;
+    OK_CALL(r.call, lf_call_run_on(r.call, &rows, in, out, NULL, NULL, 0));
+    assert_int_equal(words[0][ROWS], rows);
+    looking = false;
+    assert_int_equal(fake_free(away), 0);
+    end(&r);
 }
 
 static void lent_workspace_takes_the_place_of_the_calls_own(void **state)
@@ -395,6 +471,8 @@ int main(void)
         cmocka_unit_test(a_run_at_a_known_size_allocates_nothing), cmocka_unit_test(lent_workspace_takes_the_place_of_the_calls_own),
         cmocka_unit_test(a_run_can_be_captured),                   cmocka_unit_test(too_little_memory_is_told),
         cmocka_unit_test(lent_parameters_stay_the_callers),        cmocka_unit_test(wrong_questions_are_told),
+        cmocka_unit_test(the_first_calls_kernel_comes_with_the_program),
+        cmocka_unit_test(a_run_like_the_last_has_its_own_arrays),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

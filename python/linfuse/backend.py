@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 import torch._dynamo
-from torch.fx import Graph, GraphModule
+from torch.fx import Graph, GraphModule, Node
 
 from . import cuda, native, weights
 from .capture import device_of, mark_statistics
@@ -122,7 +122,7 @@ def _computes(left: Left) -> bool:
 
 def _copied(module: GraphModule, inputs: Sequence[Any]) -> GraphModule:
     """The graph in nodes of our own, on the same parameters."""
-    graph, known = Graph(), {}
+    graph, known = Graph(), dict[Node, Any]()
     returned = graph.graph_copy(module.graph, known)
     places = [node for node in graph.nodes if node.op == "placeholder"]
     graph.output(returned)

@@ -173,6 +173,8 @@ def value_name(node: Node) -> str:
         return node.name
     kind = list(node.meta["nn_module_stack"].values())[-1][1]
     own = str(getattr(kind, "__module__", kind)).startswith("torch.nn.modules")
+    if path[0].isdigit():  # a Sequential's, which numbers them
+        path = f"{getattr(kind, '__name__', str(kind).rpartition('.')[2]).lower()}_{path}"
     return path if own else f"{path}.{node.name}"
 
 
@@ -327,7 +329,7 @@ class Capture:
         extents: list[int | str] = []
         for axis, extent in enumerate(tensor.shape):
             leading = axis == 0 and not param and len(tensor.shape) >= least_rank
-            if is_named(extent):
+            if isinstance(extent, torch.SymInt) and is_named(extent):
                 extents.append(self._name(str(extent.node.expr), hint(extent)))
             elif leading and (hint(extent) != 1 or ones) and (several or not self.dims or hint(extent) in self.dims):
                 extents.append(self._name(hint(extent), hint(extent)))

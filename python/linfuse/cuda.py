@@ -71,10 +71,18 @@ class CudaPrepared(Prepared):
         return self.stamps == [stamp(param) for param in params]
 
     def take(self, stream: int) -> Slot | None:
-        for slot in reversed(self.idle[:]):
+        idle = self.idle
+        try:
+            slot = idle.pop()
+        except IndexError:
+            return None
+        if slot.stream == stream:
+            return slot
+        idle.append(slot)
+        for slot in reversed(idle[:]):
             if slot.stream == stream:
                 try:
-                    self.idle.remove(slot)
+                    idle.remove(slot)
                 except ValueError:  # another thread was quicker
                     continue
                 return slot
@@ -102,11 +110,11 @@ class CudaPart(fused.Part):
             results = self._run(args, self._pick_inputs(args))
         except (native.Error, RuntimeError) as why:
             results = str(why)
-        return self._in_pytorch(args, results) if isinstance(results, str) else results
+        return self._in_pytorch(args, results) if results.__class__ is str else results  # type: ignore[return-value]
 
     def _run(self, args: Sequence[Any], tensors: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...] | str:
         """The results; or why there are none."""
-        device = self.device
+        device, empty = self.device, fused._empty
         index = device.index
         for tensor in tensors:
             if tensor.dtype is not _f32 or tensor.get_device() != index or not tensor.is_contiguous():
@@ -119,40 +127,43 @@ class CudaPart(fused.Part):
         if isinstance(sized, str):
             return sized
         stream, capturing = _stream_of(index), _capturing()
-        prepared, slot = self._slot_on(stream, capturing, self._pick_params(args))
+        prepared, slot = self._slot_on(stream, capturing, self._pick_params(args), sized.key)
         try:
-            results = [fused._empty(shape, strides, dtype=_f32, device=device) for shape, strides in sized.outputs]
-            at, kept = 0, []
+            results = [empty(shape, strides, dtype=_f32, device=device) for shape, strides in sized.outputs]
+            inputs, kept = slot.inputs, []
+            at = 0
             for tensor in tensors:
                 address = tensor.data_ptr()
                 if address % ALIGNED:
                     kept.append(tensor.clone())
                     address = kept[-1].data_ptr()
-                slot.inputs[at] = address
+                inputs[at] = address
                 at += 1
-            at = 0
+            outputs, at = slot.outputs, 0
             for tensor in results:
-                slot.outputs[at] = tensor.data_ptr()
+                outputs[at] = tensor.data_ptr()
                 at += 1
-            size = prepared.workspace(slot, sized)
+            size = prepared.workspaces.get(sized.key)
+            if size is None:
+                size = prepared.workspace(slot, sized)
             room = slot.room
-            if room is None or room.numel() < size:
-                room = fused._empty((size,), (1,), dtype=_bytes, device=device)
+            if room is None or slot.room_size < size:
+                room = empty((size,), (1,), dtype=_bytes, device=device)
                 if size <= _KEPT and not capturing:
-                    slot.room = room
+                    slot.room, slot.room_size = room, size
             address = room.data_ptr() if size else 0
             status = _run_on(slot.handle, sized.dims_at, slot.inputs_at, slot.outputs_at, stream, address, size)
-            slot.runs += not status
-            message = native.lib.lf_call_message(slot.handle).decode() if status else None
+            if status:
+                return str(native.lib.lf_call_message(slot.handle).decode())
+            slot.runs += 1
         finally:
             if not capturing:
                 prepared.idle.append(slot)
-        if message is not None:
-            return message
         return tuple(results) if self._as_written else self._laid_out(results)
 
-    def _slot_on(self, stream: int, capturing: bool, params: tuple[torch.Tensor, ...]) -> tuple[CudaPrepared, Slot]:
-        """A slot of a program that has these parameters as they are now, for a run on this stream."""
+    def _slot_on(self, stream: int, capturing: bool, params: tuple[torch.Tensor, ...],
+                 extents: tuple[int, ...]) -> tuple[CudaPrepared, Slot]:
+        """A slot of a program that has these parameters as they are now, for a run on this stream at these extents."""
         prepared: Any = self._current()
         if prepared is not None and not capturing:
             slot = prepared.take(stream)
@@ -170,17 +181,19 @@ class CudaPart(fused.Part):
                 raise native.Error(f"a parameter is on {param.device}, and not {self.device}")
         if capturing:
             return self._slot_to_keep(stream, params)
-        prepared, slot = self._acquire(stream, params)
+        prepared, slot = self._acquire(stream, params, extents)
         self._current = weakref.ref(prepared)
         return prepared, slot
 
-    def _acquire(self, stream: int, params: tuple[torch.Tensor, ...]) -> tuple[CudaPrepared, Slot]:
+    def _acquire(self, stream: int, params: tuple[torch.Tensor, ...],
+                 extents: tuple[int, ...]) -> tuple[CudaPrepared, Slot]:
+        first = {f"first.{name}": str(extent) for name, extent in zip(self._dim_names, extents)}
         native.free_postponed()
         if self.device in _no_use:
             raise native.Error(_no_use[self.device])
         try:
             with on(self.device):
-                return self.family.acquire(params, stream)  # type: ignore[return-value]
+                return self.family.acquire(params, stream, first)  # type: ignore[return-value]
         except native.Error as why:
             if why.status is native.Status.DEVICE and not self.family.programs:
                 _no_use.setdefault(self.device, str(why))
@@ -212,6 +225,11 @@ def on(device: torch.device) -> Iterator[None]:
         yield
 
 
+def in_use() -> bool:
+    """Whether PyTorch has begun to use GPUs."""
+    return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
+
+
 @functools.cache
 def _find_compiler() -> None:
     """Lets the C library find the run-time compiler that PyTorch brings along, where there is no toolkit."""
@@ -224,9 +242,10 @@ def _find_compiler() -> None:
                 continue
 
 
-def _spoils_a_capture() -> bool:
-    """Freeing waits for the GPU, which no graph that is being captured survives."""
-    return torch is not None and torch.cuda.is_initialized() and _capturing()
+def _is_no_time_to_free() -> bool:
+    """Freeing waits for the GPU, which no graph that is being captured survives; and what a forked child has inherited
+    there is its parent's."""
+    return torch is not None and (torch.cuda._is_in_bad_fork() or (in_use() and bool(_capturing())))
 
 
-native.must_wait = _spoils_a_capture
+native.must_wait = _is_no_time_to_free

@@ -227,12 +227,13 @@ class Part:
         if self.strict:
             raise native.Error(f"{self.name} would run in PyTorch: {reason}")
         registry.leave(Left(self.name, " ".join(node.name for node in self.nodes[:8]), reason), "call")
-        return self.eager(*args)
+        results: tuple[torch.Tensor, ...] = self.eager(*args)
+        return results
 
 
 def _picker(places: list[int]) -> tuple[list[int], Callable[[Sequence[Any]], tuple[Any, ...]]]:
     if len(places) > 1:
-        return places, itemgetter(*places)  # type: ignore[return-value]
+        return places, itemgetter(*places)
     if places:
         (only,) = places
         return places, lambda args: (args[only],)

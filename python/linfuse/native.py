@@ -198,7 +198,7 @@ lib = _load()
 
 def version() -> str:
     """The C library's version."""
-    return lib.lf_version().decode()
+    return str(lib.lf_version().decode())
 
 
 def ops() -> list[OpRow]:
@@ -299,7 +299,7 @@ class Context(_Handle):
     @property
     def threads(self) -> int:
         """How many threads a call may use, the caller's included."""
-        return lib.lf_context_threads(self.address)
+        return int(lib.lf_context_threads(self.address))
 
 
 class Model(_Handle):
@@ -554,8 +554,8 @@ class Call(_Handle):
     @property
     def rows_redone(self) -> int:
         """How many rows the last run redid as written."""
-        return lib.lf_call_rows_redone(self.address)
+        return int(lib.lf_call_rows_redone(self.address))
 
     def memory(self) -> int:
         """Bytes of workspace."""
-        return lib.lf_call_memory(self.address)
+        return int(lib.lf_call_memory(self.address))

@@ -30,8 +30,8 @@ class Unsupported(Exception):
 class Site(Protocol):
     """Where an op is being built: what a row's function may ask and do (capture.py)."""
 
-    out: Sequence[int]  # the result's extents at the trace
-    out_named: Sequence[bool]  # which of them depend on a named extent, by PyTorch's word
+    out: tuple[int, ...]  # the result's extents at the trace
+    out_named: tuple[bool, ...]  # which of them depend on a named extent, by PyTorch's word
 
     def emit(self, op: str, *args: Any, **keywords: Any) -> Value: ...
     def shape(self, value: Value) -> tuple[int, ...]: ...
@@ -167,11 +167,12 @@ def _pow(site: Site, given: dict[str, Any]) -> Value:
 def _dropout(site: Site, given: dict[str, Any]) -> Value:
     if given["training"] and given["p"] != 0:
         raise Unsupported("dropout in training is random")
-    return given["input"]
+    return _itself(site, given)
 
 
 def _itself(site: Site, given: dict[str, Any]) -> Value:
-    return given["input"]
+    value: Value = given["input"]
+    return value
 
 
 def _rsub(site: Site, given: dict[str, Any]) -> Value:
@@ -484,7 +485,7 @@ def find(node: torch.fx.Node) -> tuple[Spelling, tuple[Any, ...], dict[str, Any]
     if node.op == "call_method":
         spelling = _METHODS.get(node.target)  # type: ignore[arg-type]
     elif node.op == "call_function" and node.target is builtins.getattr and len(node.args) == 2:
-        spelling = _ATTRIBUTES.get(node.args[1])  # type: ignore[arg-type]
+        spelling = _ATTRIBUTES.get(str(node.args[1]))
         return (spelling, node.args[:1], {}) if spelling else None
     elif node.op == "call_function":
         try:

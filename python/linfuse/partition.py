@@ -237,7 +237,7 @@ def _captured(work: Split, nodes: list[Node]) -> Capture | str:
 
 def _eager(module: GraphModule, nodes: list[Node], args: list[Node], outputs: list[Node]) -> GraphModule:
     """The nodes of a part as a graph of their own, to be run in PyTorch."""
-    graph, known = Graph(), {}
+    graph, known = Graph(), dict[Node, Node]()
     for node in args:
         known[node] = graph.placeholder(node.name)
     wanted = set(nodes)
@@ -291,7 +291,7 @@ def _as_a_whole(module: GraphModule, work: Split, parts: dict[int, list[Node]], 
 def _around(module: GraphModule, work: Split, parts: dict[int, list[Node]], captures: dict[int, Capture],
             options: dict[str, str], strict: bool, left: list[Left]) -> CompiledGraph:
     """The graph with each part in one node."""
-    graph, known = Graph(), {}
+    graph, known = Graph(), dict[Node, Node]()
     root = torch.nn.Module()
     made: list[Part] = []
 

@@ -36,6 +36,9 @@ def save(model: Any, inputs: Any, folder: str | os.PathLike[str], *, name: str =
     inputs:  a tensor, or a tuple of its arguments. Their leading extent becomes B; the saved model serves any.
     name:    of the files.
 
+    Parameters are called what `state_dict()` calls them, with a _ before a name that begins with a digit (`_0.weight` of
+    a Sequential): in the model's text such would be a number.
+
     All of the model must be linfuse's; otherwise a linfuse.Error names the nodes that are not, and nothing is written.
     """
     from . import tracing

@@ -20,7 +20,7 @@ from torch.fx import GraphModule, Node
 from . import native, weights
 from .backend import Options
 from .capture import device_of, example, hints, mark_statistics, module_path
-from .cuda import on
+from .cuda import in_use, on
 from .fused import CompiledGraph, Part
 from .inplace import make_functional
 from .native import Error, Status
@@ -87,7 +87,7 @@ def trace(model: Any, inputs: Sequence[Any], options: Mapping[str, str], whole: 
 
         return run
 
-    gpus = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []
+    gpus = range(torch.cuda.device_count()) if in_use() else []
     with torch.no_grad(), torch.random.fork_rng(devices=gpus), _kept_buffers(model):
         call = _wrapped(model, len(inputs), list(keywords or ()))
         torch.compile(call, backend=record, fullgraph=whole, dynamic=False)(model, *inputs, *(keywords or {}).values())

@@ -22,7 +22,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -60,7 +60,8 @@ def context(device: torch.device, threads: int) -> Context:
 class Slot:
     """One thread's use of a program: a call, and room for the addresses it is given."""
 
-    __slots__ = ("call", "handle", "inputs", "inputs_at", "outputs", "outputs_at", "room", "runs", "stream")
+    __slots__ = ("call", "handle", "inputs", "inputs_at", "outputs", "outputs_at", "room", "room_size",
+                 "runs", "stream")
 
     def __init__(self, call: native.Call, inputs: int, outputs: int):
         self.call = call
@@ -71,6 +72,7 @@ class Slot:
         self.runs = 0
         self.stream = 0  # a GPU's, of all its runs
         self.room: torch.Tensor | None = None  # workspace on a GPU, where it is small
+        self.room_size = 0  # bytes of it
 
 
 class Prepared:
@@ -152,20 +154,22 @@ class Family:
         self.lock = threading.Lock()
         self.programs: dict[tuple[int, ...], Prepared] = {}
 
-    def acquire(self, params: Sequence[torch.Tensor], stream: int = 0) -> tuple[Prepared, Slot]:
-        """A program with these parameters as they are now, and a slot of it, which the caller puts back into `idle`."""
+    def acquire(self, params: Sequence[torch.Tensor], stream: int = 0,
+                first: Mapping[str, str] | None = None) -> tuple[Prepared, Slot]:
+        """A program with these parameters as they are now, and a slot of it, which the caller puts back into `idle`.
+        first: options that tell a new program the extents of its first call."""
         with self.lock:
             identity = tuple(map(id, params))
             prepared = self.programs.get(identity)
             if prepared is None:
-                prepared = self._make(params, identity)
+                prepared = self._make(params, identity, first or {})
             elif not prepared.current(params):
                 held = [] if prepared.fixed else self._all_slots(prepared)
                 try:
                     if len(held) == len(prepared.slots) and not prepared.fixed:
                         prepared.load(self.params, params)
                     else:  # a call takes long, or was interrupted and its slot is lost: who runs keeps the old program
-                        prepared = self._make(params, identity)
+                        prepared = self._make(params, identity, first or {})
                 finally:
                     prepared.idle.extend(slot for slot in held if slot.call.program is prepared.program)
             return prepared, prepared.take(stream) or self.new_slot(prepared, stream)
@@ -177,9 +181,9 @@ class Family:
         prepared.slots.append(slot)
         return slot
 
-    def _make(self, params: Sequence[torch.Tensor], identity: tuple[int, ...]) -> Prepared:
+    def _make(self, params: Sequence[torch.Tensor], identity: tuple[int, ...], first: Mapping[str, str]) -> Prepared:
         with making:
-            prepared = self.kind(native.Program(self.model, self.options))
+            prepared = self.kind(native.Program(self.model, {**self.options, **first}))
         prepared.load(self.params, params)
         gone = functools.partial(_drop, weakref.ref(self), identity)
         prepared.watch = [weakref.ref(param, gone) for param in params]

@@ -55,6 +55,7 @@ struct lf_cuda_program {
     bool *lent;
     lf_cuda_ptr *narrow;     /* one per group, owned; 0 where there is none */
     size_t bytes;
+    unsigned weights;        /* how often it was given weights */
 };
 
 enum { LF_CUDA_RELAXED = 2 }; /* CU_STREAM_CAPTURE_MODE_RELAXED: what a thread may do while one of its streams captures */
@@ -79,8 +80,16 @@ typedef struct lf_cuda_pass {
     const lf_cuda_ptr *input, *output; /* by port */
     lf_cuda_ptr workspace;
     lf_cuda_control control;
-    void *stream;
 } lf_cuda_pass;
+
+/* All a launch needs but its stream. Points into itself: it stays where it is. */
+typedef struct lf_cuda_ready {
+    _Alignas(64) unsigned char maps[LF_CUDA_MOST_PRODUCTS * 2 * LF_CUDA_MAP];
+    uint64_t control[LF_CUDA_CONTROL_WORDS], words[LF_CUDA_ROLES][LF_CUDA_MOST_WORDS];
+    lf_cuda_config config; /* gx 0: there is nothing to do */
+    lf_cuda_attribute together;
+    void *function, *params[2 + LF_CUDA_ROLES];
+} lf_cuda_ready;
 
 /* The kernel for these extents, compiled if it is not yet. aligned: the caller's arrays begin at multiples of LF_CUDA_FOUR bytes. Thread-safe. Inside enter and
  * leave, as all that follows. */
@@ -90,8 +99,11 @@ lf_status lf_cuda_kernel_of(lf_cuda_program *program, lf_cuda_shape shape, bool 
 void lf_cuda_kernels_free(lf_cuda_program *program);
 /* Bytes of the largest part's areas. Fails: LF_ERR_DATA where that overflows. */
 lf_status lf_cuda_kernel_workspace(const lf_cuda_kernel *kernel, const int64_t *dims, int64_t *bytes, lf_diag *diag);
+lf_status lf_cuda_arrange(const lf_cuda_program *program, const lf_cuda_kernel *kernel, const lf_cuda_pass *pass, lf_cuda_ready *to, lf_diag *diag);
+/* Gives it other inputs and outputs, by port; kernel: whose it is. */
+void lf_cuda_point(lf_cuda_ready *ready, const lf_cuda_kernel *kernel, const lf_cuda_ptr *input, const lf_cuda_ptr *output);
 /* Launches and does not wait. */
-lf_status lf_cuda_launch(const lf_cuda_program *program, const lf_cuda_kernel *kernel, const lf_cuda_pass *pass, lf_diag *diag);
+lf_status lf_cuda_launch(const lf_cuda_device *device, lf_cuda_ready *ready, void *stream, lf_diag *diag);
 /* The i-th area of a part. */
 lf_cuda_ptr lf_cuda_area_at(const lf_cuda_part *part, const lf_cuda_pass *pass, int32_t area);
 

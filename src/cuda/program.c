@@ -173,6 +173,7 @@ lf_status lf_cuda_program_weights(lf_cuda_program *p, const float *const *tensor
     lf_status status = lf_cuda_enter(p->device, diag);
     if (status != LF_OK)
         return status;
+    p->weights++;
     drop_weights(p);
     status = upload_all(p, tensor, there, narrow, diag);
     if (status != LF_OK)

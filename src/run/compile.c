@@ -7,6 +7,19 @@
 
 enum { DEFAULT_EXTENT = 1024 }; /* what a named extent counts as where nobody says: a common batch */
 
+static lf_status take_hints(lf_program *p, const lf_dim_hints *given, int64_t *out)
+{
+    for (int h = 0; h < given->count; h++) {
+        int symbol = 0;
+        while (symbol < p->written.symbols && strcmp(p->written.symbol[symbol], given->hint[h].name) != 0)
+            symbol++;
+        if (symbol == p->written.symbols)
+            return lf_fail(&p->diag, LF_ERR_ARG, "dim %s: the model has no extent of that name", given->hint[h].name);
+        out[symbol] = given->hint[h].value;
+    }
+    return LF_OK;
+}
+
 const char *lf_precision_name(lf_cuda_mode mode)
 {
     static const char *const names[] = {[LF_CUDA_FP32] = "fp32", [LF_CUDA_TF32] = "tf32", [LF_CUDA_BF16] = "bf16", [LF_CUDA_FP16] = "fp16"};
@@ -32,15 +45,9 @@ static lf_status check_options(lf_program *p, const lf_options *o)
     snprintf(p->no_device, sizeof p->no_device, "device %s can be explained but not run here; compile for cpu", p->device);
     for (int i = 0; i < p->written.symbols; i++)
         p->hint[i] = DEFAULT_EXTENT;
-    for (int h = 0; h < o->hints; h++) {
-        int symbol = 0;
-        while (symbol < p->written.symbols && strcmp(p->written.symbol[symbol], o->hint[h].name) != 0)
-            symbol++;
-        if (symbol == p->written.symbols)
-            return lf_fail(&p->diag, LF_ERR_ARG, "dim %s: the model has no extent of that name", o->hint[h].name);
-        p->hint[symbol] = o->hint[h].value;
-    }
-    return LF_OK;
+    lf_status status = take_hints(p, &o->weigh, p->hint);
+    memcpy(p->first, p->hint, sizeof p->first);
+    return status == LF_OK ? take_hints(p, &o->first, p->first) : status;
 }
 
 static lf_status check_dtypes(lf_program *p)
@@ -142,7 +149,7 @@ lf_status lf_variant_for_cuda(lf_program *p, lf_variant *v)
     lf_status status = fused ? lf_cuda_device_target(p->context->gpu, p->mode, &target, &p->diag) : LF_OK;
     if (status == LF_OK && guarded)
         status = lf_variant_for_cuda(p, &p->exact);
-    return status == LF_OK ? lf_cuda_program_new(p->context->gpu, v->plan, target, guarded ? p->exact.cuda : NULL, fused ? p->hint : NULL, &v->cuda, &p->diag) : status;
+    return status == LF_OK ? lf_cuda_program_new(p->context->gpu, v->plan, target, guarded ? p->exact.cuda : NULL, fused ? p->first : NULL, &v->cuda, &p->diag) : status;
 }
 
 lf_status lf_compile(lf_program *p, const lf_options *o)

@@ -35,14 +35,18 @@ typedef struct lf_dim_hint {
     int64_t value;
 } lf_dim_hint;
 
+typedef struct lf_dim_hints {
+    lf_dim_hint hint[LF_MAX_SYMBOLS];
+    int count;
+} lf_dim_hints;
+
 struct lf_options {
     lf_diag diag;
     char device[16];
     char precision[8];
     char *rules;          /* owned; NULL: all */
     bool assume_finite, fuse, tune;
-    lf_dim_hint hint[LF_MAX_SYMBOLS];
-    int hints;
+    lf_dim_hints weigh, first; /* dim.NAME, first.NAME */
 };
 
 /* One way to run the program: a graph, its plan, its prepared weights. */
@@ -78,6 +82,7 @@ struct lf_program {
     lf_cuda_mode mode;          /* cuda: how products take their operands */
     char device[16];
     int64_t hint[LF_MAX_SYMBOLS];
+    int64_t first[LF_MAX_SYMBOLS]; /* cuda: extents of the kernel that is compiled with the program */
     const char **input_text;    /* one per input: its shape in words, made early because calls in other threads share the arena */
     const float **param;        /* one per parameter; NULL until given */
     float **copied;             /* one per parameter: memory of our own, which param is then; NULL where it is borrowed or not given */

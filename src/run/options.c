@@ -56,21 +56,22 @@ static lf_status set_bool(lf_options *o, const char *key, const char *value, boo
     return LF_OK;
 }
 
-static lf_status set_hint(lf_options *o, const char *name, const char *value)
+/* kind: dim. or first. */
+static lf_status set_hint(lf_options *o, lf_dim_hints *list, const char *kind, const char *name, const char *value)
 {
     char *end;
     errno = 0;
     long long number = strtoll(value, &end, 10);
     if (*value == 0 || *end != 0 || errno != 0 || number < 0 || number > LF_MAX_ELEMENTS)
-        return lf_fail(&o->diag, LF_ERR_ARG, "dim.%.64s: '%.64s' is not an extent", name, value);
+        return lf_fail(&o->diag, LF_ERR_ARG, "%s%.64s: '%.64s' is not an extent", kind, name, value);
     int at = 0;
-    while (at < o->hints && strcmp(o->hint[at].name, name) != 0)
+    while (at < list->count && strcmp(list->hint[at].name, name) != 0)
         at++;
-    if (at == LF_MAX_SYMBOLS || strlen(name) >= sizeof o->hint[at].name)
-        return lf_fail(&o->diag, LF_ERR_ARG, "dim.%.64s: too many extents, or too long a name", name);
-    snprintf(o->hint[at].name, sizeof o->hint[at].name, "%s", name);
-    o->hint[at].value = number;
-    o->hints += at == o->hints;
+    if (at == LF_MAX_SYMBOLS || strlen(name) >= sizeof list->hint[at].name)
+        return lf_fail(&o->diag, LF_ERR_ARG, "%s%.64s: too many extents, or too long a name", kind, name);
+    snprintf(list->hint[at].name, sizeof list->hint[at].name, "%s", name);
+    list->hint[at].value = number;
+    list->count += at == list->count;
     return LF_OK;
 }
 
@@ -105,6 +106,8 @@ lf_status lf_options_set(lf_options *options, const char *key, const char *value
     if (strcmp(key, "tune") == 0)
         return set_bool(options, key, value, &options->tune);
     if (strncmp(key, "dim.", 4) == 0)
-        return set_hint(options, key + 4, value);
-    return lf_fail(&options->diag, LF_ERR_ARG, "'%.64s' is no option; known: device, precision, rules, assume_finite, fuse, tune, dim.NAME", key);
+        return set_hint(options, &options->weigh, "dim.", key + 4, value);
+    if (strncmp(key, "first.", 6) == 0)
+        return set_hint(options, &options->first, "first.", key + 6, value);
+    return lf_fail(&options->diag, LF_ERR_ARG, "'%.64s' is no option; known: device, precision, rules, assume_finite, fuse, tune, dim.NAME, first.NAME", key);
 }

@@ -13,14 +13,14 @@ struct g0 {
     static __device__ __forceinline__ i64 rows(const Args &a) { return a.dim[0]; }
     static __device__ __forceinline__ i64 columns(const Args &a) { return 1024; }
     static __device__ __forceinline__ i64 depth(const Args &a) { return 1024; }
-    enum { MODE = 0, SCALED = 1, N = 1024, LINES = 32, CHUNK = 4 };
+    enum { MODE = 0, SCALED = 1, N = 1024, LINES = 32, CHUNK = 2 };
     enum { PART = 32 };
     static __device__ __forceinline__ const float *x_unscale(const Args &a) { return a.area[1]; }
     static __device__ __forceinline__ const float *w_unscale(const Args &a) { return a.scale[0]; }
     enum { SPLIT = 32 };
     static __device__ __forceinline__ void split(const Args &a, const i64 row, const i64 rows, const int tid)
     {
-        if (split_row<SPLIT, MODE, 1024, LINES, false>(&*(a.in[0] + row * 1024 + 0), 1, (u8 *)a.area[0] + row * (LINES * 128), a.area[1] + row, tid) && tid == 0)
+        if (split_row<SPLIT, MODE, 1024, LINES, false, ALIGNED, true>(&*(a.in[0] + row * 1024 + 0), 1, (u8 *)a.area[0] + row * (LINES * 128), a.area[1] + row, tid) && tid == 0)
             flag(a.redo, a.redo.wide, a.redo.wide_any, row, rows);
     }
     // phase 0: B x 1024
@@ -99,7 +99,7 @@ struct Args {
 // a [B, 1024] = rows of 1024 elements by linear.weight [1024, 1024] transposed
 struct g0 {
     typedef Args A;
-    enum { W = 4, STATS = 0, WEIGHT_IS_KN = 0 };
+    enum { W = 1, STATS = 0, WEIGHT_IS_KN = 0 };
     typedef no_stat First;
     struct Rest {
         __device__ __forceinline__ void begin() { }
@@ -137,9 +137,9 @@ __device__ __forceinline__ void g0_rows1_row(const Args &a, const i64 row, const
     segments<T, moments_stat>([&](i64 c) { return *(a.area[0] + row * 1024 + c); }, 32, 32, tid, a.area[1] + row * 32, a.area[2] + row * 32);
     row_sync<T>();
     // phase 1: B x 1024
-#pragma unroll 4
-    for (i64 col = tid * 4; col < 1024; col += T * 4) {
-        enum { W = 4 };
+#pragma unroll 1
+    for (i64 col = tid * 1; col < 1024; col += T * 1) {
+        enum { W = 1 };
         float v0[W]; load<false, true>(v0, a.area[0] + row * 1024 + col); // a
         float v1[W]; EACH v1[w] = read<false>(a.area[1] + row * 32 + (col + w) / 32); // moments of b
         float v2[W]; EACH v2[w] = read<false>(a.area[2] + row * 32 + (col + w) / 32); // moments of b

@@ -13,14 +13,14 @@ struct g0 {
     static __device__ __forceinline__ i64 rows(const Args &a) { return a.dim[0]; }
     static __device__ __forceinline__ i64 columns(const Args &a) { return 256; }
     static __device__ __forceinline__ i64 depth(const Args &a) { return 784; }
-    enum { MODE = 0, SCALED = 1, N = 256, LINES = 28, CHUNK = 4 };
+    enum { MODE = 0, SCALED = 1, N = 256, LINES = 26, CHUNK = 2 };
     enum { PART = 32 };
     static __device__ __forceinline__ const float *x_unscale(const Args &a) { return a.area[2]; }
     static __device__ __forceinline__ const float *w_unscale(const Args &a) { return a.scale[0]; }
     enum { SPLIT = 32 };
     static __device__ __forceinline__ void split(const Args &a, const i64 row, const i64 rows, const int tid)
     {
-        if (split_row<SPLIT, MODE, 784, LINES, false>(&*(a.in[0] + row * 784 + 0), 1, (u8 *)a.area[1] + row * (LINES * 128), a.area[2] + row, tid) && tid == 0)
+        if (split_row<SPLIT, MODE, 784, LINES, false, ALIGNED, true>(&*(a.in[0] + row * 784 + 0), 1, (u8 *)a.area[1] + row * (LINES * 128), a.area[2] + row, tid) && tid == 0)
             flag(a.redo, a.redo.wide, a.redo.wide_any, row, rows);
     }
     // phase 0: B x 256
@@ -70,14 +70,14 @@ struct g1 {
     static __device__ __forceinline__ i64 rows(const Args &a) { return a.dim[0]; }
     static __device__ __forceinline__ i64 columns(const Args &a) { return 10; }
     static __device__ __forceinline__ i64 depth(const Args &a) { return 256; }
-    enum { MODE = 0, SCALED = 1, N = 10, LINES = 8, CHUNK = 4 };
+    enum { MODE = 0, SCALED = 1, N = 10, LINES = 8, CHUNK = 2 };
     enum { PART = 64 };
     static __device__ __forceinline__ const float *x_unscale(const Args &a) { return a.area[4]; }
     static __device__ __forceinline__ const float *w_unscale(const Args &a) { return a.scale[1]; }
     enum { SPLIT = 32 };
     static __device__ __forceinline__ void split(const Args &a, const i64 row, const i64 rows, const int tid)
     {
-        if (split_row<SPLIT, MODE, 256, LINES, false>(&*(a.area[0] + row * 256 + 0), 1, (u8 *)a.area[3] + row * (LINES * 128), a.area[4] + row, tid) && tid == 0)
+        if (split_row<SPLIT, MODE, 256, LINES, false, true, true>(&*(a.area[0] + row * 256 + 0), 1, (u8 *)a.area[3] + row * (LINES * 128), a.area[4] + row, tid) && tid == 0)
             flag(a.redo, a.redo.wide, a.redo.wide_any, row, rows);
     }
     // phase 0: B x 10
@@ -99,7 +99,7 @@ struct g1 {
     };
     static __device__ __forceinline__ void total(const Args &a, const i64 row, Known &known)
     {
-        partials<maxsumexp_stat>::of(a.area[5] + row * ((10 + 127) / 128 * 2), (int)((10 + 127) / 128)).finish((double)10, known.stat0);
+        partials<maxsumexp_stat>::of<false>(a.area[5] + row * ((10 + 127) / 128 * 2), (int)((10 + 127) / 128)).finish((double)10, known.stat0);
     }
     // phase 1: B x 10
     template <int W>
@@ -151,7 +151,7 @@ struct Args {
 // a [B, 256] = rows of 784 elements by hidden.weight [256, 784] transposed
 struct g0 {
     typedef Args A;
-    enum { W = 4, STATS = 0, WEIGHT_IS_KN = 0 };
+    enum { W = 1, STATS = 0, WEIGHT_IS_KN = 0 };
     typedef no_stat First;
     struct Rest {
         __device__ __forceinline__ void begin() { }
@@ -225,9 +225,9 @@ __device__ __forceinline__ void g1_rows1_row(const Args &a, const i64 row, const
     enum { T = 32 };
     // maxsumexp for d
     float stat0[2];
-    partials<maxsumexp_stat>::of(a.area[2] + row * ((10 + 127) / 128 * 2), (int)((10 + 127) / 128)).finish((double)10, stat0);
+    partials<maxsumexp_stat>::of<true>(a.area[2] + row * ((10 + 127) / 128 * 2), (int)((10 + 127) / 128)).finish((double)10, stat0);
     // phase 1: B x 10
-#pragma unroll 4
+#pragma unroll 1
     for (i64 col = tid * 1; col < 10; col += T * 1) {
         enum { W = 1 };
         float v0[W]; load<false, false>(v0, a.area[1] + row * 10 + col); // c
@@ -252,7 +252,7 @@ __device__ __forceinline__ void g1_rows1(const Args &a)
 
 extern "C" __global__ void __launch_bounds__(THREADS) g0_split_weight(const float *from, i64 row_step, i64 step, i64 rows, u8 *to, float *unscale, unsigned *wide)
 {
-    split_weight<32, 0, 784, 28>(from, row_step, step, rows, to, unscale, wide);
+    split_weight<32, 0, 784, 26>(from, row_step, step, rows, to, unscale, wide);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) g1_split_weight(const float *from, i64 row_step, i64 step, i64 rows, u8 *to, float *unscale, unsigned *wide)

@@ -126,6 +126,8 @@ def test_names(saved):
     text = files.model.read_text()
     assert text.startswith("# Two, saved by linfuse ")
     assert "blocks.1.linear = linear(" in text and "head = linear(" in text
+    numbered = saved["normed"][2]
+    assert "\nlinear_0 = linear(" in numbered.model.read_text() and "_0.weight" in load_file(numbered.weights)
 
 
 def test_nothing_changes(tmp_path):

@@ -2,6 +2,7 @@
 """torch.compile(model, backend="linfuse"): the reference models, every batch size, options, and calls that PyTorch
 has to run."""
 
+import shutil
 import sys
 import warnings
 
@@ -12,7 +13,7 @@ from torch import nn
 
 import linfuse
 from linfuse import cuda, partition
-from torch_door import assert_close, assert_fused, compiled, errors, flat, fresh, not_on_gpu, reasons, reference
+from torch_door import ON_GPU, assert_close, assert_fused, compiled, errors, flat, fresh, not_on_gpu, reasons, reference
 
 
 fresh_each_time = fresh(1)
@@ -404,6 +405,20 @@ def test_matmul_precision_is_honoured():
                 assert errors(flat(compiled(module)(x)), reference(module, x)) < 2e-6
     finally:
         torch.set_float32_matmul_precision(before)
+
+
+@pytest.mark.skipif(ON_GPU or not shutil.which("g++"), reason="the default backend wants a compiler")
+def test_beside_the_default_backend():
+    """The same module by both in turns: each has its own, and none compiles anew for the other's sake."""
+    module, x = GeluSoftmax().eval(), torch.randn(5, 48)
+    fast, other = compiled(module), torch.compile(module)
+    with torch.no_grad():
+        want, eager = reference(module, x), module(x)
+        for _ in range(3):
+            assert_close(fast(x), want, eager)
+            assert_close(other(x), want, eager, factor=4)
+    stats = assert_fused()
+    assert stats.graphs == 1 and stats.calls_fused == 3
 
 
 def test_stats_text_and_json():

@@ -3,6 +3,8 @@
 device is tested by the other files, with LINFUSE_TEST_DEVICE=cuda on the GPU."""
 
 import gc
+import multiprocessing
+import os
 import threading
 
 import pytest
@@ -193,6 +195,45 @@ def test_results_dropped_while_the_gpu_is_at_work(module):
     assert torch.equal(fast(x)[0], want)
 
 
+def test_a_result_used_on_another_stream(module):
+    """By PyTorch's rule, record_stream: memory of a result that is gone is not given away while that stream reads it."""
+    fast, x = compiled(module), draw(512)
+    want = fast(x)[0].clone()
+    torch.cuda.synchronize()
+    side = torch.cuda.Stream()
+    result = fast(x)[0]
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        busy()
+        late = result + 0
+    result.record_stream(side)
+    del result
+    for _ in range(8):
+        torch.full((512, N), float("nan"), device="cuda")
+        fast(draw(512))
+    side.synchronize()
+    assert torch.equal(late, want)
+
+
+def test_an_input_made_on_another_stream(module):
+    """Handed over as PyTorch's rules want it; it may go at once, though the call has not yet read it."""
+    fast, source = compiled(module), draw(512)
+    want = fast(source)[0].clone()
+    torch.cuda.synchronize()
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        x = source + 0
+    torch.cuda.current_stream().wait_stream(side)
+    busy()
+    got = fast(x)[0]
+    x.record_stream(torch.cuda.current_stream())
+    del x
+    with torch.cuda.stream(side):
+        for _ in range(8):
+            torch.full((512, K), float("nan"), device="cuda")
+    assert torch.equal(got, want)
+
+
 def test_threads(module):
     fast = compiled(module)
     inputs = [draw(16 + 5 * i) for i in range(5)]
@@ -235,6 +276,32 @@ def test_weights_changed_while_calls_are_in_flight(module):
     for y, z in zip(after, new):
         torch.testing.assert_close(y, z, rtol=1e-4, atol=1e-5)
     assert linfuse.stats().prepared == 2
+
+
+def without_a_gpu(held, x):
+    """In a forked child: PyTorch's error, and an end of what was inherited."""
+    try:
+        with torch.no_grad():
+            held.pop()(x)
+    except RuntimeError:
+        torch._dynamo.reset()
+        gc.collect()
+        os._exit(0)
+    os._exit(1)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_forked_child(module):
+    """CUDA does not survive a fork: the child has PyTorch's error, as with any model, does not hang, and ends nothing of
+    its parent's."""
+    held, x = [compiled(module)], draw()
+    want = [y.clone() for y in held[0](x)]
+    child = multiprocessing.get_context("fork").Process(target=without_a_gpu, args=(held, x))
+    child.start()
+    child.join(60)
+    assert child.exitcode == 0
+    assert all(torch.equal(y, z) for y, z in zip(held[0](x), want))
+    assert_fused()
 
 
 # ---- graphs ----

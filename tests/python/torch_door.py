@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import linfuse
+from linfuse import cuda
 
 ON_GPU = os.environ.get("LINFUSE_TEST_DEVICE", "cpu") != "cpu"  # conftest.py makes it PyTorch's default device
 not_on_gpu = pytest.mark.skipif(ON_GPU, reason="of the CPU alone")
@@ -22,6 +23,7 @@ def fresh(seed):
     def begin_and_end():
         torch._dynamo.reset()
         gc.collect()
+        cuda._captured.clear()  # the graphs of earlier tests are gone, which only who made them can know
         linfuse.reset_stats()
         torch.manual_seed(seed)
         yield

@@ -61,8 +61,8 @@ __device__ __forceinline__ void cluster_sync()
     asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
 }
 
-// What threads have written, copies may read: on both sides of the barrier between them.
-__device__ __forceinline__ void written_to_copied() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
+// What threads have written, copies may read, and write over: on both sides of the barrier between them.
+__device__ __forceinline__ void written_to_copied() { asm volatile("fence.proxy.async;" ::: "memory"); }
 
 // A box of a map into shared memory: this block's, or, at the same offset, that of all blocks in mask.
 __device__ __forceinline__ void copy_box(unsigned to, const TensorMap *map, int x, int y, unsigned bar)
@@ -404,7 +404,7 @@ __device__ __forceinline__ void consume(const typename G::A &a, const Control &c
         }
         for (int line = 0; line < G::LINES; line += chunk) {
             pin(acc);
-#pragma unroll(promotes || once ? chunk : 1)
+#pragma unroll(once ? chunk : 1)
             for (int i = 0; i < chunk; ++i) {
                 barrier_wait(full + 8 * s, phase);
                 wgmma_fence();
