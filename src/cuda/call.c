@@ -352,8 +352,7 @@ static lf_status run(lf_cuda_call *c, const lf_cuda_job *job, lf_diag *diag)
     const lf_cuda_kernel *kernel;
     c->occasion.kernel = NULL; /* memory may go that it has the address of */
     c->stream = job->stream;
-    if (runner(job)->tunes)
-        lf_cuda_tune(runner(job), c, job, are_aligned(job));
+    const bool settled = !runner(job)->tunes || lf_cuda_tune(runner(job), c, job, are_aligned(job)); /* which kernel it is */
     lf_status status = lf_cuda_kernel_for(runner(job), job->dims, are_aligned(job), &kernel, diag);
     if (status == LF_OK)
         status = lf_cuda_call_reserve(c, kernel, job, diag);
@@ -361,7 +360,7 @@ static lf_status run(lf_cuda_call *c, const lf_cuda_job *job, lf_diag *diag)
         status = lf_cuda_call_bring(c, job, diag);
     if (status == LF_OK)
         status = launch(c, kernel, job, diag);
-    if (status == LF_OK && !job->on_host)
+    if (status == LF_OK && !job->on_host && settled)
         remember(c, kernel, job);
     return status == LF_OK && job->on_host ? take_outputs(c, job, diag) : status;
 }

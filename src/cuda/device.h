@@ -112,8 +112,8 @@ lf_cuda_ptr lf_cuda_area_at(const lf_cuda_part *part, const lf_cuda_pass *pass, 
 /* The shape for these extents. measured: it is not by the cost model. Thread-safe; quick from the second time on. */
 lf_cuda_shape lf_cuda_shape_for(lf_cuda_program *program, const int64_t *dims, bool *measured);
 /* Runs the job in every shape that can serve it, unless that was done before, and remembers which took least, under the user's cache too. Not where the stream
- * captures. Where it cannot be measured, nothing is remembered, and the run that follows tells why if it has to. */
-void lf_cuda_tune(lf_cuda_program *program, lf_cuda_call *call, const lf_cuda_job *job, bool aligned);
+ * captures. Where it cannot be measured, nothing is remembered, and the run that follows tells why if it has to. False: that is still to be done, by a run that does not. */
+bool lf_cuda_tune(lf_cuda_program *program, lf_cuda_call *call, const lf_cuda_job *job, bool aligned);
 
 /* ---- call.c, for tune.c ---- */
 

@@ -242,7 +242,7 @@ static lf_status measure(lf_cuda_call *call, const lf_cuda_job *job, candidates 
     return status;
 }
 
-void lf_cuda_tune(lf_cuda_program *p, lf_cuda_call *call, const lf_cuda_job *job, bool aligned)
+bool lf_cuda_tune(lf_cuda_program *p, lf_cuda_call *call, const lf_cuda_job *job, bool aligned)
 {
     candidates c = {.count = 0};
     double measured[LF_CUDA_SHAPES] = {0};
@@ -251,14 +251,15 @@ void lf_cuda_tune(lf_cuda_program *p, lf_cuda_call *call, const lf_cuda_job *job
     int captures = 0;
     lf_cuda_shape_for(p, job->dims, &known);
     if (known || !lf_cuda_has_choice(p->plan, p->target))
-        return;
+        return true;
     if (p->device->driver->stream_captures(job->stream, &captures) != 0 || captures) /* what is captured does not run: there is nothing to measure */
-        return;
+        return false;
     find_candidates(p, call, job, aligned, &c);
     const bool good = c.count > 1 && measure(call, job, &c, measured, &ignored) == LF_OK;
     lf_cuda_call_stop_timing(call);
-    if (!good)
-        return;
-    remember(p, job->dims, fastest(p, job->dims, measured), true);
-    save_times(p, job->dims, measured);
+    if (good) {
+        remember(p, job->dims, fastest(p, job->dims, measured), true);
+        save_times(p, job->dims, measured);
+    }
+    return true;
 }
