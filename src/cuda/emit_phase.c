@@ -185,9 +185,9 @@ void lf_emit_monoids(lf_str *to, const lf_plan *const *plan, int plans)
 
 /* ---- steps ---- */
 
-int lf_emit_lanes(lf_extent width)
+int lf_emit_lanes(const lf_emitter *e, lf_extent width)
 {
-    return lf_extent_known(width) && width.coef % 4 == 0 ? 4 : 1;
+    return e->role == LF_CUDA_MAIN && lf_extent_known(width) && width.coef % 4 == 0 ? 4 : 1;
 }
 
 static void emit_op_step(lf_emitter *e, const lf_step *s, int32_t index)

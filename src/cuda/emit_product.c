@@ -100,7 +100,7 @@ void lf_emit_product(lf_emitter *e, int32_t range)
     lf_str_addf(&e->s, " = rows of %s elements by ", lf_extent_text(e->graph, p->k));
     lf_emit_shape(e, p->weight);
     lf_str_addf(&e->s, "%s\nstruct g%d {\n    typedef Args A;\n    enum { W = %d, STATS = %d, WEIGHT_IS_KN = %d };\n", p->w_is_kn ? "" : " transposed", (int)e->group,
-                lf_emit_lanes(p->n), (int)fed, p->w_is_kn);
+                lf_emit_lanes(e, p->n), (int)fed, p->w_is_kn);
     if (first < 0)
         lf_str_add(&e->s, "    typedef no_stat First;\n");
     else

@@ -49,7 +49,7 @@ static void emit_stat_comment(lf_emitter *e, int32_t index)
 void lf_emit_partials(lf_emitter *e, int32_t stat)
 {
     const lf_monoid_info *m = lf_monoid_row(e->g->stat[stat].monoid);
-    lf_str_addf(&e->s, "partials<%s_stat>::of(a.area[%d] + row * ((", m->name, (int)e->partial[stat]);
+    lf_str_addf(&e->s, "partials<%s_stat>::of<%s>(a.area[%d] + row * ((", m->name, e->role == LF_CUDA_MAIN ? "false" : "true", (int)e->partial[stat]);
     lf_emit_extent(e, e->g->product.n);
     lf_str_addf(&e->s, " + %d) / %d * %d), (int)((", LF_CUDA_TILE - 1, LF_CUDA_TILE, m->states);
     lf_emit_extent(e, e->g->product.n);
@@ -151,7 +151,7 @@ static void emit_narrow(lf_emitter *e)
 static void emit_phase(lf_emitter *e, int32_t phase)
 {
     const lf_phase *p = &e->g->phase[phase];
-    const int lanes = lf_emit_lanes(p->width);
+    const int lanes = lf_emit_lanes(e, p->width);
     lf_str_addf(&e->s, "    // phase %d: %s x %s\n", (int)phase, p->one_row ? "1" : lf_extent_text(e->graph, e->g->rows),
                 lf_extent_text(e->graph, p->width));
     if (e->g->product.node != LF_NONE && e->g->product.phase == phase)
@@ -165,7 +165,7 @@ static void emit_phase(lf_emitter *e, int32_t phase)
         if (e->held_turns > 0 && lf_extent_same(p->width, e->g->product.k)) {
             lf_str_addf(&e->s, "#pragma unroll\n    for (int turn = 0; turn < %d; ++turn) {\n        const i64 col = (turn * T + tid) * 4;\n", e->held_turns);
         } else {
-            lf_str_addf(&e->s, "#pragma unroll 4\n    for (i64 col = tid * %d; col < ", lanes);
+            lf_str_addf(&e->s, "#pragma unroll %d\n    for (i64 col = tid * %d; col < ", e->role == LF_CUDA_MAIN ? 4 : 1, lanes); /* few rows are done again, by code that is small */
             lf_emit_extent(e, p->width);
             lf_str_addf(&e->s, "; col += T * %d) {\n", lanes);
         }

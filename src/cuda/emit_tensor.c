@@ -66,8 +66,9 @@ static int split_threads(const lf_product *p)
 static void emit_split_row(lf_emitter *e)
 {
     lf_str_addf(&e->s, "    enum { SPLIT = %d };\n    static __device__ __forceinline__ void split(const Args &a, const i64 row, const i64 rows, const int tid)\n    {\n"
-                       "        if (split_row<SPLIT, MODE, %lld, LINES, false>(&",
-                split_threads(&e->g->product), (long long)e->g->product.k.coef);
+                       "        if (split_row<SPLIT, MODE, %lld, LINES, false, %s, %s>(&",
+                split_threads(&e->g->product), (long long)e->g->product.k.coef, lf_emit_aligned(e, &e->g->product.x),
+                lf_cuda_shape_table[e->target.shape].few ? "false" : "true"); /* those fetch into theirs meanwhile */
     lf_emit_row_element(e, &e->g->product.x, "0");
     lf_str_addf(&e->s, ", 1, (u8 *)a.area[%d] + row * (LINES * %d), a.area[%d] + row, tid) && tid == 0)\n"
                        "            flag(a.redo, a.redo.wide, a.redo.wide_any, row, rows);\n    }\n",

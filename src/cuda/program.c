@@ -42,6 +42,8 @@ lf_status lf_cuda_program_new(lf_cuda_device *device, const lf_plan *plan, lf_cu
     p->lent = calloc(lf_at_least_one(plan->prepareds), sizeof *p->lent);
     p->narrow = calloc(lf_at_least_one(plan->groups), sizeof *p->narrow);
     lf_status status = p->lines && p->scale && p->prepared && p->lent && p->narrow ? LF_OK : lf_fail_nomem(diag, "the program");
+    if (status == LF_OK)
+        status = lf_cuda_shape_told(&p->told, diag);
     if (status == LF_OK && dims)
         status = compile_for(p, dims, &kernel, diag);
     if (status != LF_OK) {
@@ -108,6 +110,8 @@ static lf_status into_lines(lf_cuda_program *p, lf_diag *diag)
     static const int64_t dims[LF_MAX_SYMBOLS] = {1, 1, 1, 1, 1, 1, 1, 1}; /* any kernel will do: the weights are the same for all */
     const lf_cuda_kernel *kernel = NULL;
     bool wide = false;
+    if (!lf_cuda_has_choice(p->plan, p->target)) /* none of its weights is for tensor cores: no kernel need be there for them */
+        return LF_OK;
     for (int i = 0; i < LF_CUDA_SHAPES && !kernel; i++)
         kernel = p->kernel[i][0];
     lf_status status = kernel ? LF_OK : lf_cuda_kernel_for(p, dims, true, &kernel, diag);
@@ -169,12 +173,18 @@ lf_status lf_cuda_program_weights(lf_cuda_program *p, const float *const *tensor
     lf_status status = lf_cuda_enter(p->device, diag);
     if (status != LF_OK)
         return status;
+    p->weights++;
     drop_weights(p);
     status = upload_all(p, tensor, there, narrow, diag);
     if (status != LF_OK)
         drop_weights(p);
     lf_cuda_leave(p->device);
     return status;
+}
+
+void lf_cuda_program_tune(lf_cuda_program *p)
+{
+    p->tunes = true;
 }
 
 size_t lf_cuda_program_bytes(const lf_cuda_program *p)

@@ -20,7 +20,7 @@ struct g0 {
     enum { SPLIT = 32 };
     static __device__ __forceinline__ void split(const Args &a, const i64 row, const i64 rows, const int tid)
     {
-        if (split_row<SPLIT, MODE, 1024, LINES, false>(&*(a.in[0] + row * 1024 + 0), 1, (u8 *)a.area[0] + row * (LINES * 128), a.area[1] + row, tid) && tid == 0)
+        if (split_row<SPLIT, MODE, 1024, LINES, false, ALIGNED, true>(&*(a.in[0] + row * 1024 + 0), 1, (u8 *)a.area[0] + row * (LINES * 128), a.area[1] + row, tid) && tid == 0)
             flag(a.redo, a.redo.wide, a.redo.wide_any, row, rows);
     }
     // phase 0: B x 1024
@@ -118,7 +118,7 @@ struct Args {
 // a [B, 1024] = rows of 1024 elements by linear.weight [1024, 1024] transposed
 struct g0 {
     typedef Args A;
-    enum { W = 4, STATS = 0, WEIGHT_IS_KN = 0 };
+    enum { W = 1, STATS = 0, WEIGHT_IS_KN = 0 };
     typedef no_stat First;
     struct Rest {
         __device__ __forceinline__ void begin() { }
@@ -165,9 +165,9 @@ __device__ __forceinline__ void g0_rows1_row(const Args &a, const i64 row, const
 {
     enum { T = 32 };
     // phase 1: B x 1024
-#pragma unroll 4
-    for (i64 col = tid * 4; col < 1024; col += T * 4) {
-        enum { W = 4 };
+#pragma unroll 1
+    for (i64 col = tid * 1; col < 1024; col += T * 1) {
+        enum { W = 1 };
         float v0[W]; load<false, ALIGNED>(v0, a.out[0] + row * 1024 + col); // a
         float v1[W]; load<false, true>(v1, a.area[0] + col); // moments of b
         float v2[W]; load<false, true>(v2, a.area[1] + col); // moments of b

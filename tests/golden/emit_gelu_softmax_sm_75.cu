@@ -43,7 +43,7 @@ __device__ __forceinline__ void g0_rows1_row(const Args &a, const i64 row, const
     enum { T = 128 };
     // maxsumexp for c
     float stat0[2];
-    partials<maxsumexp_stat>::of(a.area[1] + row * ((8192 + 127) / 128 * 2), (int)((8192 + 127) / 128)).finish((double)8192, stat0);
+    partials<maxsumexp_stat>::of<false>(a.area[1] + row * ((8192 + 127) / 128 * 2), (int)((8192 + 127) / 128)).finish((double)8192, stat0);
     // phase 1: B x 8192
 #pragma unroll 4
     for (i64 col = tid * 4; col < 8192; col += T * 4) {

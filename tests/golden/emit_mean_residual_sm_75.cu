@@ -75,7 +75,7 @@ struct Args {
 // a [B, 8192] = rows of 8192 elements by linear.weight [8192, 8192] transposed
 struct g0 {
     typedef Args A;
-    enum { W = 4, STATS = 1, WEIGHT_IS_KN = 0 };
+    enum { W = 1, STATS = 1, WEIGHT_IS_KN = 0 };
     typedef mean_stat<float> First;
     struct Rest {
         __device__ __forceinline__ void begin() { }
@@ -114,9 +114,9 @@ __device__ __forceinline__ void g0_rows1_row(const Args &a, const i64 row, const
     enum { T = 128 };
     // mean for c
     float stat0[1];
-    partials<mean_stat>::of(a.area[1] + row * ((8192 + 127) / 128 * 1), (int)((8192 + 127) / 128)).finish((double)8192, stat0);
+    partials<mean_stat>::of<true>(a.area[1] + row * ((8192 + 127) / 128 * 1), (int)((8192 + 127) / 128)).finish((double)8192, stat0);
     // phase 1: B x 1
-#pragma unroll 4
+#pragma unroll 1
     for (i64 col = tid * 1; col < 1; col += T * 1) {
         enum { W = 1 };
         float v0[W]; EACH v0[w] = stat0[0]; // mean of c
@@ -126,9 +126,9 @@ __device__ __forceinline__ void g0_rows1_row(const Args &a, const i64 row, const
     row_sync<T>();
     // phase 2: B x 8192
     const float u2_0 = read<false>(a.area[0] + row);
-#pragma unroll 4
-    for (i64 col = tid * 4; col < 8192; col += T * 4) {
-        enum { W = 4 };
+#pragma unroll 1
+    for (i64 col = tid * 1; col < 8192; col += T * 1) {
+        enum { W = 1 };
         float v0[W]; EACH v0[w] = u2_0; // e
         float v1[W]; load<true, ALIGNED>(v1, a.in[0] + row * 8192 + col); // x [B, 8192]
         float v2[W]; EACH v2[w] = op_add(v0[w], v1[w], 1.0f); // f

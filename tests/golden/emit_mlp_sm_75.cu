@@ -78,7 +78,7 @@ __device__ __forceinline__ void g1_rows1_row(const Args &a, const i64 row, const
     enum { T = 32 };
     // maxsumexp for d
     float stat0[2];
-    partials<maxsumexp_stat>::of(a.area[2] + row * ((10 + 127) / 128 * 2), (int)((10 + 127) / 128)).finish((double)10, stat0);
+    partials<maxsumexp_stat>::of<false>(a.area[2] + row * ((10 + 127) / 128 * 2), (int)((10 + 127) / 128)).finish((double)10, stat0);
     // phase 1: B x 10
 #pragma unroll 4
     for (i64 col = tid * 1; col < 10; col += T * 1) {

@@ -20,7 +20,7 @@ struct g0 {
     enum { SPLIT = 32 };
     static __device__ __forceinline__ void split(const Args &a, const i64 row, const i64 rows, const int tid)
     {
-        if (split_row<SPLIT, MODE, 1024, LINES, false>(&*(a.in[0] + row * 1024 + 0), 1, (u8 *)a.area[0] + row * (LINES * 128), a.area[1] + row, tid) && tid == 0)
+        if (split_row<SPLIT, MODE, 1024, LINES, false, ALIGNED, true>(&*(a.in[0] + row * 1024 + 0), 1, (u8 *)a.area[0] + row * (LINES * 128), a.area[1] + row, tid) && tid == 0)
             flag(a.redo, a.redo.wide, a.redo.wide_any, row, rows);
     }
     // phase 0: B x 1024
@@ -115,7 +115,7 @@ struct Args {
 // a [B, 1024] = rows of 1024 elements by linear.weight [1024, 1024] transposed
 struct g0 {
     typedef Args A;
-    enum { W = 4, STATS = 0, WEIGHT_IS_KN = 0 };
+    enum { W = 1, STATS = 0, WEIGHT_IS_KN = 0 };
     typedef no_stat First;
     struct Rest {
         __device__ __forceinline__ void begin() { }
@@ -154,9 +154,9 @@ __device__ __forceinline__ void g0_rows1_row(const Args &a, const i64 row, const
     row_sync<T>();
     // phase 1: B x 512
     fold<sum_stat> fold1;
-#pragma unroll 4
-    for (i64 col = tid * 4; col < 512; col += T * 4) {
-        enum { W = 4 };
+#pragma unroll 1
+    for (i64 col = tid * 1; col < 512; col += T * 1) {
+        enum { W = 1 };
         float v0[W]; load<false, true>(v0, a.area[1] + row * 512 + col); // max of b
         EACH fold1.put(v0[w]);
     }
@@ -165,7 +165,7 @@ __device__ __forceinline__ void g0_rows1_row(const Args &a, const i64 row, const
     float stat1[1];
     join_row<T>(fold1.total()).finish((double)512, stat1);
     // phase 2: B x 1
-#pragma unroll 4
+#pragma unroll 1
     for (i64 col = tid * 1; col < 1; col += T * 1) {
         enum { W = 1 };
         float v0[W]; EACH v0[w] = stat1[0]; // sum of c

@@ -61,7 +61,7 @@ struct g0 {
     enum { SPLIT = 32 };
     static __device__ __forceinline__ void split(const Args &a, const i64 row, const i64 rows, const int tid)
     {
-        if (split_row<SPLIT, MODE, 1024, LINES, false>(&*(a.area[2] + row * 1024 + 0), 1, (u8 *)a.area[0] + row * (LINES * 128), a.area[1] + row, tid) && tid == 0)
+        if (split_row<SPLIT, MODE, 1024, LINES, false, true, true>(&*(a.area[2] + row * 1024 + 0), 1, (u8 *)a.area[0] + row * (LINES * 128), a.area[1] + row, tid) && tid == 0)
             flag(a.redo, a.redo.wide, a.redo.wide_any, row, rows);
     }
     // phase 2: B*S x 1024
@@ -123,9 +123,9 @@ __device__ __forceinline__ void g0_rows0_row(const Args &a, const i64 row, const
     enum { T = 32 };
     // phase 0: B*S x 1024
     fold<moments_stat> fold0;
-#pragma unroll 4
-    for (i64 col = tid * 4; col < 1024; col += T * 4) {
-        enum { W = 4 };
+#pragma unroll 1
+    for (i64 col = tid * 1; col < 1024; col += T * 1) {
+        enum { W = 1 };
         float v0[W]; load<true, ALIGNED>(v0, a.in[0] + row * 1024 + col); // x [B, S, 1024]
         EACH fold0.put(v0[w]);
     }
@@ -134,9 +134,9 @@ __device__ __forceinline__ void g0_rows0_row(const Args &a, const i64 row, const
     float stat0[2];
     join_row<T>(fold0.total()).finish((double)1024, stat0);
     // phase 1: B*S x 1024
-#pragma unroll 4
-    for (i64 col = tid * 4; col < 1024; col += T * 4) {
-        enum { W = 4 };
+#pragma unroll 1
+    for (i64 col = tid * 1; col < 1024; col += T * 1) {
+        enum { W = 1 };
         float v0[W]; load<true, ALIGNED>(v0, a.in[0] + row * 1024 + col); // x [B, S, 1024]
         float v1[W]; EACH v1[w] = stat0[0]; // moments of a
         float v2[W]; EACH v2[w] = stat0[1]; // moments of a
@@ -162,7 +162,7 @@ __device__ __forceinline__ void g0_rows0(const Args &a)
 // b [B, S, 1024] = rows of 1024 elements by linear.weight [1024, 1024] transposed
 struct g0 {
     typedef Args A;
-    enum { W = 4, STATS = 0, WEIGHT_IS_KN = 0 };
+    enum { W = 1, STATS = 0, WEIGHT_IS_KN = 0 };
     typedef no_stat First;
     struct Rest {
         __device__ __forceinline__ void begin() { }

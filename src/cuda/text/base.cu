@@ -101,16 +101,21 @@ struct Redo {
 // Do all rows of a grid of so many belong to one row of the batch each?
 __device__ __forceinline__ bool one_to_one(const Redo &r, i64 rows) { return r.batch > 0 && rows >= r.batch && rows % r.batch == 0; }
 
-__device__ __forceinline__ void flag(const Redo &r, u8 *flags, unsigned *any, i64 row, i64 rows)
+// Not in line, as all that is rarely run and long.
+__device__ __noinline__ void set_flag(const Redo &r, u8 *flags, unsigned *any, i64 row, i64 rows)
 {
-    if (!flags)
-        return;
     if (one_to_one(r, rows))
         flags[row / (rows / r.batch)] = 1;
     else
+#pragma unroll 1
         for (i64 i = 0; i < r.batch; ++i)
             flags[i] = 1;
     *any = 1;
+}
+__device__ __forceinline__ void flag(const Redo &r, u8 *flags, unsigned *any, i64 row, i64 rows)
+{
+    if (flags)
+        set_flag(r, flags, any, row, rows);
 }
 
 template <int W> __device__ __forceinline__ void watch(const Redo &r, i64 row, i64 rows, const float (&v)[W])
@@ -121,10 +126,8 @@ template <int W> __device__ __forceinline__ void watch(const Redo &r, i64 row, i
         flag(r, r.flagged, r.any, row, rows);
 }
 
-__device__ __forceinline__ bool left_out(const Redo &r, i64 row, i64 rows)
-{
-    return r.wanted && one_to_one(r, rows) && !r.wanted[row / (rows / r.batch)];
-}
+__device__ __noinline__ bool not_wanted(const Redo &r, i64 row, i64 rows) { return one_to_one(r, rows) && !r.wanted[row / (rows / r.batch)]; }
+__device__ __forceinline__ bool left_out(const Redo &r, i64 row, i64 rows) { return r.wanted && not_wanted(r, row, rows); }
 
 // Behind a barrier of all blocks.
 __device__ __forceinline__ bool any_set(const unsigned *any) { return *(const volatile unsigned *)any != 0; }
@@ -136,6 +139,7 @@ __device__ __forceinline__ i64 clear_flags(u8 *flags, unsigned *any, i64 batch)
     unsigned long long mine = 0;
     if (threadIdx.x == 0)
         count = 0, *any = 0;
+#pragma unroll 1
     for (i64 i = threadIdx.x; i < batch; i += THREADS) {
         mine += flags[i];
         flags[i] = 0;
@@ -146,21 +150,22 @@ __device__ __forceinline__ i64 clear_flags(u8 *flags, unsigned *any, i64 batch)
     return (i64)count;
 }
 
-// Elements of an output, of which each row of the batch has `each`.
-template <int W> __device__ __forceinline__ void store_out(const Redo &r, float *out, i64 at, i64 each, const float (&v)[W])
+// Elements of an output, of which each row of the batch has `each`, as far as they are wanted.
+__device__ __noinline__ void store_wanted(const Redo &r, float *out, i64 at, i64 each, const float *v, int count)
 {
-    if (!r.wanted) {
-        store<false>(out + at, v);
-        return;
-    }
-    EACH if (r.wanted[(at + w) / each]) out[at + w] = v[w];
+#pragma unroll 1
+    for (int w = 0; w < count; ++w)
+        if (r.wanted[(at + w) / each])
+            out[at + w] = v[w];
 }
+template <int W> __device__ __forceinline__ void store_out(const Redo &r, float *out, i64 at, i64 each, const float (&v)[W]) { store_wanted(r, out, at, each, v, W); }
 
 // ---- statistics ----
 
 // Neighbouring lanes' states, joined in order of lane; every lane has the result.
 template <class M> __device__ __forceinline__ M join_lanes(M s, int lanes)
 {
+#pragma unroll 1 // each waits for the one before
     for (int o = 1; o < lanes; o *= 2) {
         M t = s.shuffled(o);
         if (threadIdx.x & o) {
@@ -231,12 +236,13 @@ template <template <typename> class M> struct fold {
 };
 
 // The partials [tiles][states] of one row, joined by four neighbouring lanes, each of which has the result: a lane takes every fourth in order, then the lanes in
-// order. They were stored before a barrier of all who did.
+// order. They were stored before a barrier of all who did. SMALL: by little code.
 template <template <typename> class M> struct partials {
-    static __device__ __forceinline__ M<double> of(const float *partial, int tiles)
+    template <bool SMALL> static __device__ __forceinline__ M<double> of(const float *partial, int tiles)
     {
         M<double> s;
         s.begin();
+#pragma unroll(SMALL ? 1 : 16)
         for (int i = threadIdx.x % 4; i < tiles; i += 4) {
             M<float> t;
             t.get(partial + (i64)i * M<float>::STATES);

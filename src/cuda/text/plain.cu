@@ -131,7 +131,7 @@ template <class G, int RM> __device__ __forceinline__ void plain_tile(const type
             ws[d][c] = col0 + c < n && k0 + d < k ? G::weight(a, col0 + c, k0 + d) : 0.0f;
         }
         plain_sync();
-#pragma unroll
+#pragma unroll(RM == 8 ? STEP : 4)
         for (int d = 0; d < STEP; ++d) {
             float u[RM], v[8];
 #pragma unroll
@@ -163,7 +163,7 @@ template <class G, int RM> __device__ __forceinline__ void plain_tile(const type
         typename G::Rest rest;
         first.begin();
         rest.begin();
-#pragma unroll
+#pragma unroll(RM == 8 ? 8 / W : 1) // few rows are done again, by code that is small
         for (int j = 0; j < 8; j += W) {
             const i64 col = col0 + tx * 4 + j / 4 * 64 + j % 4;
             if (!here || col >= n)

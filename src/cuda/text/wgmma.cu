@@ -4,7 +4,9 @@
 //   Pairs  tiles of 256 columns, 64 rows for each group; a cluster of two blocks, one row block below the other, shares the weight's tile
 //   Apart  likewise, but each group has tiles of its own, of 128 columns, and a ring of stages of its own, and is half a tile behind the other: one multiplies
 //          while the other finishes. More is fetched for each product, so this is for tails that take their time
-//   Alone  tiles of 128 columns, no cluster: where all rows are one row block, more blocks read the weight at once
+//   Single tiles of 256 columns, no cluster: where row blocks do not come in pairs
+//   Alone  tiles of 128 columns, no cluster: where there are few tiles, more blocks have one
+//   Halves tiles of 128 columns, in clusters as Pairs
 // The sums go where text/finish.cu takes them, whose partials are of 128 columns either way.
 //
 // MODE_FP32: a = hi + lo, so a * b is lo*hi + hi*lo + hi*hi. Tensor cores add with truncation: every CHUNK lines the sums so far are added
@@ -13,7 +15,9 @@
 enum { TILE_M = 128, LINE = 128, A_BYTES = TILE_M * LINE, RASTER = 8 };
 struct Pairs { enum { N = 256, CM = 2, RINGS = 1, STAGES = 4, SUMS = 128, KEPT = 96 }; }; // STAGES: of a ring
 struct Apart { enum { N = 128, CM = 2, RINGS = 2, STAGES = 3, SUMS = 128, KEPT = 96 }; };
+struct Single { enum { N = 256, CM = 1, RINGS = 1, STAGES = 4, SUMS = 128, KEPT = 96 }; };
 struct Alone { enum { N = 128, CM = 1, RINGS = 1, STAGES = 6, SUMS = 64, KEPT = 64 }; };
+struct Halves { enum { N = 128, CM = 2, RINGS = 1, STAGES = 6, SUMS = 64, KEPT = 64 }; };
 template <class S> struct Bytes { enum { B = S::N * LINE, STAGE = A_BYTES + B, SLOTS = (S::SUMS - S::KEPT) * 256 * 4 }; };
 
 struct alignas(64) TensorMap {
@@ -57,8 +61,8 @@ __device__ __forceinline__ void cluster_sync()
     asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
 }
 
-// What threads have written, copies may read: on both sides of the barrier between them.
-__device__ __forceinline__ void written_to_copied() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
+// What threads have written, copies may read, and write over: on both sides of the barrier between them.
+__device__ __forceinline__ void written_to_copied() { asm volatile("fence.proxy.async;" ::: "memory"); }
 
 // A box of a map into shared memory: this block's, or, at the same offset, that of all blocks in mask.
 __device__ __forceinline__ void copy_box(unsigned to, const TensorMap *map, int x, int y, unsigned bar)
@@ -400,7 +404,7 @@ __device__ __forceinline__ void consume(const typename G::A &a, const Control &c
         }
         for (int line = 0; line < G::LINES; line += chunk) {
             pin(acc);
-#pragma unroll(promotes || once ? chunk : 1)
+#pragma unroll(once ? chunk : 1)
             for (int i = 0; i < chunk; ++i) {
                 barrier_wait(full + 8 * s, phase);
                 wgmma_fence();
