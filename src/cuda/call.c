@@ -350,10 +350,13 @@ static lf_status run_again(lf_cuda_call *c, const lf_cuda_job *job, lf_diag *dia
 static lf_status run(lf_cuda_call *c, const lf_cuda_job *job, lf_diag *diag)
 {
     const lf_cuda_kernel *kernel;
+    bool chosen = true; /* for good */
     c->occasion.kernel = NULL; /* memory may go that it has the address of */
     c->stream = job->stream;
-    if (runner(job)->tunes)
+    if (runner(job)->tunes) {
         lf_cuda_tune(runner(job), c, job, are_aligned(job));
+        lf_cuda_shape_for(runner(job), job->dims, &chosen);
+    }
     lf_status status = lf_cuda_kernel_for(runner(job), job->dims, are_aligned(job), &kernel, diag);
     if (status == LF_OK)
         status = lf_cuda_call_reserve(c, kernel, job, diag);
@@ -361,7 +364,7 @@ static lf_status run(lf_cuda_call *c, const lf_cuda_job *job, lf_diag *diag)
         status = lf_cuda_call_bring(c, job, diag);
     if (status == LF_OK)
         status = launch(c, kernel, job, diag);
-    if (status == LF_OK && !job->on_host)
+    if (status == LF_OK && !job->on_host && chosen)
         remember(c, kernel, job);
     return status == LF_OK && job->on_host ? take_outputs(c, job, diag) : status;
 }
