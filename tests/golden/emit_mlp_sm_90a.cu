@@ -21,7 +21,7 @@ struct g0 {
     static __device__ __forceinline__ void split(const Args &a, const i64 row, const i64 rows, const int tid)
     {
         if (split_row<SPLIT, MODE, 784, LINES, false, ALIGNED, true>(&*(a.in[0] + row * 784 + 0), 1, (u8 *)a.area[1] + row * (LINES * 128), a.area[2] + row, tid) && tid == 0)
-            flag(a.redo, a.redo.wide, a.redo.wide_any, row, rows);
+            flag_wide(a.redo, row, rows);
     }
     // phase 0: B x 256
     template <int W>
@@ -78,7 +78,7 @@ struct g1 {
     static __device__ __forceinline__ void split(const Args &a, const i64 row, const i64 rows, const int tid)
     {
         if (split_row<SPLIT, MODE, 256, LINES, false, true, true>(&*(a.area[0] + row * 256 + 0), 1, (u8 *)a.area[3] + row * (LINES * 128), a.area[4] + row, tid) && tid == 0)
-            flag(a.redo, a.redo.wide, a.redo.wide_any, row, rows);
+            flag_wide(a.redo, row, rows);
     }
     // phase 0: B x 10
     template <int W>
