@@ -96,6 +96,7 @@ typedef struct lf_cuda_stage {
     int32_t group;
     lf_extent rows, width;
     int rows_a_block;
+    bool ahead;            /* ROWS: the next row is in registers too */
     /* TENSOR */
     int32_t x_area;        /* of x's lines */
     int64_t lines;         /* of a row */

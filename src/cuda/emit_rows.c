@@ -138,11 +138,6 @@ static void emit_narrow(lf_emitter *e)
     lf_str_addf(&e->s, "    // product of %lld columns, in double precision: ", (long long)p->n.coef);
     lf_emit_shape(e, p->weight);
     lf_str_addf(&e->s, "\n    __shared__ float product[THREADS / T][%lld];\n", (long long)p->n.coef);
-    if (e->held_turns > 0) {
-        lf_str_addf(&e->s, "    float held[%d][4];\n    hold_row<%s, T>(held, &", e->held_turns, lf_emit_aligned(e, &p->x));
-        lf_emit_row_element(e, &p->x, "0");
-        lf_str_add(&e->s, ", tid);\n");
-    }
     lf_str_addf(&e->s, "    narrow_product<T, %lld, %lld>(product[threadIdx.x / T], ", (long long)p->n.coef, (long long)p->k.coef);
     if (e->held_turns > 0) {
         lf_str_add(&e->s, "held");
@@ -187,6 +182,31 @@ static void emit_phase(lf_emitter *e, int32_t phase)
             emit_stat(e, i, false);
 }
 
+/* Every so many rows are a block's. */
+static void emit_turns(lf_emitter *e, const char *name, int threads)
+{
+    if (threads < WARP)
+        lf_str_addf(&e->s, ";\n    for (i64 first = (i64)blockIdx.x * ROWS; first < rows; first += (i64)gridDim.x * ROWS)\n"
+                           "        %s_row(a, min(first + threadIdx.x / T, rows - 1), rows, threadIdx.x %% T); // whole warps: those past the end do the last row again\n}\n\n",
+                    name);
+    else
+        lf_str_addf(&e->s, ";\n    for (i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T; row < rows; row += (i64)gridDim.x * ROWS)\n%s%s_row(a, row, rows, threadIdx.x %% T);\n}\n\n",
+                    e->role != LF_CUDA_MAIN ? "        if (!left_out(a.redo, row, rows))\n            " : "        ", name);
+}
+
+/* Likewise, with a row and the next one in registers. */
+static void emit_rows_ahead(lf_emitter *e, const char *name, int held)
+{
+    const char *aligned = lf_emit_aligned(e, &e->g->product.x);
+    lf_str_add(&e->s, ", step = (i64)gridDim.x * ROWS;\n    const int tid = threadIdx.x % T;\n    const auto x = [&](const i64 row) { return &");
+    lf_emit_row_element(e, &e->g->product.x, "0");
+    lf_str_addf(&e->s, "; };\n    float held[%d][4], next[%d][4];\n    i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T;\n    if (row < rows)\n"
+                       "        hold_row<%s, T>(held, x(row), tid);\n    for (; row < rows; row += step) {\n        if (row + step < rows)\n"
+                       "            hold_row<%s, T>(next, x(row + step), tid); // on its way while this one is finished\n        %s_row(a, row, rows, tid, held);\n"
+                       "#pragma unroll\n        for (int i = 0; i < %d; ++i)\n#pragma unroll\n            for (int w = 0; w < 4; ++w)\n                held[i][w] = next[i][w];\n    }\n}\n\n",
+                held, held, aligned, aligned, name, held);
+}
+
 void lf_emit_rows(lf_emitter *e, int32_t range)
 {
     const lf_range *r = &e->range[range];
@@ -195,9 +215,12 @@ void lf_emit_rows(lf_emitter *e, int32_t range)
     char name[32];
     e->held_turns = held_turns(e, r, threads);
     snprintf(name, sizeof name, "g%d_rows%d", (int)e->group, (int)r->first);
-    lf_str_addf(&e->s, "// A row through phases %d to %d.\n__device__ __forceinline__ void %s_row(const Args &a, const i64 row, const i64 rows, const int tid)\n{\n"
-                       "    enum { T = %d };\n",
-                (int)r->first, (int)r->end - 1, name, threads);
+    const int held = e->held_turns;
+    lf_str_addf(&e->s, "// A row through phases %d to %d.\n__device__ __forceinline__ void %s_row(const Args &a, const i64 row, const i64 rows, const int tid", (int)r->first,
+                (int)r->end - 1, name);
+    if (held > 0)
+        lf_str_addf(&e->s, ", const float (&held)[%d][4]", held);
+    lf_str_addf(&e->s, ")\n{\n    enum { T = %d };\n", threads);
     for (int32_t i = 0; i < e->g->stats; i++)
         if (lf_finished_in(e, i) == range && lf_range_of(e, e->g->stat[i].phase) != range)
             emit_stat(e, i, true);
@@ -206,14 +229,11 @@ void lf_emit_rows(lf_emitter *e, int32_t range)
     e->held_turns = 0;
     lf_str_addf(&e->s, "}\n\n__device__ __forceinline__ void %s(const Args &a)\n{\n    enum { T = %d, ROWS = THREADS / T };\n    const i64 rows = ", name, threads);
     lf_emit_extent(e, rows);
-    if (threads < WARP)
-        lf_str_addf(&e->s, ";\n    for (i64 first = (i64)blockIdx.x * ROWS; first < rows; first += (i64)gridDim.x * ROWS)\n"
-                           "        %s_row(a, min(first + threadIdx.x / T, rows - 1), rows, threadIdx.x %% T); // whole warps: those past the end do the last row again\n}\n\n",
-                    name);
+    if (held > 0)
+        emit_rows_ahead(e, name, held);
     else
-        lf_str_addf(&e->s, ";\n    for (i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T; row < rows; row += (i64)gridDim.x * ROWS)\n%s%s_row(a, row, rows, threadIdx.x %% T);\n}\n\n",
-                    e->role != LF_CUDA_MAIN ? "        if (!left_out(a.redo, row, rows))\n            " : "        ", name);
+        emit_turns(e, name, threads);
     lf_cuda_stage *stage = lf_emit_stage(e, name, LF_CUDA_ROWS, rows, e->g->phase[r->first].width);
     if (stage)
-        stage->rows_a_block = e->threads / threads;
+        stage->rows_a_block = e->threads / threads, stage->ahead = held > 0;
 }

@@ -7,11 +7,11 @@
 
 /* Lines of 32 of K between promotions. Tensor cores cut off what no longer fits beside their sum, always toward 0, so the longer it stays there the more is
  * lost: of the rms of random results 1.1e-7 at one line, 2.2e-7 at two, 4.5e-7 at four (H200, at any K that is longer). What f32 itself loses grows with K:
- * 0.9e-7 at 64, 2e-7 at 128 .. 1024, 3.9e-7 at 4096 (cuBLAS). Short products are promoted so often that they lose no more; it makes them 0 to 7% slower.
- * Ampere's tensor cores keep a bit less. */
+ * 0.9e-7 at 64, 1.5 to 2.3e-7 at 128 .. 1024, 3.9e-7 at 4096 (cuBLAS). Products are promoted so often that they lose no more, which makes short ones 0 to 8% slower
+ * and those of 4096 2%. Ampere's tensor cores keep a bit less. */
 static int most_in_chunk(lf_cuda_unit unit, int64_t lines)
 {
-    return lines <= 4 ? 1 : lines <= 32 || unit != LF_CUDA_WGMMA ? 2 : 4;
+    return lines <= 16 ? 1 : lines <= 128 || unit != LF_CUDA_WGMMA ? 2 : 4;
 }
 
 bool lf_is_tensor_product(lf_cuda_target target, const lf_product *p)

@@ -78,7 +78,7 @@ __device__ __forceinline__ void g0_rows1(const Args &a)
 
 } // namespace fused
 
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(256, 1)
 program(const __grid_constant__ Control c, const __grid_constant__ fused::Args fused)
 {
     fused::g0_product(fused);

@@ -2,14 +2,12 @@
 // ---- group 0: linear+gelu+add ----
 
 // A row through phases 0 to 1.
-__device__ __forceinline__ void g0_rows0_row(const Args &a, const i64 row, const i64 rows, const int tid)
+__device__ __forceinline__ void g0_rows0_row(const Args &a, const i64 row, const i64 rows, const int tid, const float (&held)[8][4])
 {
     enum { T = 256 };
     // phase 0: B x 1
     // product of 1 columns, in double precision: v5 [1, 8192]
     __shared__ float product[THREADS / T][1];
-    float held[8][4];
-    hold_row<ALIGNED, T>(held, &*(a.in[0] + row * 8192 + 0), tid);
     narrow_product<T, 1, 8192>(product[threadIdx.x / T], held, a.narrow[0], tid);
 #pragma unroll 4
     for (i64 col = tid * 1; col < 1; col += T * 1) {
@@ -37,9 +35,23 @@ __device__ __forceinline__ void g0_rows0_row(const Args &a, const i64 row, const
 __device__ __forceinline__ void g0_rows0(const Args &a)
 {
     enum { T = 256, ROWS = THREADS / T };
-    const i64 rows = a.dim[0];
-    for (i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T; row < rows; row += (i64)gridDim.x * ROWS)
-        g0_rows0_row(a, row, rows, threadIdx.x % T);
+    const i64 rows = a.dim[0], step = (i64)gridDim.x * ROWS;
+    const int tid = threadIdx.x % T;
+    const auto x = [&](const i64 row) { return &*(a.in[0] + row * 8192 + 0); };
+    float held[8][4], next[8][4];
+    i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T;
+    if (row < rows)
+        hold_row<ALIGNED, T>(held, x(row), tid);
+    for (; row < rows; row += step) {
+        if (row + step < rows)
+            hold_row<ALIGNED, T>(next, x(row + step), tid); // on its way while this one is finished
+        g0_rows0_row(a, row, rows, tid, held);
+#pragma unroll
+        for (int i = 0; i < 8; ++i)
+#pragma unroll
+            for (int w = 0; w < 4; ++w)
+                held[i][w] = next[i][w];
+    }
 }
 
 } // namespace fused
@@ -149,7 +161,7 @@ __device__ __noinline__ void redo_as_written(const as_written::Args &as_written,
     }
 }
 
-extern "C" __global__ void __launch_bounds__(256, 4)
+extern "C" __global__ void __launch_bounds__(256, 2)
 program(const __grid_constant__ Control c, const __grid_constant__ fused::Args fused, const __grid_constant__ as_written::Args as_written)
 {
     fused::g0_rows0(fused);
