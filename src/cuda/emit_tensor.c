@@ -71,7 +71,7 @@ static void emit_split_row(lf_emitter *e)
                 lf_cuda_shape_table[e->target.shape].few ? "false" : "true"); /* those fetch into theirs meanwhile */
     lf_emit_row_element(e, &e->g->product.x, "0");
     lf_str_addf(&e->s, ", 1, (u8 *)a.area[%d] + row * (LINES * %d), a.area[%d] + row, tid) && tid == 0)\n"
-                       "            flag(a.redo, a.redo.wide, a.redo.wide_any, row, rows);\n    }\n",
+                       "            flag_wide(a.redo, row, rows);\n    }\n",
                 (int)e->x_lines, LF_CUDA_LINE, (int)e->x_scale);
 }
 

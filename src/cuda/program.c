@@ -147,17 +147,58 @@ static lf_status upload_narrow(lf_cuda_program *p, int32_t group, const double *
     return status;
 }
 
-static lf_status upload_all(lf_cuda_program *p, const float *const *tensor, const void *const *there, const double *const *narrow, lf_diag *diag)
+static size_t prepared_bytes(const lf_plan *plan, int32_t i)
 {
     static const int64_t dims[LF_MAX_SYMBOLS] = {1, 1, 1, 1, 1, 1, 1, 1}; /* prepared tensors have no named extent */
+    return (size_t)lf_shape_count(&lf_at(plan->graph, plan->prepared[i])->shape, dims) * sizeof(float);
+}
+
+static bool is_of(const lf_access *a, lf_node node)
+{
+    return a->place == LF_VALUE && a->index == node;
+}
+
+/* Does a kernel read a prepared tensor as it is? A weight in lines is not read again, but for rows of too wide a range. */
+static bool is_read(const lf_cuda_program *p, lf_node node)
+{
+    for (int32_t g = 0; g < p->plan->groups; g++) {
+        const lf_group *group = &p->plan->group[g];
+        const lf_product *product = &group->product;
+        const bool in_lines = p->lines[g] != 0 && p->target.mode != LF_CUDA_FP32;
+        if (product->node != LF_NONE && (is_of(&product->x, node) || product->bias == node || (product->weight == node && !in_lines)))
+            return true;
+        for (int32_t f = 0; f < group->phases; f++)
+            for (int32_t i = 0; i < group->phase[f].steps; i++)
+                if (group->phase[f].step[i].kind == LF_STEP_LOAD && is_of(&group->phase[f].step[i].from, node))
+                    return true;
+        for (int32_t i = 0; i < group->stats; i++)
+            if (group->stat[i].span != LF_SPAN_ROW && is_of(&group->stat[i].from, node))
+                return true;
+    }
+    return false;
+}
+
+/* Weights are kept once where that will do. */
+static void drop_unread(lf_cuda_program *p)
+{
+    for (int32_t i = 0; i < p->plan->prepareds; i++) {
+        if (p->lent[i] || !p->prepared[i] || is_read(p, p->plan->prepared[i]))
+            continue;
+        p->device->driver->free(p->prepared[i]);
+        p->prepared[i] = 0;
+        p->bytes -= prepared_bytes(p->plan, i);
+    }
+}
+
+static lf_status upload_all(lf_cuda_program *p, const float *const *tensor, const void *const *there, const double *const *narrow, lf_diag *diag)
+{
     const lf_plan *plan = p->plan;
     lf_status status = LF_OK;
     for (int32_t i = 0; i < plan->prepareds && status == LF_OK; i++)
         if ((p->lent[i] = there[i] != NULL))
             p->prepared[i] = (lf_cuda_ptr)(uintptr_t)there[i];
         else if (tensor[i])
-            status = upload(p, tensor[i], (size_t)lf_shape_count(&lf_at(plan->graph, plan->prepared[i])->shape, dims) * sizeof(float), &p->prepared[i],
-                            diag);
+            status = upload(p, tensor[i], prepared_bytes(plan, i), &p->prepared[i], diag);
     for (int32_t g = 0; g < plan->groups && status == LF_OK; g++)
         if (narrow[g])
             status = upload_narrow(p, g, narrow[g], diag);
@@ -165,6 +206,8 @@ static lf_status upload_all(lf_cuda_program *p, const float *const *tensor, cons
         status = into_lines(p, diag);
     if (status == LF_OK) /* host memory is the caller's again */
         status = lf_cuda_status(p->device, p->device->driver->stream_wait(NULL), "copying weights", diag);
+    if (status == LF_OK)
+        drop_unread(p);
     return status;
 }
 
@@ -185,6 +228,11 @@ lf_status lf_cuda_program_weights(lf_cuda_program *p, const float *const *tensor
 void lf_cuda_program_tune(lf_cuda_program *p)
 {
     p->tunes = true;
+}
+
+const void *lf_cuda_program_prepared(const lf_cuda_program *p, int32_t tensor)
+{
+    return (const void *)(uintptr_t)p->prepared[tensor];
 }
 
 size_t lf_cuda_program_bytes(const lf_cuda_program *p)

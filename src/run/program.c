@@ -228,7 +228,17 @@ const float *lf_program_param(const lf_program *program, const char *name)
 
 /* ---- preparing ---- */
 
-/* Prepared tensors onto the GPU; those that are parameters as they lie there stay where they are. */
+/* Where the rewritten model's program keeps a parameter on the GPU; NULL where it does not. */
+static const void *kept_for_fused(const lf_program *p, int32_t param)
+{
+    const lf_plan *plan = p->fused.plan;
+    for (int32_t i = 0; p->fused.ready && i < plan->prepareds; i++)
+        if (plan->prepared[i] == p->fused.graph.param[param])
+            return lf_cuda_program_prepared(p->fused.cuda, i);
+    return NULL;
+}
+
+/* Prepared tensors onto the GPU; those that are parameters as they lie there stay where they are, and both programs share what is there. */
 static lf_status upload_weights(lf_program *p, lf_variant *v, const lf_cpu_weights *made)
 {
     const lf_plan *plan = v->plan;
@@ -237,7 +247,7 @@ static lf_status upload_weights(lf_program *p, lf_variant *v, const lf_cpu_weigh
     for (int32_t i = 0; there && i < plan->prepareds; i++)
         for (int32_t k = 0; k < v->graph.params; k++)
             if (plan->prepared[i] == v->graph.param[k])
-                there[i] = p->there[k];
+                there[i] = p->there[k] || v == &p->fused ? p->there[k] : kept_for_fused(p, k);
     if (status == LF_OK)
         status = lf_cuda_program_weights(v->cuda, lf_cpu_weights_tensors(made), there, lf_cpu_weights_narrow(made), &p->diag);
     free(there);

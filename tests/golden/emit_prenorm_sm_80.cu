@@ -62,7 +62,7 @@ struct g0 {
     static __device__ __forceinline__ void split(const Args &a, const i64 row, const i64 rows, const int tid)
     {
         if (split_row<SPLIT, MODE, 1024, LINES, false, true, true>(&*(a.area[2] + row * 1024 + 0), 1, (u8 *)a.area[0] + row * (LINES * 128), a.area[1] + row, tid) && tid == 0)
-            flag(a.redo, a.redo.wide, a.redo.wide_any, row, rows);
+            flag_wide(a.redo, row, rows);
     }
     // phase 2: B*S x 1024
     template <int W>

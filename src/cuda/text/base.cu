@@ -101,22 +101,19 @@ struct Redo {
 // Do all rows of a grid of so many belong to one row of the batch each?
 __device__ __forceinline__ bool one_to_one(const Redo &r, i64 rows) { return r.batch > 0 && rows >= r.batch && rows % r.batch == 0; }
 
-// Not in line, as all that is rarely run and long.
-__device__ __noinline__ void set_flag(const Redo &r, u8 *flags, unsigned *any, i64 row, i64 rows)
+__device__ __forceinline__ void flag(const Redo &r, u8 *flags, unsigned *any, i64 row, i64 rows)
 {
+    if (!flags)
+        return;
     if (one_to_one(r, rows))
         flags[row / (rows / r.batch)] = 1;
     else
-#pragma unroll 1
         for (i64 i = 0; i < r.batch; ++i)
             flags[i] = 1;
     *any = 1;
 }
-__device__ __forceinline__ void flag(const Redo &r, u8 *flags, unsigned *any, i64 row, i64 rows)
-{
-    if (flags)
-        set_flag(r, flags, any, row, rows);
-}
+// Not in line, as all that is rarely run and long: but where rows are in registers a call would cost them.
+__device__ __noinline__ void flag_wide(const Redo &r, i64 row, i64 rows) { flag(r, r.wide, r.wide_any, row, rows); }
 
 template <int W> __device__ __forceinline__ void watch(const Redo &r, i64 row, i64 rows, const float (&v)[W])
 {

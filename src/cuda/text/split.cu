@@ -130,8 +130,8 @@ template <int T, int MODE, i64 K, i64 LINES> __device__ __forceinline__ bool spl
 }
 
 // One row by T threads into LINES lines, 0 after K elements; k stands `step` apart in `row`. Returns whether it is too wide. fixed: a weight's, which is split once:
-// by little code. known: the row begins at a multiple of 16 bytes, and step is 1. room: there is shared memory for MOST_TURNS turns; otherwise a row whose range must be
-// known first stays in registers where it fits.
+// by little code. known: the row begins at a multiple of 16 bytes, and step is 1. room: there is shared memory for MOST_TURNS turns; otherwise a row stays in
+// registers where it fits.
 template <int T, int MODE, i64 K, i64 LINES, bool fixed, bool known, bool room>
 __device__ __forceinline__ bool split_row(const float *row, i64 step, u8 *lines, float *unscale, int tid)
 {
@@ -140,7 +140,7 @@ __device__ __forceinline__ bool split_row(const float *row, i64 step, u8 *lines,
     constexpr i64 PADDED = LINES * E, TURNS = (PADDED + T * W - 1) / (T * W);
     if constexpr (SCALED && room && known && K % W == 0 && TURNS <= MOST_TURNS)
         return split_row_kept<T, MODE, K, LINES>(row, lines, unscale, tid);
-    constexpr int HELD = SCALED && TURNS <= MOST_TURNS && !fixed ? (int)TURNS : 1;
+    constexpr int HELD = TURNS <= MOST_TURNS && !fixed ? (int)TURNS : 1;
     float v[HELD][W];
     const bool aligned = !fixed && K % W == 0 && (known || (step == 1 && ((size_t)row & 15) == 0));
     const auto take = [&](float (&to)[W], i64 k) {
