@@ -441,6 +441,9 @@ __device__ __forceinline__ void consume(const typename G::A &a, const Control &c
     }
 }
 
+// All warps meet, from two places in the code: a barrier with a number and a count.
+__device__ __forceinline__ void registers_free() { asm volatile("bar.sync 9, %0;" ::"n"((int)THREADS) : "memory"); }
+
 template <class G, class S> __device__ __forceinline__ void tensor_product(const typename G::A &a, const Control &c, const TensorMap *x_map, const TensorMap *w_map)
 {
     constexpr int CM = S::CM, ALL = S::RINGS * S::STAGES;
@@ -461,13 +464,13 @@ template <class G, class S> __device__ __forceinline__ void tensor_product(const
             produce<G, S>(x_map, w_map, ring_at<S>(stages, barriers, threadIdx.x / 32), rank, row_blocks, tiles);
         }
         __syncwarp();
-        __syncthreads(); // asking for registers that are not free yet would be a loop that takes turns from those who hold them
+        registers_free(); // asking for what is not free yet would be a loop that takes turns from those who hold it
         asm volatile("setmaxnreg.inc.sync.aligned.u32 168;"); // as the kernel began
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
         consume<G, S>(a, c, stages, barriers, slots + (threadIdx.x - 128) * 16, rank, row_blocks, tiles, rows);
         asm volatile("setmaxnreg.dec.sync.aligned.u32 168;");
-        __syncthreads();
+        registers_free();
     }
     cluster_sync(); // no block goes on while another may still signal it
     if (threadIdx.x == 0)
