@@ -14,7 +14,7 @@ struct g0 {
     static __device__ __forceinline__ i64 columns(const Args &a) { return 256; }
     static __device__ __forceinline__ i64 depth(const Args &a) { return 784; }
     enum { MODE = 0, SCALED = 1, N = 256, LINES = 26, CHUNK = 2 };
-    enum { PART = 32 };
+    enum { PART = 16 };
     static __device__ __forceinline__ const float *x_unscale(const Args &a) { return a.area[2]; }
     static __device__ __forceinline__ const float *w_unscale(const Args &a) { return a.scale[0]; }
     enum { SPLIT = 32 };
