@@ -155,6 +155,8 @@ LF_API lf_status lf_model_eval(lf_model *model, const int64_t *dims, const float
  *   precision   fp32 | tf32 | bf16 | fp16
  *   rules       +NAME,-NAME,...  (all, none are names too)
  *   assume_finite, fuse    true | false        (fuse=false: op by op, as written, no rewrites)
+ *   tune        true | false                  (cuda: the first run at some extents measures which kernels take least, remembers it on disk, and
+ *                                              waits for the device meanwhile; results are the same, to the bit)
  *   dim.B       an extent to weigh choices by (the program still serves every value)
  *   first.B     the extent of the first call, where it is known: what a GPU needs for it is compiled with the program (otherwise for dim.B)
  * An unknown key or value is LF_ERR_ARG. */

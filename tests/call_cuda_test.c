@@ -167,9 +167,15 @@ static int fake_clusters(int *count, void *function, const lf_cuda_config *confi
     return 0;
 }
 
+enum { ARGS = 13 };             /* words of the Args of norm_text's first part before its Redo, see emit.h */
+static uint64_t words[2][ARGS]; /* of both parts in the last launch, where asked for */
+static bool looking;
+
 static int fake_launch(const lf_cuda_config *config, void *function, void **params, void **extra)
 {
-    (void)config, (void)function, (void)params, (void)extra;
+    (void)config, (void)function, (void)extra;
+    for (int i = 0; i < 2 && looking; i++)
+        memcpy(words[i], params[2 + i], sizeof words[i]); /* behind maps and Control */
     launches++;
     return 0;
 }
@@ -232,6 +238,7 @@ lf_status __wrap_lf_cuda_compile(const char *source, const char *arch, char **cu
 /* ---- the tests ---- */
 
 static const char norm_text[] = "input x f32[B, 40]\nparam w f32[48, 40]\na = linear(x, w)\nc = layer_norm(a, [48])\nd = max(c, dim=1)\nreturn c, d\n";
+static const char large_text[] = "input x f32[B, 1024]\nparam w f32[1024, 1024]\na = linear(x, w)\nc = gelu(a)\nd = max(c, dim=1)\nreturn c, d\n";
 static const char guard_text[] = "input x f32[B, 40]\nparam w f32[48, 40]\na = linear(x, w)\nc = mean(a, dim=1, keepdim=true)\nd = gelu(c)\ne = add(d, x)\nreturn e\n";
 
 static rig begin_with(const char *text, const char *options)
@@ -297,7 +304,7 @@ static void the_first_calls_kernel_comes_with_the_program(void **state)
     static const struct { const char *options; size_t with, after; } cases[] = {{"device=cuda", 1, 2}, {"device=cuda dim.B=8", 1, 1}, {"device=cuda first.B=8", 1, 1}};
     capability = 9; /* whose kernels for few rows are others */
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        rig r = begin_with(norm_text, cases[i].options);
+        rig r = begin_with(large_text, cases[i].options);
         assert_int_equal(compiles, cases[i].with);
         OK_CALL(r.call, run(&r, 8, NULL, 0, 0));
         assert_int_equal(compiles, cases[i].after);
@@ -306,6 +313,42 @@ static void the_first_calls_kernel_comes_with_the_program(void **state)
         end(&r);
     }
     capability = 8;
+}
+
+/* Of a run like the last one only the arrays are looked at: they, and all else that may have changed, must be this run's. */
+static void a_run_like_the_last_has_its_own_arrays(void **state)
+{
+    (void)state;
+    enum { IN = 0, PREPARED = 1, OUT = 4, ROWS = 12 };
+    const float *in[] = {(const float *)(uintptr_t)0x11000000};
+    float *out[] = {(float *)(uintptr_t)0x21000000, (float *)(uintptr_t)0x31000000};
+    uint64_t before[2][ARGS];
+    int64_t rows = 300;
+    rig r = begin(norm_text);
+    OK_CALL(r.call, run(&r, rows, NULL, 0, 0));
+    looking = true;
+    OK_CALL(r.call, run(&r, rows, NULL, 0, 0));
+    assert_int_equal(words[0][IN], 0x10000000);
+    assert_int_equal(words[0][ROWS], rows);
+    memcpy(before, words, sizeof words);
+    OK_CALL(r.call, lf_call_run_on(r.call, &rows, in, out, NULL, NULL, 0));
+    for (int i = 0; i < 2; i++) {
+        before[i][IN] = 0x11000000, before[i][OUT] = 0x21000000, before[i][OUT + 1] = 0x31000000;
+        assert_memory_equal(words[i], before[i], (OUT + 2) * sizeof words[i][0]);
+    }
+    assert_memory_equal(words[0], before[0], sizeof before[0]);
+    lf_cuda_ptr away = 0;
+    assert_int_equal(fake_alloc(&away, 1 << 20), 0); /* so that the weights come to lie elsewhere */
+    OK_PROGRAM(r.program, lf_program_prepare(r.program));
+    OK_CALL(r.call, lf_call_run_on(r.call, &rows, in, out, NULL, NULL, 0));
+    assert_int_not_equal(words[0][PREPARED], before[0][PREPARED]);
+    assert_true(is_there(words[0][PREPARED], 48 * 40 * sizeof(float)));
+    rows = 200;
+    OK_CALL(r.call, lf_call_run_on(r.call, &rows, in, out, NULL, NULL, 0));
+    assert_int_equal(words[0][ROWS], rows);
+    looking = false;
+    assert_int_equal(fake_free(away), 0);
+    end(&r);
 }
 
 static void lent_workspace_takes_the_place_of_the_calls_own(void **state)
@@ -401,6 +444,31 @@ static void lent_parameters_stay_the_callers(void **state)
     end(&r);
 }
 
+/* Bytes that copying w to the device takes. */
+static size_t bytes_of_w(const char *text, const char *options)
+{
+    size_t copied, lent;
+    rig r = begin_with(text, options);
+    lf_program_memory(r.program, NULL, &copied, NULL);
+    OK_PROGRAM(r.program, lf_program_borrow_param_cuda(r.program, "w", (const float *)(uintptr_t)0x50000000, 48 * 40, NULL));
+    OK_PROGRAM(r.program, lf_program_prepare(r.program));
+    lf_program_memory(r.program, NULL, &lent, NULL);
+    OK_CALL(r.call, run(&r, 300, NULL, 0, 0));
+    end(&r);
+    return copied - lent;
+}
+
+/* As it is only where kernels read it so: for rows of too wide a range, of which only fp32 knows, and for rows that are redone as written, who share it. */
+static void a_weight_is_kept_once(void **state)
+{
+    (void)state;
+    static const char both_text[] = "input x f32[B, 40]\nparam w f32[48, 40]\nparam u f32[56, 48]\na = linear(x, w)\nb = gelu(a)\nc = linear(b, u)\nd = mean(c, dim=1)\nreturn b, d\n";
+    assert_int_equal(bytes_of_w(norm_text, "device=cuda"), 48 * 40 * sizeof(float));
+    assert_int_equal(bytes_of_w(norm_text, "device=cuda precision=bf16"), 0);
+    assert_int_equal(bytes_of_w(both_text, "device=cuda"), 48 * 40 * sizeof(float));
+    assert_int_equal(bytes_of_w(both_text, "device=cuda precision=bf16"), 48 * 40 * sizeof(float));
+}
+
 static void wrong_questions_are_told(void **state)
 {
     (void)state;
@@ -430,6 +498,7 @@ int main(void)
         cmocka_unit_test(a_run_can_be_captured),                   cmocka_unit_test(too_little_memory_is_told),
         cmocka_unit_test(lent_parameters_stay_the_callers),        cmocka_unit_test(wrong_questions_are_told),
         cmocka_unit_test(the_first_calls_kernel_comes_with_the_program),
+        cmocka_unit_test(a_run_like_the_last_has_its_own_arrays),  cmocka_unit_test(a_weight_is_kept_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -106,9 +106,9 @@ static void h200_as_measured(void **state)
     near_to(plain("h200").us, 2750, 0.03);
     near_to(fused("h200").us, 600, 0.15);
     dims[0] = 1;
-    near_to(fused("h200").us, 75, 0.1);
+    near_to(fused("h200").us, 84, 0.15);
     dims[0] = 16;
-    near_to(fused("h200").us, 80, 0.15);
+    near_to(fused("h200").us, 86, 0.15);
     dims[0] = 2048;
     take_model("mean_residual");
     near_to(plain("h200").us, 5600, 0.02);
@@ -124,8 +124,8 @@ static void h200_other_shapes(void **state)
         {16384, 4096, 4096, 2340, "return a"},
         {32768, 4096, 1024, 1180, "return a"},
         {128, 32768, 32768, 1280, "return a"},
-        {65536, 8192, 64, 550, "b2 = logsumexp(a, dim=1)\nreturn b2"},
-        {8192, 128256, 4096, 35000, "b2 = logsumexp(a, dim=1)\nreturn b2"},
+        {65536, 8192, 64, 475, "b2 = logsumexp(a, dim=1)\nreturn b2"},
+        {8192, 128256, 4096, 38200, "b2 = logsumexp(a, dim=1)\nreturn b2"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {

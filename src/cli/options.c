@@ -30,6 +30,7 @@ static const struct option {
     {"input", CLI_TAKES_DATA, PAIR, offsetof(cli_options, inputs), "NAME=FILE.npy"},
     {"output", CLI_TAKES_DATA, PAIR, offsetof(cli_options, outputs), "NAME=FILE.npy"},
     {"runs", CLI_TAKES_RUNS, NUMBER, offsetof(cli_options, runs), "a whole number, 1 or more"},
+    {"tune", CLI_TAKES_TUNE, FLAG, offsetof(cli_options, tune), NULL},
     {"arch", CLI_TAKES_ARCH, TEXT, offsetof(cli_options, arch), "sm_70, sm_75, sm_80, sm_86, sm_89, sm_90 or sm_90a"},
 };
 

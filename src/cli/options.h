@@ -22,7 +22,7 @@ typedef struct cli_pairs {
 typedef struct cli_options {
     const char *model;
     const char *device, *precision, *rules, *weights, *arch;
-    bool json, assume_finite, help;
+    bool json, assume_finite, tune, help;
     int64_t batch, threads, runs; /* 0 where not given */
     uint64_t seed;
     cli_pairs dims, inputs, outputs;
@@ -33,7 +33,8 @@ enum {
     CLI_TAKES_MODEL = 1, /* MODEL and the common options */
     CLI_TAKES_DATA = 2,  /* --input, --output */
     CLI_TAKES_RUNS = 4,
-    CLI_TAKES_ARCH = 8
+    CLI_TAKES_ARCH = 8,
+    CLI_TAKES_TUNE = 16
 };
 
 /* Reads argv[0..argc), what follows the command's name. Returns CLI_OK or, with a line said, CLI_BAD.

@@ -183,6 +183,8 @@ static lf_status set_options(const cli_session *s, bool fuse, lf_options *to)
         status = lf_options_set(to, "rules", o->rules);
     if (status == LF_OK && o->assume_finite)
         status = lf_options_set(to, "assume_finite", "true");
+    if (status == LF_OK && o->tune && fuse)
+        status = lf_options_set(to, "tune", "true");
     if (status == LF_OK)
         status = lf_options_set(to, "fuse", fuse ? "true" : "false");
     for (size_t i = 0; i < s->dim_count && status == LF_OK; i++) {

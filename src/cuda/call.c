@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A call's memory on the device, its runs, and how long they take. */
 #include <stdlib.h>
+#include <string.h>
 
+#include "base/mem.h"
 #include "cuda/device.h"
 
 enum { CONTROL = 64, WIDE_ANY = 16, WATCHED_ANY = 20, REDONE = 24 }; /* bytes before the flags, and what is in them behind the barrier's counts */
@@ -19,8 +21,21 @@ typedef struct kept {
     room room;
 } kept;
 
+/* What a launch was made ready for: all that its parameters come from, but for the addresses of inputs and outputs. */
+typedef struct occasion {
+    const lf_cuda_kernel *kernel; /* NULL: there is none */
+    const lf_cuda_program *program;
+    unsigned weights;
+    bool aligned;
+    int64_t dims[LF_MAX_SYMBOLS], batch;
+    const void *lent;
+    size_t lent_bytes;
+} occasion;
+
 struct lf_cuda_call {
     lf_cuda_device *device; /* borrowed */
+    lf_cuda_ready *ready;   /* the last launch, owned; it serves again on the same occasion */
+    occasion occasion;
     room workspace, flags, flush;
     lf_cuda_ptr areas;      /* where the last run's workspace began: the call's own, or what was lent */
     bool captured;          /* into a graph, with the workspace there is */
@@ -38,7 +53,12 @@ lf_status lf_cuda_call_new(lf_cuda_device *device, lf_cuda_call **out, lf_diag *
     if (!*out)
         return lf_fail_nomem(diag, "the call");
     (*out)->device = device;
-    return LF_OK;
+    (*out)->ready = lf_aligned_alloc(sizeof *(*out)->ready);
+    if ((*out)->ready)
+        return LF_OK;
+    free(*out);
+    *out = NULL;
+    return lf_fail_nomem(diag, "the call");
 }
 
 void lf_cuda_call_free(lf_cuda_call *c)
@@ -66,12 +86,13 @@ void lf_cuda_call_free(lf_cuda_call *c)
     free(c->out);
     free(c->input);
     free(c->output);
+    lf_aligned_free(c->ready);
     free(c);
 }
 
 size_t lf_cuda_call_bytes(const lf_cuda_call *c)
 {
-    size_t bytes = sizeof *c + c->workspace.bytes + c->flags.bytes + c->flush.bytes;
+    size_t bytes = sizeof *c + sizeof *c->ready + c->workspace.bytes + c->flags.bytes + c->flush.bytes;
     for (const kept *k = c->kept; k; k = k->next)
         bytes += k->room.bytes;
     for (int32_t i = 0; i < c->inputs; i++)
@@ -137,12 +158,18 @@ static lf_status keep(lf_cuda_call *c, room *r, lf_diag *diag)
     return LF_OK;
 }
 
+static lf_status ask_capture(const lf_cuda_call *c, const lf_cuda_job *job, int *captures, lf_diag *diag)
+{
+    *captures = 0;
+    return lf_cuda_status(c->device, c->device->driver->stream_captures(job->stream, captures), "asking about the stream", diag);
+}
+
 /* What is allocated or cleared while the caller captures is no part of the graph, and must not spoil it: the mode is the thread's. */
 static lf_status reserve_workspace(lf_cuda_call *c, const lf_cuda_job *job, size_t bytes, lf_diag *diag)
 {
     const lf_cuda_driver *driver = c->device->driver;
-    int captures = 0, mode = LF_CUDA_RELAXED;
-    lf_status status = lf_cuda_status(c->device, driver->stream_captures(job->stream, &captures), "asking about the stream", diag);
+    int captures, mode = LF_CUDA_RELAXED;
+    lf_status status = ask_capture(c, job, &captures, diag);
     if (status == LF_OK && bytes > c->workspace.bytes) {
         if (c->captured || captures)
             status = keep(c, &c->workspace, diag);
@@ -208,7 +235,7 @@ static lf_status reserve_flags(lf_cuda_call *c, const lf_cuda_job *job, lf_diag 
     return status;
 }
 
-static lf_status reserve_memory(lf_cuda_call *c, const lf_cuda_kernel *kernel, const lf_cuda_job *job, lf_diag *diag)
+lf_status lf_cuda_call_reserve(lf_cuda_call *c, const lf_cuda_kernel *kernel, const lf_cuda_job *job, lf_diag *diag)
 {
     int64_t bytes;
     lf_status status = lf_cuda_kernel_workspace(kernel, job->dims, &bytes, diag);
@@ -236,22 +263,22 @@ static size_t port_bytes(const lf_graph *g, lf_node port, const int64_t *dims)
     return (size_t)lf_shape_count(&lf_at(g, port)->shape, dims) * sizeof(float);
 }
 
-static lf_status bring_inputs(lf_cuda_call *c, const lf_cuda_job *job, lf_diag *diag)
+lf_status lf_cuda_call_bring(lf_cuda_call *c, const lf_cuda_job *job, lf_diag *diag)
 {
     const lf_graph *g = job->program->plan->graph;
     lf_status status = LF_OK;
     for (int32_t i = 0; i < g->inputs && status == LF_OK; i++) {
-        const size_t bytes = port_bytes(g, g->input[i], job->dims);
-            c->input[i] = (lf_cuda_ptr)(uintptr_t)job->input[i];
+        c->input[i] = (lf_cuda_ptr)(uintptr_t)job->input[i];
         if (!job->on_host)
             continue;
+        const size_t bytes = port_bytes(g, g->input[i], job->dims);
         status = reserve(c, &c->in[i], bytes, "a copy of the inputs", diag);
         if (status == LF_OK && bytes > 0)
             status = lf_cuda_status(c->device, c->device->driver->to_device(c->in[i].at, job->input[i], bytes, job->stream), "copying inputs", diag);
         c->input[i] = c->in[i].at;
     }
     for (int32_t i = 0; i < g->outputs && status == LF_OK; i++) {
-            c->output[i] = (lf_cuda_ptr)(uintptr_t)job->output[i];
+        c->output[i] = (lf_cuda_ptr)(uintptr_t)job->output[i];
         if (!job->on_host)
             continue;
         status = reserve(c, &c->out[i], port_bytes(g, g->output[i], job->dims), "a copy of the outputs", diag);
@@ -277,24 +304,64 @@ static lf_status take_outputs(lf_cuda_call *c, const lf_cuda_job *job, lf_diag *
 static lf_status launch(lf_cuda_call *c, const lf_cuda_kernel *kernel, const lf_cuda_job *job, lf_diag *diag)
 {
     const lf_cuda_ptr at = c->flags.at;
-    const lf_cuda_pass pass = {.dims = job->dims, .batch = job->batch, .input = c->input, .output = c->output, .workspace = c->areas, .stream = job->stream,
+    const lf_cuda_pass pass = {.dims = job->dims, .batch = job->batch, .input = c->input, .output = c->output, .workspace = c->areas,
                                .control = {.barrier = at, .wide_any = at + WIDE_ANY, .watched_any = at + WATCHED_ANY, .redone = at + REDONE, .wide = at + CONTROL,
                                            .watched = at + CONTROL + rows_bytes(job)}};
     c->watched = job->program->as_written != NULL;
-    return lf_cuda_launch(runner(job), kernel, &pass, diag);
+    c->occasion.kernel = NULL; /* who calls knows whether it serves again */
+    lf_status status = lf_cuda_arrange(runner(job), kernel, &pass, c->ready, diag);
+    return status == LF_OK ? lf_cuda_launch(c->device, c->ready, job->stream, diag) : status;
+}
+
+static unsigned weights_of(const lf_cuda_program *p)
+{
+    return p->weights + (p->as_written ? p->as_written->weights : 0);
+}
+
+static void remember(lf_cuda_call *c, const lf_cuda_kernel *kernel, const lf_cuda_job *job)
+{
+    c->occasion = (occasion){kernel, job->program, weights_of(job->program), are_aligned(job), {0}, job->batch, job->lent, job->lent_bytes};
+    memcpy(c->occasion.dims, job->dims, (size_t)job->program->plan->graph->symbols * sizeof *job->dims);
+}
+
+static bool serves_again(const lf_cuda_call *c, const lf_cuda_job *job)
+{
+    const occasion *o = &c->occasion;
+    bool same = o->kernel && o->program == job->program && !job->on_host && o->weights == weights_of(job->program) && o->aligned == are_aligned(job) &&
+                o->batch == job->batch && o->lent == job->lent && o->lent_bytes == job->lent_bytes;
+    for (int i = 0; same && i < job->program->plan->graph->symbols; i++)
+        same = o->dims[i] == job->dims[i];
+    return same;
+}
+
+/* All that is to do then is to tell it the arrays and to launch it: memory and maps are as they were. */
+static lf_status run_again(lf_cuda_call *c, const lf_cuda_job *job, lf_diag *diag)
+{
+    int captures = 0;
+    c->stream = job->stream;
+    lf_status status = job->lent ? LF_OK : ask_capture(c, job, &captures, diag);
+    c->captured = c->captured || captures;
+    if (status == LF_OK)
+        status = lf_cuda_call_bring(c, job, diag);
+    lf_cuda_point(c->ready, c->occasion.kernel, c->input, c->output);
+    return status == LF_OK ? lf_cuda_launch(c->device, c->ready, job->stream, diag) : status;
 }
 
 static lf_status run(lf_cuda_call *c, const lf_cuda_job *job, lf_diag *diag)
 {
     const lf_cuda_kernel *kernel;
+    c->occasion.kernel = NULL; /* memory may go that it has the address of */
     c->stream = job->stream;
+    const bool settled = !runner(job)->tunes || lf_cuda_tune(runner(job), c, job, are_aligned(job)); /* which kernel it is */
     lf_status status = lf_cuda_kernel_for(runner(job), job->dims, are_aligned(job), &kernel, diag);
     if (status == LF_OK)
-        status = reserve_memory(c, kernel, job, diag);
+        status = lf_cuda_call_reserve(c, kernel, job, diag);
     if (status == LF_OK)
-        status = bring_inputs(c, job, diag);
+        status = lf_cuda_call_bring(c, job, diag);
     if (status == LF_OK)
         status = launch(c, kernel, job, diag);
+    if (status == LF_OK && !job->on_host && settled)
+        remember(c, kernel, job);
     return status == LF_OK && job->on_host ? take_outputs(c, job, diag) : status;
 }
 
@@ -303,7 +370,7 @@ lf_status lf_cuda_call_run(lf_cuda_call *c, const lf_cuda_job *job, lf_diag *dia
     lf_status status = lf_cuda_enter(c->device, diag);
     if (status != LF_OK)
         return status;
-    status = run(c, job, diag);
+    status = serves_again(c, job) ? run_again(c, job, diag) : run(c, job, diag);
     lf_cuda_leave(c->device);
     return status;
 }
@@ -344,17 +411,11 @@ static lf_status time_one(lf_cuda_call *c, const lf_cuda_kernel *kernel, const l
     return lf_cuda_status(c->device, error, "timing", diag);
 }
 
-lf_status lf_cuda_call_time(lf_cuda_call *c, const lf_cuda_job *job, size_t runs, double *seconds, lf_diag *diag)
+lf_status lf_cuda_call_time_kernel(lf_cuda_call *c, const lf_cuda_kernel *kernel, const lf_cuda_job *job, size_t runs, double *seconds, lf_diag *diag)
 {
     const lf_cuda_driver *driver = c->device->driver;
-    const lf_cuda_kernel *kernel;
     void *event[2] = {NULL, NULL};
-    lf_status status = lf_cuda_enter(c->device, diag);
-    if (status != LF_OK)
-        return status;
-    status = lf_cuda_kernel_for(runner(job), job->dims, are_aligned(job), &kernel, diag);
-    if (status == LF_OK)
-        status = reserve(c, &c->flush, 4 * c->device->cache_bytes + 1, "flushing the cache", diag);
+    lf_status status = reserve(c, &c->flush, 4 * c->device->cache_bytes + 1, "flushing the cache", diag);
     if (status == LF_OK)
         status = lf_cuda_status(c->device, driver->event_new(&event[0], 0), "timing", diag);
     if (status == LF_OK)
@@ -364,6 +425,24 @@ lf_status lf_cuda_call_time(lf_cuda_call *c, const lf_cuda_job *job, size_t runs
     for (int i = 0; i < 2; i++)
         if (event[i])
             driver->event_free(event[i]);
+    return status;
+}
+
+void lf_cuda_call_stop_timing(lf_cuda_call *c)
+{
+    c->device->driver->free(c->flush.at);
+    c->flush = (room){0};
+}
+
+lf_status lf_cuda_call_time(lf_cuda_call *c, const lf_cuda_job *job, size_t runs, double *seconds, lf_diag *diag)
+{
+    const lf_cuda_kernel *kernel;
+    lf_status status = lf_cuda_enter(c->device, diag);
+    if (status != LF_OK)
+        return status;
+    status = lf_cuda_kernel_for(runner(job), job->dims, are_aligned(job), &kernel, diag);
+    if (status == LF_OK)
+        status = lf_cuda_call_time_kernel(c, kernel, job, runs, seconds, diag);
     lf_cuda_leave(c->device);
     return status;
 }

@@ -6,6 +6,7 @@
 #ifndef LF_CUDA_CUDA_H
 #define LF_CUDA_CUDA_H
 
+#include "cuda/choose.h"
 #include "cuda/emit.h"
 #include "plan/plan.h"
 
@@ -41,6 +42,12 @@ void lf_cuda_program_free(lf_cuda_program *program);
  * that lie there and are borrowed instead; NULL for others. narrow: one per group, the weight [n][k] and bias [n] of a narrow product, NULL for others.
  * Fails: LF_ERR_NOMEM, LF_ERR_DEVICE. */
 lf_status lf_cuda_program_weights(lf_cuda_program *program, const float *const *tensor, const void *const *there, const double *const *narrow, lf_diag *diag);
+/* From now on the first run at some extents measures which shape of tiles takes least, unless that is known already, and waits for the device meanwhile. */
+void lf_cuda_program_tune(lf_cuda_program *program);
+/* The shape for these extents, and what is known about the others. */
+lf_cuda_choice lf_cuda_program_choice(lf_cuda_program *program, const int64_t *dims);
+/* Where a prepared tensor of the plan lies on the device, until it is given weights again; NULL where it is not kept as it is. */
+const void *lf_cuda_program_prepared(const lf_cuda_program *program, int32_t tensor);
 size_t lf_cuda_program_bytes(const lf_cuda_program *program); /* on the device */
 /* Bytes of workspace at these extents. Fails: LF_ERR_DATA where that overflows; as compiling does where that is still to be done. */
 lf_status lf_cuda_workspace(lf_cuda_program *program, const int64_t *dims, int64_t *bytes, lf_diag *diag);

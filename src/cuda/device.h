@@ -5,6 +5,7 @@
 
 #include <pthread.h>
 
+#include "cuda/choose.h"
 #include "cuda/cuda.h"
 #include "cuda/driver.h"
 #include "cuda/emit.h"
@@ -23,6 +24,8 @@ struct lf_cuda_device {
 
 enum { LF_CUDA_MOST_WORDS = 500, LF_CUDA_MAP = 128, LF_CUDA_MOST_PRODUCTS = 64, LF_CUDA_FOUR = 16 }; /* of Args; bytes of a tensor map; products, so that all parameters fit CUDA's 32 KB; bytes of four floats */
 
+enum { LF_CUDA_CHOSEN = 256 }; /* choices of shapes that a program remembers: a power of two */
+
 /* A program's kernel for one shape of tiles. */
 typedef struct lf_cuda_kernel {
     lf_cuda_source source;   /* its text is dropped once compiled */
@@ -40,6 +43,10 @@ struct lf_cuda_program {
     const lf_cuda_program *as_written; /* borrowed; NULL: nothing is watched */
     lf_cuda_kernel *_Atomic kernel[LF_CUDA_SHAPES][2]; /* for arrays that are aligned and those that are not, each compiled when first wanted */
     pthread_mutex_t compiling;
+    lf_cuda_shape told;      /* serves wherever it can; LF_CUDA_SHAPES: none does */
+    bool tunes;              /* a run at extents that nothing was measured at measures */
+    uint64_t text_hash;      /* 0: not known yet; under compiling */
+    _Atomic(uint64_t) chosen[LF_CUDA_CHOSEN]; /* see tune.c */
     lf_cuda_program *full;   /* the same plan on the ordinary units, where a weight has too wide a range: all runs are its; NULL: not needed */
     bool borrows;            /* this is such a program: prepared and narrow are the other's */
     lf_cuda_ptr *lines;      /* one per group: the weight of a product on tensor cores, and what undoes its scales; owned; 0 where there is none */
@@ -48,6 +55,7 @@ struct lf_cuda_program {
     bool *lent;
     lf_cuda_ptr *narrow;     /* one per group, owned; 0 where there is none */
     size_t bytes;
+    unsigned weights;        /* how often it was given weights */
 };
 
 enum { LF_CUDA_RELAXED = 2 }; /* CU_STREAM_CAPTURE_MODE_RELAXED: what a thread may do while one of its streams captures */
@@ -72,19 +80,48 @@ typedef struct lf_cuda_pass {
     const lf_cuda_ptr *input, *output; /* by port */
     lf_cuda_ptr workspace;
     lf_cuda_control control;
-    void *stream;
 } lf_cuda_pass;
+
+/* All a launch needs but its stream. Points into itself: it stays where it is. */
+typedef struct lf_cuda_ready {
+    _Alignas(64) unsigned char maps[LF_CUDA_MOST_PRODUCTS * 2 * LF_CUDA_MAP];
+    uint64_t control[LF_CUDA_CONTROL_WORDS], words[LF_CUDA_ROLES][LF_CUDA_MOST_WORDS];
+    lf_cuda_config config; /* gx 0: there is nothing to do */
+    lf_cuda_attribute together;
+    void *function, *params[2 + LF_CUDA_ROLES];
+} lf_cuda_ready;
 
 /* The kernel for these extents, compiled if it is not yet. aligned: the caller's arrays begin at multiples of LF_CUDA_FOUR bytes. Thread-safe. Inside enter and
  * leave, as all that follows. */
 lf_status lf_cuda_kernel_for(lf_cuda_program *program, const int64_t *dims, bool aligned, const lf_cuda_kernel **out, lf_diag *diag);
+/* The kernel of one shape, likewise. */
+lf_status lf_cuda_kernel_of(lf_cuda_program *program, lf_cuda_shape shape, bool aligned, const lf_cuda_kernel **out, lf_diag *diag);
 void lf_cuda_kernels_free(lf_cuda_program *program);
 /* Bytes of the largest part's areas. Fails: LF_ERR_DATA where that overflows. */
 lf_status lf_cuda_kernel_workspace(const lf_cuda_kernel *kernel, const int64_t *dims, int64_t *bytes, lf_diag *diag);
+lf_status lf_cuda_arrange(const lf_cuda_program *program, const lf_cuda_kernel *kernel, const lf_cuda_pass *pass, lf_cuda_ready *to, lf_diag *diag);
+/* Gives it other inputs and outputs, by port; kernel: whose it is. */
+void lf_cuda_point(lf_cuda_ready *ready, const lf_cuda_kernel *kernel, const lf_cuda_ptr *input, const lf_cuda_ptr *output);
 /* Launches and does not wait. */
-lf_status lf_cuda_launch(const lf_cuda_program *program, const lf_cuda_kernel *kernel, const lf_cuda_pass *pass, lf_diag *diag);
+lf_status lf_cuda_launch(const lf_cuda_device *device, lf_cuda_ready *ready, void *stream, lf_diag *diag);
 /* The i-th area of a part. */
 lf_cuda_ptr lf_cuda_area_at(const lf_cuda_part *part, const lf_cuda_pass *pass, int32_t area);
+
+/* ---- tune.c ---- */
+
+/* The shape for these extents. measured: it is not by the cost model. Thread-safe; quick from the second time on. */
+lf_cuda_shape lf_cuda_shape_for(lf_cuda_program *program, const int64_t *dims, bool *measured);
+/* Runs the job in every shape that can serve it, unless that was done before, and remembers which took least, under the user's cache too. Not where the stream
+ * captures. Where it cannot be measured, nothing is remembered, and the run that follows tells why if it has to. False: that is still to be done, by a run that does not. */
+bool lf_cuda_tune(lf_cuda_program *program, lf_cuda_call *call, const lf_cuda_job *job, bool aligned);
+
+/* ---- call.c, for tune.c ---- */
+
+/* Memory a kernel wants for the job; the job's inputs, once; seconds of runs by the device's clock, L2 flushed; what only that wants is given back. */
+lf_status lf_cuda_call_reserve(lf_cuda_call *call, const lf_cuda_kernel *kernel, const lf_cuda_job *job, lf_diag *diag);
+lf_status lf_cuda_call_bring(lf_cuda_call *call, const lf_cuda_job *job, lf_diag *diag);
+lf_status lf_cuda_call_time_kernel(lf_cuda_call *call, const lf_cuda_kernel *kernel, const lf_cuda_job *job, size_t runs, double *seconds, lf_diag *diag);
+void lf_cuda_call_stop_timing(lf_cuda_call *call);
 
 /* ---- tensor.c ---- */
 

@@ -130,7 +130,7 @@ static int32_t output_of(const lf_emitter *e, const lf_access *a)
 {
     switch (a->place) {
     case LF_VALUE: return e->plan->storage[a->index] == LF_IN_OUTPUT ? e->plan->where[a->index] : -1;
-    case LF_KEPT: return e->kept[a->index] < 0 ? e->g->kept[a->index].in_output : -1;
+    case LF_KEPT: return e->kept[a->index] < 0 ? e->home[a->index].in_output : -1;
     case LF_OUTPUT: return a->index;
     case LF_STAT: return -1;
     }
@@ -182,7 +182,7 @@ static form columns_of(const lf_access *a)
 }
 
 /* Do four neighbours from a multiple of four on lie at a multiple of four? Where rows do: in memory of our own; in the caller's, if that does (ALIGNED). */
-static const char *is_aligned(const lf_emitter *e, const lf_access *a)
+const char *lf_emit_aligned(const lf_emitter *e, const lf_access *a)
 {
     axis at[LF_MAX_RANK];
     const int count = merged_axes(a, 0, a->row_axes, at);
@@ -220,6 +220,20 @@ static bool is_register(const lf_emitter *e, int32_t phase, const lf_access *a)
     return a->place == LF_STAT && (phase == e->held.phase || e->g->stat[a->index].span == LF_SPAN_ROW) && lf_finished_in(e, a->index) == lf_range_of(e, phase);
 }
 
+bool lf_is_held_row(const lf_emitter *e, int32_t phase, const lf_step *step)
+{
+    const lf_product *p = &e->g->product;
+    axis ours[LF_MAX_RANK], theirs[LF_MAX_RANK];
+    const lf_access *a = &step->from;
+    if (step->kind != LF_STEP_LOAD || a->place != p->x.place || a->index != p->x.index || !lf_extent_same(e->g->phase[phase].width, p->k) || columns_of(a) != CONTIGUOUS)
+        return false;
+    const int count = merged_axes(a, 0, a->row_axes, ours);
+    bool same = count == merged_axes(&p->x, 0, p->x.row_axes, theirs);
+    for (int i = 0; same && i < count; i++)
+        same = lf_extent_same(ours[i].extent, theirs[i].extent) && lf_extent_same(ours[i].stride, theirs[i].stride);
+    return same;
+}
+
 void lf_emit_loads_ahead(lf_emitter *e, int32_t phase, int indent)
 {
     for (int32_t i = 0; i < e->g->phase[phase].steps; i++) {
@@ -243,6 +257,11 @@ void lf_emit_load(lf_emitter *e, int32_t phase, int32_t step, int indent)
         emit_comment(e, a, s->node);
         return;
     }
+    if (e->held_turns > 0 && lf_is_held_row(e, phase, s)) {
+        lf_str_addf(&e->s, "float v%d[W]; EACH v%d[w] = held[turn][w];", (int)step, (int)step);
+        emit_comment(e, a, s->node);
+        return;
+    }
     switch (columns_of(a)) {
     case REPEATED:
         if (!e->ahead) {
@@ -252,7 +271,7 @@ void lf_emit_load(lf_emitter *e, int32_t phase, int32_t step, int indent)
         lf_str_addf(&e->s, "float v%d[W]; EACH v%d[w] = u%d_%d;", (int)step, (int)step, (int)phase, (int)step);
         break;
     case CONTIGUOUS:
-        lf_str_addf(&e->s, "float v%d[W]; load<%s, %s>(v%d, ", (int)step, fixed, is_aligned(e, a), (int)step);
+        lf_str_addf(&e->s, "float v%d[W]; load<%s, %s>(v%d, ", (int)step, fixed, lf_emit_aligned(e, a), (int)step);
         emit_base(e, a);
         emit_sides(e, a, "col");
         lf_str_add(&e->s, ");");
@@ -274,6 +293,7 @@ void lf_emit_store(lf_emitter *e, const lf_store *store, int indent)
     const bool together = columns_of(a) == CONTIGUOUS;
     const char *col = together ? "col" : "(col + w)";
     lf_emit_indent(e, indent);
+    lf_str_add(&e->s, e->tiles ? "if (here) { " : "");
     if (!together)
         lf_str_addf(&e->s, "EACH { const float one[1] = {v%d[w]}; ", (int)store->step);
     if (output >= 0 && e->role != LF_CUDA_MAIN) { /* only the rows that are wanted */
@@ -281,7 +301,7 @@ void lf_emit_store(lf_emitter *e, const lf_store *store, int indent)
         emit_sides(e, a, col);
         lf_str_addf(&e->s, ", a.out_each[%d]", (int)output);
     } else {
-        lf_str_addf(&e->s, "store<%s>(", together ? is_aligned(e, a) : "false");
+        lf_str_addf(&e->s, "store<%s>(", together ? lf_emit_aligned(e, a) : "false");
         emit_base(e, a);
         emit_sides(e, a, col);
     }
@@ -289,6 +309,7 @@ void lf_emit_store(lf_emitter *e, const lf_store *store, int indent)
         lf_str_addf(&e->s, ", v%d);", (int)store->step);
     else
         lf_str_add(&e->s, ", one); }");
+    lf_str_add(&e->s, e->tiles ? " }" : "");
     emit_comment(e, a, a->place == LF_KEPT ? e->g->kept[a->index].node : LF_NONE);
 }
 

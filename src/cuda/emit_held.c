@@ -146,9 +146,11 @@ void lf_emit_held(lf_emitter *e)
     if (held->phase < 0)
         return;
     emit_known(e);
-    lf_str_addf(&e->s, "    // phase %d: %s x %s\n    template <int W>\n    static __device__ __forceinline__ void later(const Args &a, const i64 row, const i64 rows, const i64 col, "
+    lf_str_addf(&e->s, "    // phase %d: %s x %s\n    template <int W>\n    static __device__ __forceinline__ void later(const Args &a, const i64 row, const i64 rows, const bool here, const i64 col, "
                        "float (&p)[W], const Known &known)\n    {\n",
                 (int)held->phase, lf_extent_text(e->graph, e->g->rows), lf_extent_text(e->graph, e->g->phase[held->phase].width));
+    e->tiles = true;
     lf_emit_steps(e, held->phase, "p[w]", 2);
+    e->tiles = false;
     lf_str_add(&e->s, "    }\n");
 }

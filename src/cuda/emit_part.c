@@ -132,17 +132,30 @@ static void place_stat(lf_emitter *e, int32_t i)
     }
 }
 
+/* Where rows are done again, values wait in outputs if they can: memory for all rows would lie there for nothing most of the time. The first time they lie beside
+ * them, which is faster: loads do not wait for stores that may be to the same place. */
+static void find_homes(lf_emitter *e)
+{
+    for (int32_t k = 0; k < e->g->kepts; k++)
+        e->home[k] = e->g->kept[k];
+    for (int32_t k = 0; k < e->g->kepts && e->role != LF_CUDA_MAIN; k++)
+        if (e->home[k].in_output < 0)
+            e->home[k].in_output = lf_kept_output(e->plan, e->g, e->home, k);
+}
+
 static bool begin_group(lf_emitter *e, int32_t index)
 {
     const lf_group *g = e->g = &e->plan->group[index];
     e->group = index;
     e->range = calloc((size_t)g->phases + 1, sizeof *e->range);
     e->kept = calloc((size_t)g->kepts + 1, sizeof *e->kept);
+    e->home = calloc((size_t)g->kepts + 1, sizeof *e->home);
     e->result = calloc((size_t)g->stats + 1, sizeof *e->result);
     e->partial = calloc((size_t)g->stats + 1, sizeof *e->partial);
     e->column = calloc((size_t)g->stats + 1, sizeof *e->column);
-    if (!e->range || !e->kept || !e->result || !e->partial || !e->column)
+    if (!e->range || !e->kept || !e->home || !e->result || !e->partial || !e->column)
         return false;
+    find_homes(e);
     e->tensor = lf_is_tensor_product(e->target, &g->product);
     e->held = lf_find_held(e);
     find_ranges(e);
@@ -152,7 +165,7 @@ static bool begin_group(lf_emitter *e, int32_t index)
         e->x_scale = whole_area(e, false, lf_extent_of(1), 1);
     }
     for (int32_t k = 0; k < g->kepts; k++)
-        e->kept[k] = g->kept[k].in_output >= 0 || k == e->held.kept ? -1 : whole_area(e, g->kept[k].one_row, g->kept[k].width, 1);
+        e->kept[k] = e->home[k].in_output >= 0 || k == e->held.kept ? -1 : whole_area(e, g->kept[k].one_row, g->kept[k].width, 1);
     for (int32_t i = 0; i < g->stats; i++)
         place_stat(e, i);
     return true;
@@ -162,6 +175,7 @@ static void end_group(lf_emitter *e)
 {
     free(e->range);
     free(e->kept);
+    free(e->home);
     free(e->result);
     free(e->partial);
     free(e->column);

@@ -32,6 +32,8 @@ typedef struct lf_emitter {
     lf_str s;
     bool failed;             /* no memory for something other than text */
     bool ahead;              /* what is the same for all columns is loaded already */
+    bool tiles;              /* elements of a tile, of which some rows may not be `here` */
+    int held_turns;          /* a row that a narrow product multiplies is in registers, in so many turns of its threads; 0: it is not */
     /* the group under way */
     const lf_group *g;
     int32_t group;
@@ -40,6 +42,7 @@ typedef struct lf_emitter {
     bool tensor;             /* its product is on tensor cores */
     lf_held held;            /* then: the phase after it, if that goes on with what is in registers */
     int32_t x_lines, x_scale; /* then: areas of x as they read it */
+    lf_kept *home;           /* one per kept value: the group's, but for the output it waits in */
     int32_t *kept;           /* one per kept value: its area, -1 where it lies in an output */
     int32_t (*result)[LF_MAX_RESULTS]; /* one per statistic: the areas of its results, -1 where they stay in registers */
     int32_t *partial;        /* one per statistic: the area of its partials, -1 */
@@ -68,6 +71,10 @@ void lf_emit_loads_ahead(lf_emitter *e, int32_t phase, int indent);
 void lf_emit_store(lf_emitter *e, const lf_store *store, int indent);
 /* The element at column `column` of the row a segment's or window's statistic is taken from, as an expression. */
 void lf_emit_row_element(lf_emitter *e, const lf_access *from, const char *column);
+/* May four neighbours from a multiple of four on be had at once? As an expression. */
+const char *lf_emit_aligned(const lf_emitter *e, const lf_access *a);
+/* Does this step of a phase load what the group's narrow product multiplies, column by column as that does? */
+bool lf_is_held_row(const lf_emitter *e, int32_t phase, const lf_step *step);
 void lf_emit_indent(lf_emitter *e, int indent);
 
 /* ---- emit_phase.c ---- */
@@ -75,7 +82,7 @@ void lf_emit_indent(lf_emitter *e, int indent);
 /* All steps, then watches and stores. product: what LF_STEP_PRODUCT is, or what is held, an expression of w. */
 void lf_emit_steps(lf_emitter *e, int32_t phase, const char *product, int indent);
 /* A multiple of 4 known in advance gives 4 elements at a time, everything else 1. */
-int lf_emit_lanes(lf_extent width);
+int lf_emit_lanes(const lf_emitter *e, lf_extent width);
 /* A fixed text, and a line after it. */
 void lf_emit_text(lf_str *to, const char *text);
 /* Which monoids these plans (some NULL) have statistics of. */

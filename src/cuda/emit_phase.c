@@ -185,9 +185,9 @@ void lf_emit_monoids(lf_str *to, const lf_plan *const *plan, int plans)
 
 /* ---- steps ---- */
 
-int lf_emit_lanes(lf_extent width)
+int lf_emit_lanes(const lf_emitter *e, lf_extent width)
 {
-    return lf_extent_known(width) && width.coef % 4 == 0 ? 4 : 1;
+    return e->role == LF_CUDA_MAIN && lf_extent_known(width) && width.coef % 4 == 0 ? 4 : 1;
 }
 
 static void emit_op_step(lf_emitter *e, const lf_step *s, int32_t index)
@@ -238,12 +238,12 @@ void lf_emit_steps(lf_emitter *e, int32_t phase, const char *product, int indent
         emit_step(e, phase, i, product, indent);
     for (int32_t i = 0; i < p->watches; i++) {
         lf_emit_indent(e, indent);
-        lf_str_addf(&e->s, "watch(a.redo, row, rows, v%d);\n", (int)p->watch[i]);
+        lf_str_addf(&e->s, "%swatch(a.redo, row, rows, v%d);\n", e->tiles ? "if (here) " : "", (int)p->watch[i]);
     }
     for (int32_t i = 0; i < e->g->stats; i++)
         if (e->g->stat[i].phase == phase && e->column[i] >= 0) {
             lf_emit_indent(e, indent);
-            lf_str_addf(&e->s, "store<false>(a.area[%d] + row * ", (int)e->column[i]);
+            lf_str_addf(&e->s, "%sstore<false>(a.area[%d] + row * ", e->tiles ? "if (here) " : "", (int)e->column[i]);
             lf_emit_extent(e, p->width);
             lf_str_addf(&e->s, " + col, v%d); // for the columns' %s\n", (int)e->g->stat[i].step,
                         lf_monoid_row(e->g->stat[i].monoid)->name);

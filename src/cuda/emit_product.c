@@ -55,10 +55,12 @@ static void emit_rest(lf_emitter *e, int32_t first)
 static void emit_element(lf_emitter *e, int32_t first)
 {
     const int32_t phase = e->g->product.phase;
-    lf_str_addf(&e->s, "    // phase %d: %s x %s\n    template <int W>\n%s void element(const Args &a, const i64 row, const i64 rows, const i64 col, "
+    lf_str_addf(&e->s, "    // phase %d: %s x %s\n    template <int W>\n%s void element(const Args &a, const i64 row, const i64 rows, const bool here, const i64 col, "
                        "float (&p)[W], Rest &rest)\n    {\n",
                 (int)phase, lf_extent_text(e->graph, e->g->rows), lf_extent_text(e->graph, e->g->phase[phase].width), inside);
+    e->tiles = true;
     lf_emit_steps(e, phase, "p[w]", 2);
+    e->tiles = false;
     for (int32_t i = first; i < e->g->stats && first >= 0; i++)
         if (i > first && lf_is_fed(e, i, phase))
             lf_str_addf(&e->s, "        EACH rest.s%d.put(v%d[w]);\n", (int)i, (int)e->g->stat[i].step);
@@ -98,7 +100,7 @@ void lf_emit_product(lf_emitter *e, int32_t range)
     lf_str_addf(&e->s, " = rows of %s elements by ", lf_extent_text(e->graph, p->k));
     lf_emit_shape(e, p->weight);
     lf_str_addf(&e->s, "%s\nstruct g%d {\n    typedef Args A;\n    enum { W = %d, STATS = %d, WEIGHT_IS_KN = %d };\n", p->w_is_kn ? "" : " transposed", (int)e->group,
-                lf_emit_lanes(p->n), (int)fed, p->w_is_kn);
+                lf_emit_lanes(e, p->n), (int)fed, p->w_is_kn);
     if (first < 0)
         lf_str_add(&e->s, "    typedef no_stat First;\n");
     else

@@ -4,7 +4,9 @@
 
 #include "cuda/emit_parts.h"
 
-enum { WIDE = 1024, GROUP = 128, WARP = 32 }; /* rows of more than WIDE elements take a group of threads, others a warp */
+/* Rows of more than WIDE elements take a group of threads, others a warp; those of one the lanes that join partials. A row that is multiplied and wanted again
+ * stays in registers, MOST of which it may take in each thread. */
+enum { WIDE = 1024, BLOCK = 256, GROUP = 128, WARP = 32, QUAD = 4, MOST = 32 };
 
 static bool is_wide(lf_extent width)
 {
@@ -15,11 +17,14 @@ static bool is_wide(lf_extent width)
 static int threads_a_row(const lf_emitter *e, const lf_range *r)
 {
     const lf_product *product = &e->g->product;
-    bool wide = product->node != LF_NONE && product->narrow && product->phase >= r->first && product->phase < r->end &&
-                is_wide(product->k);
-    for (int32_t p = r->first; p < r->end; p++)
+    const bool narrow = product->node != LF_NONE && product->narrow && product->phase >= r->first && product->phase < r->end;
+    bool wide = narrow && is_wide(product->k), one = e->role == LF_CUDA_MAIN && !narrow;
+    for (int32_t p = r->first; p < r->end; p++) {
         wide = wide || is_wide(e->g->phase[p].width);
-    return wide ? GROUP : WARP;
+        one = one && lf_extent_is(e->g->phase[p].width, 1);
+    }
+    const bool all = narrow && lf_extent_known(product->k) && product->k.coef > GROUP * MOST && e->threads == BLOCK;
+    return all ? BLOCK : wide ? GROUP : one ? QUAD : WARP;
 }
 
 /* ---- statistics ---- */
@@ -44,7 +49,7 @@ static void emit_stat_comment(lf_emitter *e, int32_t index)
 void lf_emit_partials(lf_emitter *e, int32_t stat)
 {
     const lf_monoid_info *m = lf_monoid_row(e->g->stat[stat].monoid);
-    lf_str_addf(&e->s, "partials<%s_stat>::of(a.area[%d] + row * ((", m->name, (int)e->partial[stat]);
+    lf_str_addf(&e->s, "partials<%s_stat>::of<%s>(a.area[%d] + row * ((", m->name, e->role == LF_CUDA_MAIN ? "false" : "true", (int)e->partial[stat]);
     lf_emit_extent(e, e->g->product.n);
     lf_str_addf(&e->s, " + %d) / %d * %d), (int)((", LF_CUDA_TILE - 1, LF_CUDA_TILE, m->states);
     lf_emit_extent(e, e->g->product.n);
@@ -114,21 +119,39 @@ static void emit_stat(lf_emitter *e, int32_t index, bool partials)
 
 /* ---- phases ---- */
 
+/* The turns in which a row's threads hold the row a narrow product multiplies, where a later phase of the range reads that too; 0: it is not held. */
+static int held_turns(const lf_emitter *e, const lf_range *r, int threads)
+{
+    const lf_product *p = &e->g->product;
+    if (e->role != LF_CUDA_MAIN || p->node == LF_NONE || !p->narrow || p->phase < r->first || p->phase >= r->end || p->k.coef % (4 * threads) != 0 || p->k.coef > threads * MOST)
+        return 0;
+    for (int32_t phase = p->phase; phase < r->end; phase++)
+        for (int32_t i = 0; i < e->g->phase[phase].steps; i++)
+            if (lf_is_held_row(e, phase, &e->g->phase[phase].step[i]))
+                return (int)p->k.coef / (4 * threads);
+    return 0;
+}
+
 static void emit_narrow(lf_emitter *e)
 {
     const lf_product *p = &e->g->product;
     lf_str_addf(&e->s, "    // product of %lld columns, in double precision: ", (long long)p->n.coef);
     lf_emit_shape(e, p->weight);
-    lf_str_addf(&e->s, "\n    __shared__ float product[THREADS / T][%lld];\n    narrow_product<T, %lld, %lld>(product[threadIdx.x / T], &",
-                (long long)p->n.coef, (long long)p->n.coef, (long long)p->k.coef);
-    lf_emit_row_element(e, &p->x, "0");
+    lf_str_addf(&e->s, "\n    __shared__ float product[THREADS / T][%lld];\n", (long long)p->n.coef);
+    lf_str_addf(&e->s, "    narrow_product<T, %lld, %lld>(product[threadIdx.x / T], ", (long long)p->n.coef, (long long)p->k.coef);
+    if (e->held_turns > 0) {
+        lf_str_add(&e->s, "held");
+    } else {
+        lf_str_add(&e->s, "&");
+        lf_emit_row_element(e, &p->x, "0");
+    }
     lf_str_addf(&e->s, ", a.narrow[%d], tid);\n", (int)e->group);
 }
 
 static void emit_phase(lf_emitter *e, int32_t phase)
 {
     const lf_phase *p = &e->g->phase[phase];
-    const int lanes = lf_emit_lanes(p->width);
+    const int lanes = lf_emit_lanes(e, p->width);
     lf_str_addf(&e->s, "    // phase %d: %s x %s\n", (int)phase, p->one_row ? "1" : lf_extent_text(e->graph, e->g->rows),
                 lf_extent_text(e->graph, p->width));
     if (e->g->product.node != LF_NONE && e->g->product.phase == phase)
@@ -139,9 +162,14 @@ static void emit_phase(lf_emitter *e, int32_t phase)
     if (p->steps > 0) {
         lf_emit_loads_ahead(e, phase, 1);
         e->ahead = true;
-        lf_str_addf(&e->s, "#pragma unroll 4\n    for (i64 col = tid * %d; col < ", lanes);
-        lf_emit_extent(e, p->width);
-        lf_str_addf(&e->s, "; col += T * %d) {\n        enum { W = %d };\n", lanes, lanes);
+        if (e->held_turns > 0 && lf_extent_same(p->width, e->g->product.k)) {
+            lf_str_addf(&e->s, "#pragma unroll\n    for (int turn = 0; turn < %d; ++turn) {\n        const i64 col = (turn * T + tid) * 4;\n", e->held_turns);
+        } else {
+            lf_str_addf(&e->s, "#pragma unroll %d\n    for (i64 col = tid * %d; col < ", e->role == LF_CUDA_MAIN ? 4 : 1, lanes); /* few rows are done again, by code that is small */
+            lf_emit_extent(e, p->width);
+            lf_str_addf(&e->s, "; col += T * %d) {\n", lanes);
+        }
+        lf_str_addf(&e->s, "        enum { W = %d };\n", lanes);
         lf_emit_steps(e, phase, "product[threadIdx.x / T][col + w]", 2);
         e->ahead = false;
         for (int32_t i = 0; i < e->g->stats; i++)
@@ -154,26 +182,58 @@ static void emit_phase(lf_emitter *e, int32_t phase)
             emit_stat(e, i, false);
 }
 
+/* Every so many rows are a block's. */
+static void emit_turns(lf_emitter *e, const char *name, int threads)
+{
+    if (threads < WARP)
+        lf_str_addf(&e->s, ";\n    for (i64 first = (i64)blockIdx.x * ROWS; first < rows; first += (i64)gridDim.x * ROWS)\n"
+                           "        %s_row(a, min(first + threadIdx.x / T, rows - 1), rows, threadIdx.x %% T); // whole warps: those past the end do the last row again\n}\n\n",
+                    name);
+    else
+        lf_str_addf(&e->s, ";\n    for (i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T; row < rows; row += (i64)gridDim.x * ROWS)\n%s%s_row(a, row, rows, threadIdx.x %% T);\n}\n\n",
+                    e->role != LF_CUDA_MAIN ? "        if (!left_out(a.redo, row, rows))\n            " : "        ", name);
+}
+
+/* Likewise, with a row and the next one in registers. */
+static void emit_rows_ahead(lf_emitter *e, const char *name, int held)
+{
+    const char *aligned = lf_emit_aligned(e, &e->g->product.x);
+    lf_str_add(&e->s, ", step = (i64)gridDim.x * ROWS;\n    const int tid = threadIdx.x % T;\n    const auto x = [&](const i64 row) { return &");
+    lf_emit_row_element(e, &e->g->product.x, "0");
+    lf_str_addf(&e->s, "; };\n    float held[%d][4], next[%d][4];\n    i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T;\n    if (row < rows)\n"
+                       "        hold_row<%s, T>(held, x(row), tid);\n    for (; row < rows; row += step) {\n        if (row + step < rows)\n"
+                       "            hold_row<%s, T>(next, x(row + step), tid); // on its way while this one is finished\n        %s_row(a, row, rows, tid, held);\n"
+                       "#pragma unroll\n        for (int i = 0; i < %d; ++i)\n#pragma unroll\n            for (int w = 0; w < 4; ++w)\n                held[i][w] = next[i][w];\n    }\n}\n\n",
+                held, held, aligned, aligned, name, held);
+}
+
 void lf_emit_rows(lf_emitter *e, int32_t range)
 {
     const lf_range *r = &e->range[range];
     const int threads = threads_a_row(e, r);
     const lf_extent rows = e->g->phase[r->first].one_row ? lf_extent_of(1) : e->g->rows;
     char name[32];
+    e->held_turns = held_turns(e, r, threads);
     snprintf(name, sizeof name, "g%d_rows%d", (int)e->group, (int)r->first);
-    lf_str_addf(&e->s, "// A row through phases %d to %d.\n__device__ __forceinline__ void %s_row(const Args &a, const i64 row, const i64 rows, const int tid)\n{\n"
-                       "    enum { T = %d };\n",
-                (int)r->first, (int)r->end - 1, name, threads);
+    const int held = e->held_turns;
+    lf_str_addf(&e->s, "// A row through phases %d to %d.\n__device__ __forceinline__ void %s_row(const Args &a, const i64 row, const i64 rows, const int tid", (int)r->first,
+                (int)r->end - 1, name);
+    if (held > 0)
+        lf_str_addf(&e->s, ", const float (&held)[%d][4]", held);
+    lf_str_addf(&e->s, ")\n{\n    enum { T = %d };\n", threads);
     for (int32_t i = 0; i < e->g->stats; i++)
         if (lf_finished_in(e, i) == range && lf_range_of(e, e->g->stat[i].phase) != range)
             emit_stat(e, i, true);
     for (int32_t p = r->first; p < r->end; p++)
         emit_phase(e, p);
+    e->held_turns = 0;
     lf_str_addf(&e->s, "}\n\n__device__ __forceinline__ void %s(const Args &a)\n{\n    enum { T = %d, ROWS = THREADS / T };\n    const i64 rows = ", name, threads);
     lf_emit_extent(e, rows);
-    lf_str_addf(&e->s, ";\n    for (i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T; row < rows; row += (i64)gridDim.x * ROWS)\n%s%s_row(a, row, rows, threadIdx.x %% T);\n}\n\n",
-                e->role != LF_CUDA_MAIN ? "        if (!left_out(a.redo, row, rows))\n            " : "        ", name);
+    if (held > 0)
+        emit_rows_ahead(e, name, held);
+    else
+        emit_turns(e, name, threads);
     lf_cuda_stage *stage = lf_emit_stage(e, name, LF_CUDA_ROWS, rows, e->g->phase[r->first].width);
     if (stage)
-        stage->rows_a_block = e->threads / threads;
+        stage->rows_a_block = e->threads / threads, stage->ahead = held > 0;
 }

@@ -7,11 +7,11 @@
 
 /* Lines of 32 of K between promotions. Tensor cores cut off what no longer fits beside their sum, always toward 0, so the longer it stays there the more is
  * lost: of the rms of random results 1.1e-7 at one line, 2.2e-7 at two, 4.5e-7 at four (H200, at any K that is longer). What f32 itself loses grows with K:
- * 0.9e-7 at 64, 2e-7 at 128 .. 1024, 3.9e-7 at 4096 (cuBLAS). Short products are promoted so often that they lose no more; it makes them 0 to 7% slower.
- * Ampere's tensor cores keep a bit less. */
+ * 0.9e-7 at 64, 1.5 to 2.3e-7 at 128 .. 1024, 3.9e-7 at 4096 (cuBLAS). Products are promoted so often that they lose no more, which makes short ones 0 to 8% slower
+ * and those of 4096 2%. Ampere's tensor cores keep a bit less. */
 static int most_in_chunk(lf_cuda_unit unit, int64_t lines)
 {
-    return lines <= 4 ? 1 : lines <= 32 || unit != LF_CUDA_WGMMA ? 2 : 4;
+    return lines <= 16 ? 1 : lines <= 128 || unit != LF_CUDA_WGMMA ? 2 : 4;
 }
 
 bool lf_is_tensor_product(lf_cuda_target target, const lf_product *p)
@@ -56,21 +56,22 @@ static void emit_parts(lf_emitter *e)
     lf_str_addf(&e->s, "    enum { PART = %d };\n", part > run ? part : run);
 }
 
-/* Rows by a warp, or by a group of threads where they are long. */
+/* Rows by a warp, by a group of threads where they are long, by a part of a warp where they are short. */
 static int split_threads(const lf_product *p)
 {
-    return p->k.coef > 1024 ? 128 : 32;
+    return p->k.coef > 1024 ? 128 : p->k.coef > 128 ? 32 : 8;
 }
 
 /* A row of x into lines, by threads tid of SPLIT. */
 static void emit_split_row(lf_emitter *e)
 {
     lf_str_addf(&e->s, "    enum { SPLIT = %d };\n    static __device__ __forceinline__ void split(const Args &a, const i64 row, const i64 rows, const int tid)\n    {\n"
-                       "        if (split_row<SPLIT, MODE, %lld, LINES, false>(&",
-                split_threads(&e->g->product), (long long)e->g->product.k.coef);
+                       "        if (split_row<SPLIT, MODE, %lld, LINES, false, %s, %s>(&",
+                split_threads(&e->g->product), (long long)e->g->product.k.coef, lf_emit_aligned(e, &e->g->product.x),
+                lf_cuda_shape_table[e->target.shape].few ? "false" : "true"); /* those fetch into theirs meanwhile */
     lf_emit_row_element(e, &e->g->product.x, "0");
     lf_str_addf(&e->s, ", 1, (u8 *)a.area[%d] + row * (LINES * %d), a.area[%d] + row, tid) && tid == 0)\n"
-                       "            flag(a.redo, a.redo.wide, a.redo.wide_any, row, rows);\n    }\n",
+                       "            flag_wide(a.redo, row, rows);\n    }\n",
                 (int)e->x_lines, LF_CUDA_LINE, (int)e->x_scale);
 }
 
@@ -92,10 +93,11 @@ static void emit_split(lf_emitter *e)
     char name[32];
     snprintf(name, sizeof name, "g%d_split", (int)e->group);
     lf_str_addf(&e->s, "// x into lines of 128 bytes\n__device__ __forceinline__ void %s(const Args &a, const Control &c)\n{\n"
-                       "    enum { T = g%d::SPLIT, ROWS = THREADS / T };\n    if (blockIdx.x == 0 && threadIdx.x == 0)\n        c.barrier[2] = 0;\n"
+                       "    enum { T = g%d::SPLIT, ROWS = THREADS / T };\n    if (blockIdx.x == 0 && threadIdx.x == 0)\n        c.barrier[2] = c.barrier[3] = 0;\n"
                        "    const i64 rows = g%d::rows(a);\n"
-                       "    for (i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T; row < rows; row += (i64)gridDim.x * ROWS)\n"
-                       "        g%d::split(a, row, rows, threadIdx.x %% T);\n    written_to_copied();\n}\n\n",
+                       "    for (i64 first = (i64)blockIdx.x * ROWS; first < rows; first += (i64)gridDim.x * ROWS)\n"
+                       "        g%d::split(a, min(first + threadIdx.x / T, rows - 1), rows, threadIdx.x %% T); // whole warps: those past the end do the last row again\n"
+                       "    written_to_copied();\n}\n\n",
                 name, (int)e->group, (int)e->group, (int)e->group);
     lf_cuda_stage *stage = lf_emit_stage(e, name, LF_CUDA_SPLIT, e->g->rows, e->g->product.k);
     if (stage)

@@ -8,22 +8,6 @@
 
 enum { MAX_DYNAMIC_SHARED = 8, CLUSTER_DIMENSION = 4 }; /* CUfunction_attribute, CUlaunchAttributeID */
 
-/* Where all rows of all products are one row block, smaller tiles have more blocks read the weight at once; where they are few, it is all that counts. */
-static lf_cuda_shape shape_for(const lf_cuda_program *p, const int64_t *dims)
-{
-    int64_t most = 0;
-    for (int32_t g = 0; g < p->plan->groups; g++) {
-        const int64_t rows = p->plan->group[g].product.node == LF_NONE ? 0 : lf_extent_at(p->plan->group[g].rows, dims);
-        most = rows > most ? rows : most;
-    }
-    static const lf_cuda_shape from_few[] = {LF_CUDA_FEW16, LF_CUDA_FEW64, LF_CUDA_ALONE};
-    for (size_t i = 0; i < sizeof from_few / sizeof *from_few && p->target.unit == LF_CUDA_WGMMA; i++)
-        if (most <= lf_cuda_shape_table[from_few[i]].rows)
-            return from_few[i];
-    const bool smaller = p->target.unit == LF_CUDA_MMA && p->target.mode != LF_CUDA_FP32; /* mma in fp32 has only small tiles */
-    return smaller && most <= lf_cuda_shape_table[LF_CUDA_ALONE].rows ? LF_CUDA_ALONE : LF_CUDA_PAIRS;
-}
-
 static size_t words_of(const lf_cuda_part *part)
 {
     const lf_graph *g = part->plan->graph;
@@ -127,7 +111,12 @@ static lf_status make(lf_cuda_program *p, lf_cuda_shape shape, bool aligned, lf_
 
 lf_status lf_cuda_kernel_for(lf_cuda_program *p, const int64_t *dims, bool aligned, const lf_cuda_kernel **out, lf_diag *diag)
 {
-    const lf_cuda_shape shape = shape_for(p, dims);
+    bool measured;
+    return lf_cuda_kernel_of(p, lf_cuda_shape_for(p, dims, &measured), aligned, out, diag);
+}
+
+lf_status lf_cuda_kernel_of(lf_cuda_program *p, lf_cuda_shape shape, bool aligned, const lf_cuda_kernel **out, lf_diag *diag)
+{
     lf_cuda_kernel *_Atomic *place = &p->kernel[shape][!aligned];
     lf_cuda_kernel *k = *place;
     lf_status status = LF_OK;

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A program's launch at given extents. */
+#include <string.h>
+
 #include "base/mem.h"
 #include "cuda/device.h"
 
@@ -80,17 +82,22 @@ lf_cuda_ptr lf_cuda_area_at(const lf_cuda_part *part, const lf_cuda_pass *pass, 
     return at;
 }
 
-/* Args, see emit.h. weights: whose they are. Returns where its Redo begins. */
+/* The words of Args, see emit.h, before those of the outputs. */
+static size_t words_before_outputs(const lf_plan *plan)
+{
+    return lf_at_least_one(plan->graph->inputs) + lf_at_least_one(plan->prepareds) + 2 * lf_at_least_one(plan->groups);
+}
+
+/* weights: whose they are. Returns where its Redo begins. */
 static uint64_t *fill_arguments(const lf_cuda_part *part, const lf_cuda_program *weights, const lf_cuda_pass *pass, uint64_t *to)
 {
     const lf_plan *plan = part->plan;
     const lf_graph *g = plan->graph;
     lf_cuda_ptr at = pass->workspace;
-    to = put(to, pass->input, g->inputs);
+    to += lf_at_least_one(g->inputs);
     to = put(to, weights->prepared, plan->prepareds);
     to = put(to, weights->narrow, plan->groups);
-    to = put(to, weights->scale, plan->groups);
-    to = put(to, pass->output, g->outputs);
+    to = put(to, weights->scale, plan->groups) + lf_at_least_one(g->outputs);
     for (int32_t i = 0; i < g->outputs; i++) {
         int64_t elements = lf_shape_count(&lf_at(g, g->output[i])->shape, pass->dims);
         to[i] = (uint64_t)(pass->batch > 0 && elements >= pass->batch ? elements / pass->batch : 1);
@@ -104,6 +111,17 @@ static uint64_t *fill_arguments(const lf_cuda_part *part, const lf_cuda_program 
     for (int i = 0; i < g->symbols; i++)
         to[i] = (uint64_t)pass->dims[i];
     return to + lf_at_least_one(g->symbols);
+}
+
+void lf_cuda_point(lf_cuda_ready *ready, const lf_cuda_kernel *k, const lf_cuda_ptr *input, const lf_cuda_ptr *output)
+{
+    for (int role = 0; role < LF_CUDA_ROLES; role++) {
+        const lf_plan *plan = k->source.part[role].plan;
+        if (!plan)
+            continue;
+        put(ready->words[role], input, plan->graph->inputs);
+        put(ready->words[role] + words_before_outputs(plan), output, plan->graph->outputs);
+    }
 }
 
 /* Struct Redo: what is watched, what is wanted, what is too wide. */
@@ -131,31 +149,38 @@ static lf_status fill_maps(const lf_cuda_program *p, const lf_cuda_kernel *k, co
     return status;
 }
 
-lf_status lf_cuda_launch(const lf_cuda_program *p, const lf_cuda_kernel *k, const lf_cuda_pass *pass, lf_diag *diag)
+lf_status lf_cuda_arrange(const lf_cuda_program *p, const lf_cuda_kernel *k, const lf_cuda_pass *pass, lf_cuda_ready *to, lf_diag *diag)
 {
     const lf_cuda_control *c = &pass->control;
-    uint64_t control[LF_CUDA_CONTROL_WORDS] = {c->barrier, (uint64_t)pass->batch, c->wide, c->wide_any, c->watched, c->watched_any, c->redone};
-    uint64_t words[LF_CUDA_ROLES][LF_CUDA_MOST_WORDS] = {{0}};
-    _Alignas(64) unsigned char maps[LF_CUDA_MOST_PRODUCTS * 2 * LF_CUDA_MAP];
-    void *params[2 + LF_CUDA_ROLES], **next = params;
-    const int64_t blocks = grid_of(p, k, pass->dims);
-    if (blocks == 0)
-        return LF_OK;
+    const uint64_t control[LF_CUDA_CONTROL_WORDS] = {c->barrier, (uint64_t)pass->batch, c->wide, c->wide_any, c->watched, c->watched_any, c->redone};
+    void **next = to->params;
+    to->together = (lf_cuda_attribute){.id = COOPERATIVE, .value = {1}};
+    to->config = (lf_cuda_config){(unsigned)grid_of(p, k, pass->dims), 1, 1, (unsigned)k->source.threads, 1, 1, k->shared, NULL, &to->together, k->source.waits ? 1 : 0};
+    to->function = k->function;
     if (k->source.products > 0) {
-        lf_status status = fill_maps(p, k, pass, maps, diag);
+        lf_status status = fill_maps(p, k, pass, to->maps, diag);
         if (status != LF_OK)
             return status;
-        *next++ = maps;
+        *next++ = to->maps;
     }
-    *next++ = control;
+    memcpy(to->control, control, sizeof control);
+    *next++ = to->control;
     for (int role = 0; role < LF_CUDA_ROLES; role++) {
         const lf_cuda_part *part = &k->source.part[role];
         if (!part->plan)
             continue;
-        fill_redo(k, (lf_cuda_role)role, pass, fill_arguments(part, role == LF_CUDA_AS_WRITTEN ? p->as_written : p, pass, words[role]));
-        *next++ = words[role];
+        memset(to->words[role], 0, sizeof to->words[role]);
+        fill_redo(k, (lf_cuda_role)role, pass, fill_arguments(part, role == LF_CUDA_AS_WRITTEN ? p->as_written : p, pass, to->words[role]));
+        *next++ = to->words[role];
     }
-    lf_cuda_attribute together = {.id = COOPERATIVE, .value = {1}};
-    const lf_cuda_config config = {(unsigned)blocks, 1, 1, (unsigned)k->source.threads, 1, 1, k->shared, pass->stream, &together, k->source.waits ? 1 : 0};
-    return lf_cuda_status(p->device, p->device->driver->launch(&config, k->function, params, NULL), "launching the program", diag);
+    lf_cuda_point(to, k, pass->input, pass->output);
+    return LF_OK;
+}
+
+lf_status lf_cuda_launch(const lf_cuda_device *d, lf_cuda_ready *ready, void *stream, lf_diag *diag)
+{
+    if (ready->config.gx == 0)
+        return LF_OK;
+    ready->config.stream = stream;
+    return lf_cuda_status(d, d->driver->launch(&ready->config, ready->function, ready->params, NULL), "launching the program", diag);
 }

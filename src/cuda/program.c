@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A plan on a device: its weights and its kernels. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "cuda/device.h"
 
@@ -41,6 +42,8 @@ lf_status lf_cuda_program_new(lf_cuda_device *device, const lf_plan *plan, lf_cu
     p->lent = calloc(lf_at_least_one(plan->prepareds), sizeof *p->lent);
     p->narrow = calloc(lf_at_least_one(plan->groups), sizeof *p->narrow);
     lf_status status = p->lines && p->scale && p->prepared && p->lent && p->narrow ? LF_OK : lf_fail_nomem(diag, "the program");
+    if (status == LF_OK)
+        status = lf_cuda_shape_told(&p->told, diag);
     if (status == LF_OK && dims)
         status = compile_for(p, dims, &kernel, diag);
     if (status != LF_OK) {
@@ -107,6 +110,8 @@ static lf_status into_lines(lf_cuda_program *p, lf_diag *diag)
     static const int64_t dims[LF_MAX_SYMBOLS] = {1, 1, 1, 1, 1, 1, 1, 1}; /* any kernel will do: the weights are the same for all */
     const lf_cuda_kernel *kernel = NULL;
     bool wide = false;
+    if (!lf_cuda_has_choice(p->plan, p->target)) /* none of its weights is for tensor cores: no kernel need be there for them */
+        return LF_OK;
     for (int i = 0; i < LF_CUDA_SHAPES && !kernel; i++)
         kernel = p->kernel[i][0];
     lf_status status = kernel ? LF_OK : lf_cuda_kernel_for(p, dims, true, &kernel, diag);
@@ -123,26 +128,86 @@ static lf_status into_lines(lf_cuda_program *p, lf_diag *diag)
     return status;
 }
 
-static lf_status upload_all(lf_cuda_program *p, const float *const *tensor, const void *const *there, const double *const *narrow, lf_diag *diag)
+/* As text/plain.cu reads it: of every RUN elements of a column first two for each lane of a warp, then two more; then the biases. */
+static lf_status upload_narrow(lf_cuda_program *p, int32_t group, const double *weight, lf_diag *diag)
+{
+    enum { RUN = 128 };
+    const int64_t n = p->plan->group[group].product.n.coef, k = p->plan->group[group].product.k.coef, pitch = (k + RUN - 1) / RUN * RUN;
+    double *lanes = calloc((size_t)(n * (pitch + 1)), sizeof *lanes);
+    if (!lanes)
+        return lf_fail_nomem(diag, "a narrow product's weight");
+    for (int64_t column = 0; column < n; column++)
+        for (int64_t i = 0; i < k; i++)
+            lanes[column * pitch + i / RUN * RUN + i % 4 / 2 * (RUN / 2) + i % RUN / 4 * 2 + i % 2] = weight[column * k + i];
+    memcpy(lanes + n * pitch, weight + n * k, (size_t)n * sizeof *lanes);
+    lf_status status = upload(p, lanes, (size_t)(n * (pitch + 1)) * sizeof *lanes, &p->narrow[group], diag);
+    if (status == LF_OK) /* they go with this function */
+        status = lf_cuda_status(p->device, p->device->driver->stream_wait(NULL), "copying weights", diag);
+    free(lanes);
+    return status;
+}
+
+static size_t prepared_bytes(const lf_plan *plan, int32_t i)
 {
     static const int64_t dims[LF_MAX_SYMBOLS] = {1, 1, 1, 1, 1, 1, 1, 1}; /* prepared tensors have no named extent */
+    return (size_t)lf_shape_count(&lf_at(plan->graph, plan->prepared[i])->shape, dims) * sizeof(float);
+}
+
+static bool is_of(const lf_access *a, lf_node node)
+{
+    return a->place == LF_VALUE && a->index == node;
+}
+
+/* Does a kernel read a prepared tensor as it is? A weight in lines is not read again, but for rows of too wide a range. */
+static bool is_read(const lf_cuda_program *p, lf_node node)
+{
+    for (int32_t g = 0; g < p->plan->groups; g++) {
+        const lf_group *group = &p->plan->group[g];
+        const lf_product *product = &group->product;
+        const bool in_lines = p->lines[g] != 0 && p->target.mode != LF_CUDA_FP32;
+        if (product->node != LF_NONE && (is_of(&product->x, node) || product->bias == node || (product->weight == node && !in_lines)))
+            return true;
+        for (int32_t f = 0; f < group->phases; f++)
+            for (int32_t i = 0; i < group->phase[f].steps; i++)
+                if (group->phase[f].step[i].kind == LF_STEP_LOAD && is_of(&group->phase[f].step[i].from, node))
+                    return true;
+        for (int32_t i = 0; i < group->stats; i++)
+            if (group->stat[i].span != LF_SPAN_ROW && is_of(&group->stat[i].from, node))
+                return true;
+    }
+    return false;
+}
+
+/* Weights are kept once where that will do. */
+static void drop_unread(lf_cuda_program *p)
+{
+    for (int32_t i = 0; i < p->plan->prepareds; i++) {
+        if (p->lent[i] || !p->prepared[i] || is_read(p, p->plan->prepared[i]))
+            continue;
+        p->device->driver->free(p->prepared[i]);
+        p->prepared[i] = 0;
+        p->bytes -= prepared_bytes(p->plan, i);
+    }
+}
+
+static lf_status upload_all(lf_cuda_program *p, const float *const *tensor, const void *const *there, const double *const *narrow, lf_diag *diag)
+{
     const lf_plan *plan = p->plan;
     lf_status status = LF_OK;
     for (int32_t i = 0; i < plan->prepareds && status == LF_OK; i++)
         if ((p->lent[i] = there[i] != NULL))
             p->prepared[i] = (lf_cuda_ptr)(uintptr_t)there[i];
         else if (tensor[i])
-            status = upload(p, tensor[i], (size_t)lf_shape_count(&lf_at(plan->graph, plan->prepared[i])->shape, dims) * sizeof(float), &p->prepared[i],
-                            diag);
+            status = upload(p, tensor[i], prepared_bytes(plan, i), &p->prepared[i], diag);
     for (int32_t g = 0; g < plan->groups && status == LF_OK; g++)
-        if (narrow[g]) {
-            const lf_product *product = &plan->group[g].product;
-            status = upload(p, narrow[g], (size_t)(product->n.coef * (product->k.coef + 1)) * sizeof(double), &p->narrow[g], diag);
-        }
+        if (narrow[g])
+            status = upload_narrow(p, g, narrow[g], diag);
     if (status == LF_OK)
         status = into_lines(p, diag);
     if (status == LF_OK) /* host memory is the caller's again */
         status = lf_cuda_status(p->device, p->device->driver->stream_wait(NULL), "copying weights", diag);
+    if (status == LF_OK)
+        drop_unread(p);
     return status;
 }
 
@@ -151,12 +216,23 @@ lf_status lf_cuda_program_weights(lf_cuda_program *p, const float *const *tensor
     lf_status status = lf_cuda_enter(p->device, diag);
     if (status != LF_OK)
         return status;
+    p->weights++;
     drop_weights(p);
     status = upload_all(p, tensor, there, narrow, diag);
     if (status != LF_OK)
         drop_weights(p);
     lf_cuda_leave(p->device);
     return status;
+}
+
+void lf_cuda_program_tune(lf_cuda_program *p)
+{
+    p->tunes = true;
+}
+
+const void *lf_cuda_program_prepared(const lf_cuda_program *p, int32_t tensor)
+{
+    return (const void *)(uintptr_t)p->prepared[tensor];
 }
 
 size_t lf_cuda_program_bytes(const lf_cuda_program *p)

@@ -4,6 +4,7 @@
 
 #include "base/dtype.h"
 #include "plan/cost.h"
+#include "plan/tiles.h"
 
 /* ---- sizes ---- */
 
@@ -116,6 +117,7 @@ typedef struct product_cost {
     double kept; /* elements a row carries along beside x */
     bool tiles;  /* by tiles; otherwise row by row */
     double us;
+    double tail; /* of its phase, which us has in it, as tail_us has it */
 } product_cost;
 
 /* In our kernels: by tiles or row by row, whichever is sooner done. Fewer tiles than units: K is cut, so that all have work. */
@@ -144,11 +146,23 @@ static void count_product(const product_cost *p, const lf_device *d, work *w)
         w->again = weight * (ceil(x / d->cache_bytes) - 1);
 }
 
+/* On a GPU's tensor cores, in the shape of tiles that suits it, and bringing x into lines before. */
+static product_cost tiled_product(product_cost p, const lf_group *g, const lf_device *d)
+{
+    const lf_tiled tiled = {.m = p.m, .n = p.n, .k = p.k, .tail_us = lf_tile_tail_us(g, d->folded, d)};
+    p.tiles = true;
+    p.us = lf_tiles_us(&tiled, d) + 1e6 * p.m * p.k * d->x_bytes / d->bytes;
+    p.tail = p.m * p.n * lf_tile_tail_us(g, 1, d) / d->units;
+    return p;
+}
+
 static product_cost group_product(const lf_group *g, const int64_t *dims, const lf_device *d)
 {
     if (g->product.node == LF_NONE)
         return (product_cost){.us = 0};
     product_cost p = cost_product(extent(g->rows, dims), extent(g->product.n, dims), extent(g->product.k, dims), d);
+    if (d->start_us > 0 && !g->product.narrow)
+        p = tiled_product(p, g, d);
     for (int32_t i = 0; i < g->kepts; i++)
         p.kept += extent(g->kept[i].width, dims);
     return p;
@@ -476,12 +490,21 @@ static double plan_bytes(const lf_plan *plan, const int64_t *dims, const lf_devi
     return bytes;
 }
 
+/* What the product's tiles do not do, behind them: later phases, and memory but for the operands, which is hidden but for a share. */
+static double tiled_us(work w, const product_cost *product, double around, const lf_device *d)
+{
+    const double later = fmax(0, tail_us(&w, d) - product->tail);
+    w.read -= w.operands;
+    w.again = 0;
+    return together(product->us + later, memory_us(&w, around, d), d->memory_shown);
+}
+
 /* around: as plan_bytes has it. */
 static lf_cost cost_group(const lf_plan *plan, const lf_group *g, double around, const int64_t *dims, const lf_device *d)
 {
     product_cost product = group_product(g, dims, d);
     work w = group_work(plan, g, &product, dims, d);
-    double us = work_us(w, product.us, d->memory_shown, around, d);
+    double us = product.tail > 0 || (product.tiles && d->start_us > 0) ? tiled_us(w, &product, around, d) : work_us(w, product.us, d->memory_shown, around, d);
     return (lf_cost){.flops = work_flops(&w), .bytes = w.read + w.written + w.cached,
                      .us = shared_out(us, waits(g, &product) * d->wait_us, d) + (g > plan->group && d->stage_us > 0 ? d->stage_us : d->launch_us)};
 }

@@ -20,6 +20,25 @@ enum { LF_PART = 256 };
 enum { LF_LEVELS = 5 };
 #define LF_LEVEL_BYTES(i) (1048576.0 * (double)(1 << 2 * (i)))
 
+/* A tile of a block of a GPU's kernel, or, of few rows, of a cluster's. */
+typedef struct lf_tile {
+    int rows, columns;
+    int cluster;              /* blocks that share what they fetch of the weight; of few rows: that share the columns */
+    int raster;               /* row blocks that go past the weight together */
+    bool few;                 /* all rows are one tile, filled up to eights only, and the weight goes past once */
+    bool apart;               /* the halves of a block have tiles of their own, and one multiplies while the other is at its tail */
+} lf_tile;
+enum { LF_MOST_TILES = 8 };
+
+/* Products by how they take their operands; flops 0: not known. */
+enum { LF_PRECISIONS = 4 }; /* fp32 (split), tf32, bf16, fp16 */
+typedef struct lf_precision_rates {
+    double flops;             /* as product_flops */
+    double x_bytes;           /* as x_bytes */
+    double w_bytes;           /* of an element of the weight, and of x as products read it */
+    int widest;               /* columns of the largest tiles there is room for */
+} lf_precision_rates;
+
 /* One row of devices.def. Rates are per second, and what code reaches rather than what a data sheet says. */
 typedef struct lf_device {
     char name[16];
@@ -52,6 +71,24 @@ typedef struct lf_device {
     double block_bytes;       /* and what such rows may carry along, x included */
     int units;                /* what tiles are dealt out to; a last round that is not full costs a whole one */
     int tile_rows, tile_columns;
+    /* GPUs; see tiles.h */
+    lf_tile tile[LF_MOST_TILES]; /* rows 0: no more of them */
+    lf_precision_rates precision[LF_PRECISIONS];
+    int widest;
+    double w_bytes;
+    double tile_bytes;        /* operands that all units together can fetch, from the last cache */
+    double unit_bytes;        /* and one of them, at most */
+    double start_us;          /* until the first tile's first products and from the last one's on, where nothing overlaps; 0: there are no tiles */
+    double few_us;            /* the same of few rows, bringing x into lines included */
+    double line_us;           /* of few rows: from a line of 128 bytes to the next, where nothing else holds it up */
+    double burst_us;          /* so long units keep their pace; 0: always */
+    double slowing;           /* and what comes after takes longer by this share: power is limited */
+    double folded;            /* 0 .. 1: what of a statistic's flops it takes to fold a tile that lies in registers */
+    double narrow_share;      /* by how much multiplying slows down in tiles of half the columns: x is read from shared memory twice as often */
+    double apart_tail;        /* how many times as long one half of a block is at a tile's tail as both would be */
+    double idle_gain;         /* how much faster a unit multiplies where all others are idle: they share what power there is */
+    double empty_block;       /* by how much fetching slows down where a block of a cluster has no rows: boxes outside are filled with zeros */
+    double empty_rows;        /* and where a block has few */
 } lf_device;
 
 enum { LF_FUNCTION_FLOPS = 8 }; /* what ops.def counts for one exp, log or erf */

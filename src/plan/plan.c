@@ -162,28 +162,32 @@ static int32_t last_read(const lf_group *g, int32_t k, lf_extent rows, bool *alo
     return last;
 }
 
-/* Finds an output in whose memory a whole-grid kept value can wait: one of the same extents, written by the value's last reader or
- * later, that no other kept value waits in. */
+int32_t lf_kept_output(const lf_plan *plan, const lf_group *g, const lf_kept *kept, int32_t k)
+{
+    bool along;
+    int32_t last = last_read(g, k, g->rows, &along);
+    if (kept[k].one_row)
+        return -1;
+    if (plan->storage[kept[k].node] == LF_IN_OUTPUT)
+        return plan->where[kept[k].node]; /* it is returned, so it lies there anyway */
+    for (int32_t p = last + !along; p < g->phases; p++)
+        for (int32_t s = 0; s < g->phase[p].stores; s++) {
+            const lf_access *to = &g->phase[p].store[s].to;
+            if (to->place != LF_VALUE || plan->storage[to->index] != LF_IN_OUTPUT || to->row_axes != 1 || !lf_extent_same(to->stride[0], kept[k].width))
+                continue;
+            bool taken = false;
+            for (int32_t other = 0; other < g->kepts; other++)
+                taken = taken || kept[other].in_output == plan->where[to->index];
+            if (!taken)
+                return plan->where[to->index];
+        }
+    return -1;
+}
+
 static void keep_in_outputs(const lf_plan *plan, lf_group *g)
 {
-    for (int32_t k = 0; k < g->kepts && g->schedule == LF_BY_PHASE; k++) {
-        bool along;
-        int32_t last = last_read(g, k, g->rows, &along);
-        if (!g->kept[k].one_row && plan->storage[g->kept[k].node] == LF_IN_OUTPUT)
-            g->kept[k].in_output = plan->where[g->kept[k].node]; /* it is returned, so it lies there anyway */
-        for (int32_t p = last + !along; !g->kept[k].one_row && p < g->phases; p++)
-            for (int32_t s = 0; s < g->phase[p].stores && g->kept[k].in_output < 0; s++) {
-                const lf_access *to = &g->phase[p].store[s].to;
-                if (to->place != LF_VALUE || plan->storage[to->index] != LF_IN_OUTPUT || to->row_axes != 1 ||
-                    !lf_extent_same(to->stride[0], g->kept[k].width))
-                    continue;
-                bool taken = false;
-                for (int32_t other = 0; other < g->kepts; other++)
-                    taken = taken || g->kept[other].in_output == plan->where[to->index];
-                if (!taken)
-                    g->kept[k].in_output = plan->where[to->index];
-            }
-    }
+    for (int32_t k = 0; k < g->kepts && g->schedule == LF_BY_PHASE; k++)
+        g->kept[k].in_output = lf_kept_output(plan, g, g->kept, k);
 }
 
 static lf_status lower_groups(building *b)

@@ -173,6 +173,10 @@ lf_status lf_plan_verify(const lf_plan *plan, lf_diag *diag);
 /* The plan as text: phases, steps, statistics. *out: malloc'ed, caller owns. For tests and `explain`. */
 lf_status lf_plan_print(const lf_plan *plan, char **out);
 
+/* An output in whose memory kept value k of a group can wait: one of the same extents, written by the value's last reader or later, that none of `kept` (the group's,
+ * or a copy) waits in. -1: there is none. */
+int32_t lf_kept_output(const lf_plan *plan, const lf_group *g, const lf_kept *kept, int32_t k);
+
 /* Bytes of what the plan stores, at given extents. */
 int64_t lf_plan_intermediate_bytes(const lf_plan *plan, const int64_t *dims);
 

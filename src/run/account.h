@@ -5,6 +5,7 @@
 #define LF_RUN_ACCOUNT_H
 
 #include "base/str.h"
+#include "cuda/choose.h"
 #include "plan/cost.h"
 #include "plan/plan.h"
 #include "rewrite/rewrite.h"
@@ -18,6 +19,8 @@ typedef struct lf_account {
     const int64_t *dims;       /* one per symbol */
     int64_t workspace_bytes;   /* what a call needs beside tensors, on this device */
     int64_t prepared_bytes;
+    const char *precision;     /* fp32, tf32, bf16, fp16: how products take their operands */
+    const lf_cuda_choice *choice; /* of tiles; NULL: there is none to make */
 } lf_account;
 
 /* *out: malloc'ed, caller owns. Fails: LF_ERR_NOMEM. */
@@ -55,6 +58,9 @@ typedef struct lf_facts {
 /* Leaves facts to be freed, whatever it returns. Fails: LF_ERR_NOMEM. */
 lf_status lf_facts_new(const lf_account *a, lf_facts *out, lf_diag *diag);
 void lf_facts_free(lf_facts *facts);
+
+/* How the tiles came to be chosen, in a word. */
+const char *lf_account_how(const lf_cuda_choice *choice);
 
 /* A kernel's phases in one line of words: "product 1024 x 8192 x 8192, bias, then ...". */
 void lf_account_phases(lf_str *s, const lf_account *a, const lf_group *g);

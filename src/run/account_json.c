@@ -141,6 +141,23 @@ static json_t *kernels_json(const lf_account *a, const lf_facts *f)
     return kernels;
 }
 
+/* Which tiles products are made in, and what the others were expected to take, or took. */
+static json_t *tiles_json(const lf_cuda_choice *c)
+{
+    const lf_cuda_shape_info *shape = &lf_cuda_shape_table[c->shape];
+    json_t *tiles = with(json_object(), "shape", json_string(shape->name)), *all = json_array();
+    tiles = with(tiles, "choice", json_string(lf_account_how(c)));
+    for (int s = 0; s < LF_CUDA_SHAPES; s++)
+        if (c->expected[s] > 0) {
+            json_t *one = with(json_object(), "shape", json_string(lf_cuda_shape_table[s].name));
+            one = with(one, "product_us", microseconds(c->expected[s]));
+            if (c->measured[s] > 0)
+                one = with(one, "measured_us", microseconds(c->measured[s]));
+            all = then(all, one);
+        }
+    return with(tiles, "candidates", all);
+}
+
 /* Not with json_dumps, which (in 2.14) does not notice when its buffer could not grow for a key, and leaves the key out. */
 static char *dump(const json_t *root)
 {
@@ -165,6 +182,8 @@ lf_status lf_account_json(const lf_account *a, char **out, lf_diag *diag)
         json_t *root = with(json_object(), "device", json_string(a->device->name));
         root = with(root, "title", json_string(a->device->title));
         root = with(root, "dims", dims_json(a));
+        if (a->precision)
+            root = with(root, "precision", json_string(a->precision));
         root = with(root, "peak", peak_json(a));
         root = with(root, "ops", ops_json(a, &f));
         root = with(root, "plain", plain_json(&f));
@@ -172,6 +191,8 @@ lf_status lf_account_json(const lf_account *a, char **out, lf_diag *diag)
         root = with(root, "rewrites", notes_json(a->notes->done, a->notes->done_count, true));
         root = with(root, "refused", notes_json(a->notes->refused, a->notes->refused_count, false));
         root = with(root, "kernels", kernels_json(a, &f));
+        if (a->choice)
+            root = with(root, "tiles", tiles_json(a->choice));
         *out = dump(root);
         json_decref(root);
         if (!*out)

@@ -112,9 +112,13 @@ static void write_header(writing *w)
         lf_str_addf(&w->s, "%s%s = %lld", i ? ", " : "", a->written->symbol[i], (long long)a->dims[i]);
     lf_str_addf(&w->s, "%s%s: fp32 peak %s, memory %s\n", a->written->symbols ? " on " : "", a->device->title,
                 readable(a->device->flops, flops, 5).text, readable(a->device->bytes, bytes, 5).text);
-    if (a->device->product_flops > a->device->flops)
-        lf_str_addf(&w->s, "Fused products run on the tensor cores as three products of split fp16, with fp32's accuracy: %s\n",
-                    readable(a->device->product_flops, flops, 5).text);
+    if (a->device->product_flops > a->device->flops) {
+        if (a->precision && strcmp(a->precision, "fp32") != 0)
+            lf_str_addf(&w->s, "Fused products run on the tensor cores, operands in %s", a->precision);
+        else
+            lf_str_add(&w->s, "Fused products run on the tensor cores as three products of split fp16, with fp32's accuracy");
+        lf_str_addf(&w->s, ": %s\n", readable(a->device->product_flops, flops, 5).text);
+    }
     lf_str_add(&w->s, "\n");
 }
 
@@ -292,6 +296,30 @@ static bool any_outside(const writing *w)
     return false;
 }
 
+static void write_tiles(writing *w)
+{
+    const lf_cuda_choice *c = w->a->choice;
+    const lf_cuda_shape_info *shape = &lf_cuda_shape_table[c->shape];
+    lf_str words = {0};
+    lf_str_addf(&words, "%s, ", shape->name);
+    if (shape->few)
+        lf_str_addf(&words, "up to %d rows at a time", shape->rows);
+    else
+        lf_str_addf(&words, "%d x %d", shape->rows, shape->columns);
+    if (c->how == LF_CUDA_BY_COST)
+        lf_str_add(&words, ", by the cost model");
+    else if (c->how == LF_CUDA_AS_TOLD)
+        lf_str_add(&words, ", as LINFUSE_CUDA_SHAPE says");
+    else
+        lf_str_add(&words, ", as measured:");
+    for (int s = 0, listed = 0; s < LF_CUDA_SHAPES && c->how == LF_CUDA_BY_MEASURE; s++)
+        if (c->measured[s] > 0)
+            lf_str_addf(&words, "%s %s %s", listed++ ? "," : "", lf_cuda_shape_table[s].name, time_of(c->measured[s]).text);
+    labelled(&w->s, "tiles", words.text ? words.text : "");
+    w->s.failed = w->s.failed || words.failed;
+    lf_str_free(&words);
+}
+
 static void write_kernels(writing *w)
 {
     int32_t groups = w->a->plan->groups;
@@ -302,6 +330,8 @@ static void write_kernels(writing *w)
     lf_str_add(&w->s, "\n");
     for (int32_t i = 0; i < groups; i++)
         write_kernel(w, i);
+    if (w->a->choice)
+        write_tiles(w);
     if (any_outside(w))
         lf_str_add(&w->s, "  in no kernel\n");
     write_list(w, "with weights", -2, LF_FATE_PREPARED, false);

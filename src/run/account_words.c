@@ -45,6 +45,12 @@ static void name(listing *l, const char *text)
     l->run = 1;
 }
 
+const char *lf_account_how(const lf_cuda_choice *choice)
+{
+    static const char *const words[] = {[LF_CUDA_BY_COST] = "cost model", [LF_CUDA_BY_MEASURE] = "measured", [LF_CUDA_AS_TOLD] = "told"};
+    return words[choice->how];
+}
+
 static long long at(lf_extent e, const int64_t *dims)
 {
     return (long long)lf_extent_at(e, dims);

@@ -20,6 +20,12 @@ static lf_status take_hints(lf_program *p, const lf_dim_hints *given, int64_t *o
     return LF_OK;
 }
 
+const char *lf_precision_name(lf_cuda_mode mode)
+{
+    static const char *const names[] = {[LF_CUDA_FP32] = "fp32", [LF_CUDA_TF32] = "tf32", [LF_CUDA_BF16] = "bf16", [LF_CUDA_FP16] = "fp16"};
+    return names[mode];
+}
+
 static lf_status check_options(lf_program *p, const lf_options *o)
 {
     p->target = strcmp(o->device, "cpu") == 0 ? LF_TARGET_CPU : strcmp(o->device, "cuda") == 0 ? LF_TARGET_CUDA : LF_TARGET_MODEL_ONLY;
@@ -28,12 +34,13 @@ static lf_status check_options(lf_program *p, const lf_options *o)
         if (status != LF_OK)
             return status;
     }
-    static const char *const modes[] = {"fp32", "tf32", "bf16", "fp16"}; /* in order of lf_cuda_mode */
-    for (int i = 0; i < 4; i++)
-        if (strcmp(o->precision, modes[i]) == 0)
+    for (int i = LF_CUDA_FP32; i <= LF_CUDA_FP16; i++)
+        if (strcmp(o->precision, lf_precision_name((lf_cuda_mode)i)) == 0)
             p->mode = (lf_cuda_mode)i;
-    if (p->mode != LF_CUDA_FP32 && p->target != LF_TARGET_CUDA)
+    if (p->mode != LF_CUDA_FP32 && p->target == LF_TARGET_CPU)
         return lf_fail(&p->diag, LF_ERR_UNSUPPORTED, "precision %s: device %s has only fp32 so far", o->precision, o->device);
+    if (o->tune && p->target != LF_TARGET_CUDA)
+        return lf_fail(&p->diag, LF_ERR_UNSUPPORTED, "tune: device %s has nothing to measure and choose from; cuda has", o->device);
     memcpy(p->device, o->device, sizeof p->device);
     snprintf(p->no_device, sizeof p->no_device, "device %s can be explained but not run here; compile for cpu", p->device);
     for (int i = 0; i < p->written.symbols; i++)
@@ -166,5 +173,7 @@ lf_status lf_compile(lf_program *p, const lf_options *o)
     }
     if (status == LF_OK && p->target == LF_TARGET_CUDA)
         status = lf_variant_for_cuda(p, &p->fused);
+    if (status == LF_OK && o->tune)
+        lf_cuda_program_tune(p->fused.cuda);
     return status;
 }

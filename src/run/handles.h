@@ -45,7 +45,7 @@ struct lf_options {
     char device[16];
     char precision[8];
     char *rules;          /* owned; NULL: all */
-    bool assume_finite, fuse;
+    bool assume_finite, fuse, tune;
     lf_dim_hints weigh, first; /* dim.NAME, first.NAME */
 };
 
@@ -97,6 +97,9 @@ struct lf_program {
 
 /* The pass list: copy -> check -> rewrite -> verify -> plan. Needs: program->written, verified. Message in the program. */
 lf_status lf_compile(lf_program *program, const lf_options *options);
+
+/* As options and people call it. */
+const char *lf_precision_name(lf_cuda_mode mode);
 
 /* Compiles the variant for the GPU, once. Message in the program. */
 lf_status lf_variant_for_cuda(lf_program *program, lf_variant *variant);

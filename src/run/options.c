@@ -103,9 +103,11 @@ lf_status lf_options_set(lf_options *options, const char *key, const char *value
         return set_bool(options, key, value, &options->assume_finite);
     if (strcmp(key, "fuse") == 0)
         return set_bool(options, key, value, &options->fuse);
+    if (strcmp(key, "tune") == 0)
+        return set_bool(options, key, value, &options->tune);
     if (strncmp(key, "dim.", 4) == 0)
         return set_hint(options, &options->weigh, "dim.", key + 4, value);
     if (strncmp(key, "first.", 6) == 0)
         return set_hint(options, &options->first, "first.", key + 6, value);
-    return lf_fail(&options->diag, LF_ERR_ARG, "'%.64s' is no option; known: device, precision, rules, assume_finite, fuse, dim.NAME, first.NAME", key);
+    return lf_fail(&options->diag, LF_ERR_ARG, "'%.64s' is no option; known: device, precision, rules, assume_finite, fuse, tune, dim.NAME, first.NAME", key);
 }

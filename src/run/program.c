@@ -6,6 +6,7 @@
 
 #include "base/mem.h"
 #include "cuda/emit.h"
+#include "plan/tiles.h"
 #include "run/account.h"
 #include "run/device.h"
 #include "run/handles.h"
@@ -227,7 +228,17 @@ const float *lf_program_param(const lf_program *program, const char *name)
 
 /* ---- preparing ---- */
 
-/* Prepared tensors onto the GPU; those that are parameters as they lie there stay where they are. */
+/* Where the rewritten model's program keeps a parameter on the GPU; NULL where it does not. */
+static const void *kept_for_fused(const lf_program *p, int32_t param)
+{
+    const lf_plan *plan = p->fused.plan;
+    for (int32_t i = 0; p->fused.ready && i < plan->prepareds; i++)
+        if (plan->prepared[i] == p->fused.graph.param[param])
+            return lf_cuda_program_prepared(p->fused.cuda, i);
+    return NULL;
+}
+
+/* Prepared tensors onto the GPU; those that are parameters as they lie there stay where they are, and both programs share what is there. */
 static lf_status upload_weights(lf_program *p, lf_variant *v, const lf_cpu_weights *made)
 {
     const lf_plan *plan = v->plan;
@@ -236,7 +247,7 @@ static lf_status upload_weights(lf_program *p, lf_variant *v, const lf_cpu_weigh
     for (int32_t i = 0; there && i < plan->prepareds; i++)
         for (int32_t k = 0; k < v->graph.params; k++)
             if (plan->prepared[i] == v->graph.param[k])
-                there[i] = p->there[k];
+                there[i] = p->there[k] || v == &p->fused ? p->there[k] : kept_for_fused(p, k);
     if (status == LF_OK)
         status = lf_cuda_program_weights(v->cuda, lf_cpu_weights_tensors(made), there, lf_cpu_weights_narrow(made), &p->diag);
     free(there);
@@ -359,6 +370,16 @@ static lf_status cpu_workspace(lf_program *p, const int64_t *dims, int64_t *byte
     return LF_OK;
 }
 
+/* The tiles products on tensor cores are made in: as the program has them, or as they would be on a device that is only costed. */
+static const lf_cuda_choice *find_choice(lf_program *p, const lf_device *device, const int64_t *dims, lf_cuda_choice *out)
+{
+    lf_cuda_target target = {.mode = p->mode, .unit = strcmp(device->name, "a100") == 0 ? LF_CUDA_MMA : LF_CUDA_WGMMA};
+    if (p->target == LF_TARGET_CPU)
+        return NULL;
+    *out = p->target == LF_TARGET_CUDA ? lf_cuda_program_choice(p->fused.cuda, dims) : lf_cuda_choose(p->fused.plan, target, device, dims);
+    return out->expected[out->shape] > 0 ? out : NULL;
+}
+
 lf_status lf_program_explain(lf_program *program, const int64_t *dims, bool json, char **out)
 {
     if (!program)
@@ -370,10 +391,12 @@ lf_status lf_program_explain(lf_program *program, const int64_t *dims, bool json
     lf_program *p = program;
     lf_device device;
     lf_account account = {.written = &p->written, .home = p->fused.home, .notes = &p->fused.notes, .plan = p->fused.plan,
-                          .device = &device, .dims = dims ? dims : p->hint};
+                          .device = &device, .dims = dims ? dims : p->hint, .precision = lf_precision_name(p->mode)};
     lf_status status = lf_graph_check_dims(&p->written, account.dims, &p->diag);
     if (status == LF_OK)
         status = lf_device_find(p->target == LF_TARGET_CUDA ? lf_cuda_device_like(p->context->gpu) : p->device, p->kern, p->context->pool, &device, &p->diag);
+    if (status == LF_OK)
+        lf_device_use(&device, (int)p->mode);
     if (status == LF_OK && p->target == LF_TARGET_CUDA) {
         status = lf_cuda_workspace(p->fused.cuda, account.dims, &account.workspace_bytes, &p->diag);
         account.workspace_bytes -= lf_plan_intermediate_bytes(p->fused.plan, account.dims);
@@ -384,6 +407,8 @@ lf_status lf_program_explain(lf_program *program, const int64_t *dims, bool json
         account.workspace_bytes = lf_cost_workspace(p->fused.plan, account.dims, &device);
     if (status != LF_OK)
         return status;
+    lf_cuda_choice choice;
+    account.choice = find_choice(p, &device, account.dims, &choice);
     return json ? lf_account_json(&account, out, &p->diag) : lf_account_text(&account, out, &p->diag);
 }
 

@@ -17,13 +17,13 @@ struct g0 {
     static __device__ __forceinline__ float weight(const Args &a, i64 n, i64 k) { return __ldg(a.prepared[0] + n * 1024 + k); } // linear.weight [1024, 1024]
     // phase 0: B x 1024
     template <int W>
-    static __device__ __forceinline__ void element(const Args &a, const i64 row, const i64 rows, const i64 col, float (&p)[W], Rest &rest)
+    static __device__ __forceinline__ void element(const Args &a, const i64 row, const i64 rows, const bool here, const i64 col, float (&p)[W], Rest &rest)
     {
         float v0[W]; EACH v0[w] = p[w]; // product
         float v1[W]; load<true, true>(v1, a.prepared[1] + col); // linear.bias [1024]
         float v2[W]; EACH v2[w] = op_add(v0[w], v1[w], 1.0f); // a
-        store<false>(a.area[2] + row * 1024 + col, v2); // for the columns' moments
-        store<ALIGNED>(a.out[0] + row * 1024 + col, v2); // a
+        if (here) store<false>(a.area[2] + row * 1024 + col, v2); // for the columns' moments
+        if (here) { store<ALIGNED>(a.out[0] + row * 1024 + col, v2); } // a
     }
     static __device__ __forceinline__ void end(const Args &a, const i64 row, const int tile, const int tiles, const First &first, const Rest &rest)
     {
@@ -78,7 +78,7 @@ __device__ __forceinline__ void g0_rows1(const Args &a)
 
 } // namespace fused
 
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(256, 1)
 program(const __grid_constant__ Control c, const __grid_constant__ fused::Args fused)
 {
     fused::g0_product(fused);

@@ -20,18 +20,18 @@ struct g0 {
     enum { SPLIT = 32 };
     static __device__ __forceinline__ void split(const Args &a, const i64 row, const i64 rows, const int tid)
     {
-        if (split_row<SPLIT, MODE, 1024, LINES, false>(&*(a.in[0] + row * 1024 + 0), 1, (u8 *)a.area[0] + row * (LINES * 128), a.area[1] + row, tid) && tid == 0)
-            flag(a.redo, a.redo.wide, a.redo.wide_any, row, rows);
+        if (split_row<SPLIT, MODE, 1024, LINES, false, ALIGNED, true>(&*(a.in[0] + row * 1024 + 0), 1, (u8 *)a.area[0] + row * (LINES * 128), a.area[1] + row, tid) && tid == 0)
+            flag_wide(a.redo, row, rows);
     }
     // phase 0: B x 1024
     template <int W>
-    static __device__ __forceinline__ void element(const Args &a, const i64 row, const i64 rows, const i64 col, float (&p)[W], Rest &rest)
+    static __device__ __forceinline__ void element(const Args &a, const i64 row, const i64 rows, const bool here, const i64 col, float (&p)[W], Rest &rest)
     {
         float v0[W]; EACH v0[w] = p[w]; // product
         float v1[W]; load<true, true>(v1, a.prepared[1] + col); // linear.bias [1024]
         float v2[W]; EACH v2[w] = op_add(v0[w], v1[w], 1.0f); // a
-        store<false>(a.area[4] + row * 1024 + col, v2); // for the columns' moments
-        store<ALIGNED>(a.out[0] + row * 1024 + col, v2); // a
+        if (here) store<false>(a.area[4] + row * 1024 + col, v2); // for the columns' moments
+        if (here) { store<ALIGNED>(a.out[0] + row * 1024 + col, v2); } // a
     }
     static __device__ __forceinline__ void end(const Args &a, const i64 row, const int tile, const int tiles, const First &first, const Rest &rest)
     {
@@ -44,10 +44,10 @@ __device__ __forceinline__ void g0_split(const Args &a, const Control &c)
 {
     enum { T = g0::SPLIT, ROWS = THREADS / T };
     if (blockIdx.x == 0 && threadIdx.x == 0)
-        c.barrier[2] = 0;
+        c.barrier[2] = c.barrier[3] = 0;
     const i64 rows = g0::rows(a);
-    for (i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T; row < rows; row += (i64)gridDim.x * ROWS)
-        g0::split(a, row, rows, threadIdx.x % T);
+    for (i64 first = (i64)blockIdx.x * ROWS; first < rows; first += (i64)gridDim.x * ROWS)
+        g0::split(a, min(first + threadIdx.x / T, rows - 1), rows, threadIdx.x % T); // whole warps: those past the end do the last row again
     written_to_copied();
 }
 
@@ -118,7 +118,7 @@ struct Args {
 // a [B, 1024] = rows of 1024 elements by linear.weight [1024, 1024] transposed
 struct g0 {
     typedef Args A;
-    enum { W = 4, STATS = 0, WEIGHT_IS_KN = 0 };
+    enum { W = 1, STATS = 0, WEIGHT_IS_KN = 0 };
     typedef no_stat First;
     struct Rest {
         __device__ __forceinline__ void begin() { }
@@ -131,13 +131,13 @@ struct g0 {
     static __device__ __forceinline__ float weight(const Args &a, i64 n, i64 k) { return __ldg(a.prepared[0] + n * 1024 + k); } // linear.weight [1024, 1024]
     // phase 0: B x 1024
     template <int W>
-    static __device__ __forceinline__ void element(const Args &a, const i64 row, const i64 rows, const i64 col, float (&p)[W], Rest &rest)
+    static __device__ __forceinline__ void element(const Args &a, const i64 row, const i64 rows, const bool here, const i64 col, float (&p)[W], Rest &rest)
     {
         float v0[W]; EACH v0[w] = p[w]; // product
         float v1[W]; load<true, true>(v1, a.prepared[1] + col); // linear.bias [1024]
         float v2[W]; EACH v2[w] = op_add(v0[w], v1[w], 1.0f); // a
-        store<false>(a.area[2] + row * 1024 + col, v2); // for the columns' moments
-        store_out(a.redo, a.out[0], 0 + row * 1024 + col, a.out_each[0], v2); // a
+        if (here) store<false>(a.area[2] + row * 1024 + col, v2); // for the columns' moments
+        if (here) { store_out(a.redo, a.out[0], 0 + row * 1024 + col, a.out_each[0], v2); } // a
     }
     static __device__ __forceinline__ void end(const Args &a, const i64 row, const int tile, const int tiles, const First &first, const Rest &rest)
     {
@@ -165,9 +165,9 @@ __device__ __forceinline__ void g0_rows1_row(const Args &a, const i64 row, const
 {
     enum { T = 32 };
     // phase 1: B x 1024
-#pragma unroll 4
-    for (i64 col = tid * 4; col < 1024; col += T * 4) {
-        enum { W = 4 };
+#pragma unroll 1
+    for (i64 col = tid * 1; col < 1024; col += T * 1) {
+        enum { W = 1 };
         float v0[W]; load<false, ALIGNED>(v0, a.out[0] + row * 1024 + col); // a
         float v1[W]; load<false, true>(v1, a.area[0] + col); // moments of b
         float v2[W]; load<false, true>(v2, a.area[1] + col); // moments of b

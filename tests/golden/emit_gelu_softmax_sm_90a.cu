@@ -25,7 +25,7 @@ struct g0 {
     }
     // phase 0: B x 8192
     template <int W>
-    static __device__ __forceinline__ void element(const Args &a, const i64 row, const i64 rows, const i64 col, float (&p)[W], Rest &rest)
+    static __device__ __forceinline__ void element(const Args &a, const i64 row, const i64 rows, const bool here, const i64 col, float (&p)[W], Rest &rest)
     {
         float v0[W]; EACH v0[w] = p[w]; // product
         float v1[W]; load<true, true>(v1, a.prepared[1] + col); // linear.bias [8192]
@@ -47,13 +47,13 @@ struct g0 {
     }
     // phase 1: B x 8192
     template <int W>
-    static __device__ __forceinline__ void later(const Args &a, const i64 row, const i64 rows, const i64 col, float (&p)[W], const Known &known)
+    static __device__ __forceinline__ void later(const Args &a, const i64 row, const i64 rows, const bool here, const i64 col, float (&p)[W], const Known &known)
     {
         float v0[W]; EACH v0[w] = p[w]; // b
         float v1[W]; EACH v1[w] = known.stat0[0]; // maxsumexp of c
         float v2[W]; EACH v2[w] = known.stat0[1]; // maxsumexp of c
         float v3[W]; EACH v3[w] = op_softmax(v0[w], v1[w], v2[w]); // c
-        store<ALIGNED>(a.out[0] + row * 8192 + col, v3); // c [B, 8192]
+        if (here) { store<ALIGNED>(a.out[0] + row * 8192 + col, v3); } // c [B, 8192]
     }
 };
 
@@ -62,10 +62,10 @@ __device__ __forceinline__ void g0_split(const Args &a, const Control &c)
 {
     enum { T = g0::SPLIT, ROWS = THREADS / T };
     if (blockIdx.x == 0 && threadIdx.x == 0)
-        c.barrier[2] = 0;
+        c.barrier[2] = c.barrier[3] = 0;
     const i64 rows = g0::rows(a);
-    for (i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T; row < rows; row += (i64)gridDim.x * ROWS)
-        g0::split(a, row, rows, threadIdx.x % T);
+    for (i64 first = (i64)blockIdx.x * ROWS; first < rows; first += (i64)gridDim.x * ROWS)
+        g0::split(a, min(first + threadIdx.x / T, rows - 1), rows, threadIdx.x % T); // whole warps: those past the end do the last row again
     written_to_copied();
 }
 
@@ -85,7 +85,7 @@ struct Args {
     const float *scale[1];    // by group: what undoes the scaling of a weight's rows
     float *out[1];            // c [B, 8192]
     i64 out_each[1];          // elements of each row of the batch
-    float *area[2];           // workspace
+    float *area[1];           // workspace
     i64 dim[1];               // B
     Redo redo;
 };
@@ -108,18 +108,18 @@ struct g0 {
     static __device__ __forceinline__ float weight(const Args &a, i64 n, i64 k) { return __ldg(a.prepared[0] + n * 8192 + k); } // linear.weight [8192, 8192]
     // phase 0: B x 8192
     template <int W>
-    static __device__ __forceinline__ void element(const Args &a, const i64 row, const i64 rows, const i64 col, float (&p)[W], Rest &rest)
+    static __device__ __forceinline__ void element(const Args &a, const i64 row, const i64 rows, const bool here, const i64 col, float (&p)[W], Rest &rest)
     {
         float v0[W]; EACH v0[w] = p[w]; // product
         float v1[W]; load<true, true>(v1, a.prepared[1] + col); // linear.bias [8192]
         float v2[W]; EACH v2[w] = op_add(v0[w], v1[w], 1.0f); // a
         float v3[W]; EACH v3[w] = op_gelu(v2[w], 0.0f); // b
-        store<true>(a.area[0] + row * 8192 + col, v3); // b
+        if (here) { store_out(a.redo, a.out[0], 0 + row * 8192 + col, a.out_each[0], v3); } // b
         EACH p[w] = v3[w]; // for the maxsumexp of the row
     }
     static __device__ __forceinline__ void end(const Args &a, const i64 row, const int tile, const int tiles, const First &first, const Rest &rest)
     {
-        first.set(a.area[1] + (row * tiles + tile) * 2);
+        first.set(a.area[0] + (row * tiles + tile) * 2);
     }
 };
 
@@ -134,12 +134,12 @@ __device__ __forceinline__ void g0_rows1_row(const Args &a, const i64 row, const
     enum { T = 128 };
     // maxsumexp for c
     float stat0[2];
-    partials<maxsumexp_stat>::of(a.area[1] + row * ((8192 + 127) / 128 * 2), (int)((8192 + 127) / 128)).finish((double)8192, stat0);
+    partials<maxsumexp_stat>::of(a.area[0] + row * ((8192 + 127) / 128 * 2), (int)((8192 + 127) / 128)).finish((double)8192, stat0);
     // phase 1: B x 8192
 #pragma unroll 4
     for (i64 col = tid * 4; col < 8192; col += T * 4) {
         enum { W = 4 };
-        float v0[W]; load<false, true>(v0, a.area[0] + row * 8192 + col); // b
+        float v0[W]; load<false, ALIGNED>(v0, a.out[0] + row * 8192 + col); // b
         float v1[W]; EACH v1[w] = stat0[0]; // maxsumexp of c
         float v2[W]; EACH v2[w] = stat0[1]; // maxsumexp of c
         float v3[W]; EACH v3[w] = op_softmax(v0[w], v1[w], v2[w]); // c

@@ -25,7 +25,7 @@ struct g0 {
     }
     // phase 0: B x 1024
     template <int W>
-    static __device__ __forceinline__ void element(const Args &a, const i64 row, const i64 rows, const i64 col, float (&p)[W], Rest &rest)
+    static __device__ __forceinline__ void element(const Args &a, const i64 row, const i64 rows, const bool here, const i64 col, float (&p)[W], Rest &rest)
     {
         float v0[W]; EACH v0[w] = p[w]; // product
         float v1[W]; load<true, true>(v1, a.prepared[1] + col); // linear.bias [1024]
@@ -46,7 +46,7 @@ struct g0 {
     static __device__ __forceinline__ void run(const Run &s, Known &known) { s.finish(32.0f, known.stat0); }
     // phase 1: B x 1024
     template <int W>
-    static __device__ __forceinline__ void later(const Args &a, const i64 row, const i64 rows, const i64 col, float (&p)[W], const Known &known)
+    static __device__ __forceinline__ void later(const Args &a, const i64 row, const i64 rows, const bool here, const i64 col, float (&p)[W], const Known &known)
     {
         float v0[W]; EACH v0[w] = p[w]; // a
         float v1[W]; EACH v1[w] = known.stat0[0]; // moments of b
@@ -57,7 +57,7 @@ struct g0 {
         float v6[W]; load<true, true>(v6, a.prepared[3] + col); // norm.bias [1024]
         float v7[W]; EACH v7[w] = op_add(v5[w], v6[w], 1.0f); // b
         float v8[W]; EACH v8[w] = op_hardtanh(v7[w], -2.0f, 2.0f); // c
-        store<ALIGNED>(a.out[0] + row * 1024 + col, v8); // c [B, 1024]
+        if (here) { store<ALIGNED>(a.out[0] + row * 1024 + col, v8); } // c [B, 1024]
     }
 };
 
@@ -66,10 +66,10 @@ __device__ __forceinline__ void g0_split(const Args &a, const Control &c)
 {
     enum { T = g0::SPLIT, ROWS = THREADS / T };
     if (blockIdx.x == 0 && threadIdx.x == 0)
-        c.barrier[2] = 0;
+        c.barrier[2] = c.barrier[3] = 0;
     const i64 rows = g0::rows(a);
-    for (i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T; row < rows; row += (i64)gridDim.x * ROWS)
-        g0::split(a, row, rows, threadIdx.x % T);
+    for (i64 first = (i64)blockIdx.x * ROWS; first < rows; first += (i64)gridDim.x * ROWS)
+        g0::split(a, min(first + threadIdx.x / T, rows - 1), rows, threadIdx.x % T); // whole warps: those past the end do the last row again
     written_to_copied();
 }
 
@@ -89,7 +89,7 @@ struct Args {
     const float *scale[1];    // by group: what undoes the scaling of a weight's rows
     float *out[1];            // c [B, 1024]
     i64 out_each[1];          // elements of each row of the batch
-    float *area[3];           // workspace
+    float *area[2];           // workspace
     i64 dim[1];               // B
     Redo redo;
 };
@@ -112,12 +112,12 @@ struct g0 {
     static __device__ __forceinline__ float weight(const Args &a, i64 n, i64 k) { return __ldg(a.prepared[0] + n * 1024 + k); } // linear.weight [1024, 1024]
     // phase 0: B x 1024
     template <int W>
-    static __device__ __forceinline__ void element(const Args &a, const i64 row, const i64 rows, const i64 col, float (&p)[W], Rest &rest)
+    static __device__ __forceinline__ void element(const Args &a, const i64 row, const i64 rows, const bool here, const i64 col, float (&p)[W], Rest &rest)
     {
         float v0[W]; EACH v0[w] = p[w]; // product
         float v1[W]; load<true, true>(v1, a.prepared[1] + col); // linear.bias [1024]
         float v2[W]; EACH v2[w] = op_add(v0[w], v1[w], 1.0f); // a
-        store<true>(a.area[0] + row * 1024 + col, v2); // a
+        if (here) { store_out(a.redo, a.out[0], 0 + row * 1024 + col, a.out_each[0], v2); } // a
     }
     static __device__ __forceinline__ void end(const Args &a, const i64 row, const int tile, const int tiles, const First &first, const Rest &rest)
     {
@@ -134,15 +134,15 @@ __device__ __forceinline__ void g0_rows1_row(const Args &a, const i64 row, const
 {
     enum { T = 32 };
     // moments for b
-    segments<T, moments_stat>([&](i64 c) { return *(a.area[0] + row * 1024 + c); }, 32, 32, tid, a.area[1] + row * 32, a.area[2] + row * 32);
+    segments<T, moments_stat>([&](i64 c) { return *(a.out[0] + row * 1024 + c); }, 32, 32, tid, a.area[0] + row * 32, a.area[1] + row * 32);
     row_sync<T>();
     // phase 1: B x 1024
 #pragma unroll 4
     for (i64 col = tid * 4; col < 1024; col += T * 4) {
         enum { W = 4 };
-        float v0[W]; load<false, true>(v0, a.area[0] + row * 1024 + col); // a
-        float v1[W]; EACH v1[w] = read<false>(a.area[1] + row * 32 + (col + w) / 32); // moments of b
-        float v2[W]; EACH v2[w] = read<false>(a.area[2] + row * 32 + (col + w) / 32); // moments of b
+        float v0[W]; load<false, ALIGNED>(v0, a.out[0] + row * 1024 + col); // a
+        float v1[W]; EACH v1[w] = read<false>(a.area[0] + row * 32 + (col + w) / 32); // moments of b
+        float v2[W]; EACH v2[w] = read<false>(a.area[1] + row * 32 + (col + w) / 32); // moments of b
         float v3[W]; EACH v3[w] = op_group_norm(v0[w], v1[w], v2[w], 9.99999975e-06f); // b
         float v4[W]; load<true, true>(v4, a.prepared[2] + col); // norm.weight [1024]
         float v5[W]; EACH v5[w] = op_mul(v3[w], v4[w]); // b

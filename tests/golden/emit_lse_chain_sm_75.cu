@@ -17,7 +17,7 @@ struct g0 {
     static __device__ __forceinline__ float weight(const Args &a, i64 n, i64 k) { return __ldg(a.prepared[0] + n * 8192 + k); } // linear.weight [8192, 8192]
     // phase 0: B x 8192
     template <int W>
-    static __device__ __forceinline__ void element(const Args &a, const i64 row, const i64 rows, const i64 col, float (&p)[W], Rest &rest)
+    static __device__ __forceinline__ void element(const Args &a, const i64 row, const i64 rows, const bool here, const i64 col, float (&p)[W], Rest &rest)
     {
         float v0[W]; EACH v0[w] = p[w]; // product
         float v1[W]; load<true, true>(v1, a.prepared[1] + col); // linear.bias [8192]
@@ -38,10 +38,10 @@ __device__ __forceinline__ void g0_product(const Args &a)
 // A row through phases 1 to 1.
 __device__ __forceinline__ void g0_rows1_row(const Args &a, const i64 row, const i64 rows, const int tid)
 {
-    enum { T = 32 };
+    enum { T = 4 };
     // maxsumexp for b
     float stat0[2];
-    partials<maxsumexp_stat>::of(a.area[0] + row * ((8192 + 127) / 128 * 2), (int)((8192 + 127) / 128)).finish((double)8192, stat0);
+    partials<maxsumexp_stat>::of<false>(a.area[0] + row * ((8192 + 127) / 128 * 2), (int)((8192 + 127) / 128)).finish((double)8192, stat0);
     // phase 1: B x 1
 #pragma unroll 4
     for (i64 col = tid * 1; col < 1; col += T * 1) {
@@ -59,15 +59,15 @@ __device__ __forceinline__ void g0_rows1_row(const Args &a, const i64 row, const
 
 __device__ __forceinline__ void g0_rows1(const Args &a)
 {
-    enum { T = 32, ROWS = THREADS / T };
+    enum { T = 4, ROWS = THREADS / T };
     const i64 rows = a.dim[0];
-    for (i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T; row < rows; row += (i64)gridDim.x * ROWS)
-        g0_rows1_row(a, row, rows, threadIdx.x % T);
+    for (i64 first = (i64)blockIdx.x * ROWS; first < rows; first += (i64)gridDim.x * ROWS)
+        g0_rows1_row(a, min(first + threadIdx.x / T, rows - 1), rows, threadIdx.x % T); // whole warps: those past the end do the last row again
 }
 
 } // namespace fused
 
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(256, 1)
 program(const __grid_constant__ Control c, const __grid_constant__ fused::Args fused)
 {
     fused::g0_product(fused);

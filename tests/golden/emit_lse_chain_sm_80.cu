@@ -20,12 +20,12 @@ struct g0 {
     enum { SPLIT = 128 };
     static __device__ __forceinline__ void split(const Args &a, const i64 row, const i64 rows, const int tid)
     {
-        if (split_row<SPLIT, MODE, 8192, LINES, false>(&*(a.in[0] + row * 8192 + 0), 1, (u8 *)a.area[0] + row * (LINES * 128), a.area[1] + row, tid) && tid == 0)
-            flag(a.redo, a.redo.wide, a.redo.wide_any, row, rows);
+        if (split_row<SPLIT, MODE, 8192, LINES, false, ALIGNED, true>(&*(a.in[0] + row * 8192 + 0), 1, (u8 *)a.area[0] + row * (LINES * 128), a.area[1] + row, tid) && tid == 0)
+            flag_wide(a.redo, row, rows);
     }
     // phase 0: B x 8192
     template <int W>
-    static __device__ __forceinline__ void element(const Args &a, const i64 row, const i64 rows, const i64 col, float (&p)[W], Rest &rest)
+    static __device__ __forceinline__ void element(const Args &a, const i64 row, const i64 rows, const bool here, const i64 col, float (&p)[W], Rest &rest)
     {
         float v0[W]; EACH v0[w] = p[w]; // product
         float v1[W]; load<true, true>(v1, a.prepared[1] + col); // linear.bias [8192]
@@ -44,10 +44,10 @@ __device__ __forceinline__ void g0_split(const Args &a, const Control &c)
 {
     enum { T = g0::SPLIT, ROWS = THREADS / T };
     if (blockIdx.x == 0 && threadIdx.x == 0)
-        c.barrier[2] = 0;
+        c.barrier[2] = c.barrier[3] = 0;
     const i64 rows = g0::rows(a);
-    for (i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T; row < rows; row += (i64)gridDim.x * ROWS)
-        g0::split(a, row, rows, threadIdx.x % T);
+    for (i64 first = (i64)blockIdx.x * ROWS; first < rows; first += (i64)gridDim.x * ROWS)
+        g0::split(a, min(first + threadIdx.x / T, rows - 1), rows, threadIdx.x % T); // whole warps: those past the end do the last row again
     written_to_copied();
 }
 
@@ -59,10 +59,10 @@ __device__ __forceinline__ void g0_product(const Args &a, const Control &c, cons
 // A row through phases 1 to 1.
 __device__ __forceinline__ void g0_rows1_row(const Args &a, const i64 row, const i64 rows, const int tid)
 {
-    enum { T = 32 };
+    enum { T = 4 };
     // maxsumexp for b
     float stat0[2];
-    partials<maxsumexp_stat>::of(a.area[2] + row * ((8192 + 127) / 128 * 2), (int)((8192 + 127) / 128)).finish((double)8192, stat0);
+    partials<maxsumexp_stat>::of<false>(a.area[2] + row * ((8192 + 127) / 128 * 2), (int)((8192 + 127) / 128)).finish((double)8192, stat0);
     // phase 1: B x 1
 #pragma unroll 4
     for (i64 col = tid * 1; col < 1; col += T * 1) {
@@ -80,10 +80,10 @@ __device__ __forceinline__ void g0_rows1_row(const Args &a, const i64 row, const
 
 __device__ __forceinline__ void g0_rows1(const Args &a)
 {
-    enum { T = 32, ROWS = THREADS / T };
+    enum { T = 4, ROWS = THREADS / T };
     const i64 rows = a.dim[0];
-    for (i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T; row < rows; row += (i64)gridDim.x * ROWS)
-        g0_rows1_row(a, row, rows, threadIdx.x % T);
+    for (i64 first = (i64)blockIdx.x * ROWS; first < rows; first += (i64)gridDim.x * ROWS)
+        g0_rows1_row(a, min(first + threadIdx.x / T, rows - 1), rows, threadIdx.x % T); // whole warps: those past the end do the last row again
 }
 
 } // namespace fused
@@ -107,7 +107,7 @@ struct Args {
 // a [B, 8192] = rows of 8192 elements by linear.weight [8192, 8192] transposed
 struct g0 {
     typedef Args A;
-    enum { W = 4, STATS = 1, WEIGHT_IS_KN = 0 };
+    enum { W = 1, STATS = 1, WEIGHT_IS_KN = 0 };
     typedef maxsumexp_stat<float> First;
     struct Rest {
         __device__ __forceinline__ void begin() { }
@@ -120,7 +120,7 @@ struct g0 {
     static __device__ __forceinline__ float weight(const Args &a, i64 n, i64 k) { return __ldg(a.prepared[0] + n * 8192 + k); } // linear.weight [8192, 8192]
     // phase 0: B x 8192
     template <int W>
-    static __device__ __forceinline__ void element(const Args &a, const i64 row, const i64 rows, const i64 col, float (&p)[W], Rest &rest)
+    static __device__ __forceinline__ void element(const Args &a, const i64 row, const i64 rows, const bool here, const i64 col, float (&p)[W], Rest &rest)
     {
         float v0[W]; EACH v0[w] = p[w]; // product
         float v1[W]; load<true, true>(v1, a.prepared[1] + col); // linear.bias [8192]
@@ -144,9 +144,9 @@ __device__ __forceinline__ void g0_rows1_row(const Args &a, const i64 row, const
     enum { T = 32 };
     // maxsumexp for b
     float stat0[2];
-    partials<maxsumexp_stat>::of(a.area[0] + row * ((8192 + 127) / 128 * 2), (int)((8192 + 127) / 128)).finish((double)8192, stat0);
+    partials<maxsumexp_stat>::of<true>(a.area[0] + row * ((8192 + 127) / 128 * 2), (int)((8192 + 127) / 128)).finish((double)8192, stat0);
     // phase 1: B x 1
-#pragma unroll 4
+#pragma unroll 1
     for (i64 col = tid * 1; col < 1; col += T * 1) {
         enum { W = 1 };
         float v0[W]; EACH v0[w] = stat0[0]; // maxsumexp of b

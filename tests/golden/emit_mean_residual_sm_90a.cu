@@ -2,13 +2,13 @@
 // ---- group 0: linear+gelu+add ----
 
 // A row through phases 0 to 1.
-__device__ __forceinline__ void g0_rows0_row(const Args &a, const i64 row, const i64 rows, const int tid)
+__device__ __forceinline__ void g0_rows0_row(const Args &a, const i64 row, const i64 rows, const int tid, const float (&held)[8][4])
 {
-    enum { T = 128 };
+    enum { T = 256 };
     // phase 0: B x 1
     // product of 1 columns, in double precision: v5 [1, 8192]
     __shared__ float product[THREADS / T][1];
-    narrow_product<T, 1, 8192>(product[threadIdx.x / T], &*(a.in[0] + row * 8192 + 0), a.narrow[0], tid);
+    narrow_product<T, 1, 8192>(product[threadIdx.x / T], held, a.narrow[0], tid);
 #pragma unroll 4
     for (i64 col = tid * 1; col < 1; col += T * 1) {
         enum { W = 1 };
@@ -20,11 +20,12 @@ __device__ __forceinline__ void g0_rows0_row(const Args &a, const i64 row, const
     row_sync<T>();
     // phase 1: B x 8192
     const float u1_0 = read<false>(a.area[0] + row);
-#pragma unroll 4
-    for (i64 col = tid * 4; col < 8192; col += T * 4) {
+#pragma unroll
+    for (int turn = 0; turn < 8; ++turn) {
+        const i64 col = (turn * T + tid) * 4;
         enum { W = 4 };
         float v0[W]; EACH v0[w] = u1_0; // e
-        float v1[W]; load<true, ALIGNED>(v1, a.in[0] + row * 8192 + col); // x [B, 8192]
+        float v1[W]; EACH v1[w] = held[turn][w]; // x [B, 8192]
         float v2[W]; EACH v2[w] = op_add(v0[w], v1[w], 1.0f); // f
         store<ALIGNED>(a.out[0] + row * 8192 + col, v2); // f [B, 8192]
     }
@@ -33,10 +34,24 @@ __device__ __forceinline__ void g0_rows0_row(const Args &a, const i64 row, const
 
 __device__ __forceinline__ void g0_rows0(const Args &a)
 {
-    enum { T = 128, ROWS = THREADS / T };
-    const i64 rows = a.dim[0];
-    for (i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T; row < rows; row += (i64)gridDim.x * ROWS)
-        g0_rows0_row(a, row, rows, threadIdx.x % T);
+    enum { T = 256, ROWS = THREADS / T };
+    const i64 rows = a.dim[0], step = (i64)gridDim.x * ROWS;
+    const int tid = threadIdx.x % T;
+    const auto x = [&](const i64 row) { return &*(a.in[0] + row * 8192 + 0); };
+    float held[8][4], next[8][4];
+    i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T;
+    if (row < rows)
+        hold_row<ALIGNED, T>(held, x(row), tid);
+    for (; row < rows; row += step) {
+        if (row + step < rows)
+            hold_row<ALIGNED, T>(next, x(row + step), tid); // on its way while this one is finished
+        g0_rows0_row(a, row, rows, tid, held);
+#pragma unroll
+        for (int i = 0; i < 8; ++i)
+#pragma unroll
+            for (int w = 0; w < 4; ++w)
+                held[i][w] = next[i][w];
+    }
 }
 
 } // namespace fused
@@ -60,7 +75,7 @@ struct Args {
 // a [B, 8192] = rows of 8192 elements by linear.weight [8192, 8192] transposed
 struct g0 {
     typedef Args A;
-    enum { W = 4, STATS = 1, WEIGHT_IS_KN = 0 };
+    enum { W = 1, STATS = 1, WEIGHT_IS_KN = 0 };
     typedef mean_stat<float> First;
     struct Rest {
         __device__ __forceinline__ void begin() { }
@@ -73,7 +88,7 @@ struct g0 {
     static __device__ __forceinline__ float weight(const Args &a, i64 n, i64 k) { return __ldg(a.prepared[0] + n * 8192 + k); } // linear.weight [8192, 8192]
     // phase 0: B x 8192
     template <int W>
-    static __device__ __forceinline__ void element(const Args &a, const i64 row, const i64 rows, const i64 col, float (&p)[W], Rest &rest)
+    static __device__ __forceinline__ void element(const Args &a, const i64 row, const i64 rows, const bool here, const i64 col, float (&p)[W], Rest &rest)
     {
         float v0[W]; EACH v0[w] = p[w]; // product
         float v1[W]; load<true, true>(v1, a.prepared[1] + col); // linear.bias [8192]
@@ -99,9 +114,9 @@ __device__ __forceinline__ void g0_rows1_row(const Args &a, const i64 row, const
     enum { T = 128 };
     // mean for c
     float stat0[1];
-    partials<mean_stat>::of(a.area[1] + row * ((8192 + 127) / 128 * 1), (int)((8192 + 127) / 128)).finish((double)8192, stat0);
+    partials<mean_stat>::of<true>(a.area[1] + row * ((8192 + 127) / 128 * 1), (int)((8192 + 127) / 128)).finish((double)8192, stat0);
     // phase 1: B x 1
-#pragma unroll 4
+#pragma unroll 1
     for (i64 col = tid * 1; col < 1; col += T * 1) {
         enum { W = 1 };
         float v0[W]; EACH v0[w] = stat0[0]; // mean of c
@@ -111,9 +126,9 @@ __device__ __forceinline__ void g0_rows1_row(const Args &a, const i64 row, const
     row_sync<T>();
     // phase 2: B x 8192
     const float u2_0 = read<false>(a.area[0] + row);
-#pragma unroll 4
-    for (i64 col = tid * 4; col < 8192; col += T * 4) {
-        enum { W = 4 };
+#pragma unroll 1
+    for (i64 col = tid * 1; col < 8192; col += T * 1) {
+        enum { W = 1 };
         float v0[W]; EACH v0[w] = u2_0; // e
         float v1[W]; load<true, ALIGNED>(v1, a.in[0] + row * 8192 + col); // x [B, 8192]
         float v2[W]; EACH v2[w] = op_add(v0[w], v1[w], 1.0f); // f
@@ -146,7 +161,7 @@ __device__ __noinline__ void redo_as_written(const as_written::Args &as_written,
     }
 }
 
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(256, 2)
 program(const __grid_constant__ Control c, const __grid_constant__ fused::Args fused, const __grid_constant__ as_written::Args as_written)
 {
     fused::g0_rows0(fused);

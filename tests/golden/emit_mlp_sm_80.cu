@@ -25,13 +25,13 @@ struct g0 {
     }
     // phase 0: B x 256
     template <int W>
-    static __device__ __forceinline__ void element(const Args &a, const i64 row, const i64 rows, const i64 col, float (&p)[W], Rest &rest)
+    static __device__ __forceinline__ void element(const Args &a, const i64 row, const i64 rows, const bool here, const i64 col, float (&p)[W], Rest &rest)
     {
         float v0[W]; EACH v0[w] = p[w]; // product
         float v1[W]; load<true, true>(v1, a.prepared[1] + col); // hidden.bias [256]
         float v2[W]; EACH v2[w] = op_add(v0[w], v1[w], 1.0f); // a
         float v3[W]; EACH v3[w] = op_gelu(v2[w], 0.0f); // b
-        store<true>(a.area[0] + row * 256 + col, v3); // b [B, 256]
+        if (here) { store<true>(a.area[0] + row * 256 + col, v3); } // b [B, 256]
     }
     static __device__ __forceinline__ void end(const Args &a, const i64 row, const int tile, const int tiles, const First &first, const Rest &rest)
     {
@@ -44,10 +44,10 @@ __device__ __forceinline__ void g0_split(const Args &a, const Control &c)
 {
     enum { T = g0::SPLIT, ROWS = THREADS / T };
     if (blockIdx.x == 0 && threadIdx.x == 0)
-        c.barrier[2] = 0;
+        c.barrier[2] = c.barrier[3] = 0;
     const i64 rows = g0::rows(a);
-    for (i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T; row < rows; row += (i64)gridDim.x * ROWS)
-        g0::split(a, row, rows, threadIdx.x % T);
+    for (i64 first = (i64)blockIdx.x * ROWS; first < rows; first += (i64)gridDim.x * ROWS)
+        g0::split(a, min(first + threadIdx.x / T, rows - 1), rows, threadIdx.x % T); // whole warps: those past the end do the last row again
     written_to_copied();
 }
 
@@ -70,7 +70,7 @@ struct g1 {
     static __device__ __forceinline__ i64 rows(const Args &a) { return a.dim[0]; }
     static __device__ __forceinline__ i64 columns(const Args &a) { return 10; }
     static __device__ __forceinline__ i64 depth(const Args &a) { return 256; }
-    enum { MODE = 0, SCALED = 1, N = 10, LINES = 8, CHUNK = 2 };
+    enum { MODE = 0, SCALED = 1, N = 10, LINES = 8, CHUNK = 1 };
     enum { PART = 64 };
     static __device__ __forceinline__ const float *x_unscale(const Args &a) { return a.area[4]; }
     static __device__ __forceinline__ const float *w_unscale(const Args &a) { return a.scale[1]; }
@@ -82,12 +82,12 @@ struct g1 {
     }
     // phase 0: B x 10
     template <int W>
-    static __device__ __forceinline__ void element(const Args &a, const i64 row, const i64 rows, const i64 col, float (&p)[W], Rest &rest)
+    static __device__ __forceinline__ void element(const Args &a, const i64 row, const i64 rows, const bool here, const i64 col, float (&p)[W], Rest &rest)
     {
         float v0[W]; EACH v0[w] = p[w]; // product
         float v1[W]; load<true, true>(v1, a.prepared[3] + col); // classes.bias [10]
         float v2[W]; EACH v2[w] = op_add(v0[w], v1[w], 1.0f); // c
-        store<false>(a.area[5] + row * 10 + col, v2); // c
+        if (here) { store<false>(a.area[5] + row * 10 + col, v2); } // c
         EACH p[w] = v2[w]; // for the maxsumexp of the row
     }
     static __device__ __forceinline__ void end(const Args &a, const i64 row, const int tile, const int tiles, const First &first, const Rest &rest)
@@ -102,10 +102,10 @@ __device__ __forceinline__ void g1_split(const Args &a, const Control &c)
 {
     enum { T = g1::SPLIT, ROWS = THREADS / T };
     if (blockIdx.x == 0 && threadIdx.x == 0)
-        c.barrier[2] = 0;
+        c.barrier[2] = c.barrier[3] = 0;
     const i64 rows = g1::rows(a);
-    for (i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T; row < rows; row += (i64)gridDim.x * ROWS)
-        g1::split(a, row, rows, threadIdx.x % T);
+    for (i64 first = (i64)blockIdx.x * ROWS; first < rows; first += (i64)gridDim.x * ROWS)
+        g1::split(a, min(first + threadIdx.x / T, rows - 1), rows, threadIdx.x % T); // whole warps: those past the end do the last row again
     written_to_copied();
 }
 
@@ -153,7 +153,7 @@ struct Args {
     const float *scale[2];    // by group: what undoes the scaling of a weight's rows
     float *out[1];            // d [B, 10]
     i64 out_each[1];          // elements of each row of the batch
-    float *area[3];           // workspace
+    float *area[2];           // workspace
     i64 dim[1];               // B
     Redo redo;
 };
@@ -176,13 +176,13 @@ struct g0 {
     static __device__ __forceinline__ float weight(const Args &a, i64 n, i64 k) { return __ldg(a.prepared[0] + n * 784 + k); } // hidden.weight [256, 784]
     // phase 0: B x 256
     template <int W>
-    static __device__ __forceinline__ void element(const Args &a, const i64 row, const i64 rows, const i64 col, float (&p)[W], Rest &rest)
+    static __device__ __forceinline__ void element(const Args &a, const i64 row, const i64 rows, const bool here, const i64 col, float (&p)[W], Rest &rest)
     {
         float v0[W]; EACH v0[w] = p[w]; // product
         float v1[W]; load<true, true>(v1, a.prepared[1] + col); // hidden.bias [256]
         float v2[W]; EACH v2[w] = op_add(v0[w], v1[w], 1.0f); // a
         float v3[W]; EACH v3[w] = op_gelu(v2[w], 0.0f); // b
-        store<true>(a.area[0] + row * 256 + col, v3); // b [B, 256]
+        if (here) { store<true>(a.area[0] + row * 256 + col, v3); } // b [B, 256]
     }
     static __device__ __forceinline__ void end(const Args &a, const i64 row, const int tile, const int tiles, const First &first, const Rest &rest)
     {
@@ -212,17 +212,17 @@ struct g1 {
     static __device__ __forceinline__ float weight(const Args &a, i64 n, i64 k) { return __ldg(a.prepared[2] + n * 256 + k); } // classes.weight [10, 256]
     // phase 0: B x 10
     template <int W>
-    static __device__ __forceinline__ void element(const Args &a, const i64 row, const i64 rows, const i64 col, float (&p)[W], Rest &rest)
+    static __device__ __forceinline__ void element(const Args &a, const i64 row, const i64 rows, const bool here, const i64 col, float (&p)[W], Rest &rest)
     {
         float v0[W]; EACH v0[w] = p[w]; // product
         float v1[W]; load<true, true>(v1, a.prepared[3] + col); // classes.bias [10]
         float v2[W]; EACH v2[w] = op_add(v0[w], v1[w], 1.0f); // c
-        store<false>(a.area[1] + row * 10 + col, v2); // c
+        if (here) { store_out(a.redo, a.out[0], 0 + row * 10 + col, a.out_each[0], v2); } // c
         EACH p[w] = v2[w]; // for the maxsumexp of the row
     }
     static __device__ __forceinline__ void end(const Args &a, const i64 row, const int tile, const int tiles, const First &first, const Rest &rest)
     {
-        first.set(a.area[2] + (row * tiles + tile) * 2);
+        first.set(a.area[1] + (row * tiles + tile) * 2);
     }
 };
 
@@ -237,12 +237,12 @@ __device__ __forceinline__ void g1_rows1_row(const Args &a, const i64 row, const
     enum { T = 32 };
     // maxsumexp for d
     float stat0[2];
-    partials<maxsumexp_stat>::of(a.area[2] + row * ((10 + 127) / 128 * 2), (int)((10 + 127) / 128)).finish((double)10, stat0);
+    partials<maxsumexp_stat>::of(a.area[1] + row * ((10 + 127) / 128 * 2), (int)((10 + 127) / 128)).finish((double)10, stat0);
     // phase 1: B x 10
 #pragma unroll 4
     for (i64 col = tid * 1; col < 10; col += T * 1) {
         enum { W = 1 };
-        float v0[W]; load<false, false>(v0, a.area[1] + row * 10 + col); // c
+        float v0[W]; load<false, false>(v0, a.out[0] + row * 10 + col); // c
         float v1[W]; EACH v1[w] = stat0[0]; // maxsumexp of d
         float v2[W]; EACH v2[w] = stat0[1]; // maxsumexp of d
         float v3[W]; EACH v3[w] = op_log_softmax(v0[w], v1[w], v2[w]); // d

@@ -61,12 +61,12 @@ struct g0 {
     enum { SPLIT = 32 };
     static __device__ __forceinline__ void split(const Args &a, const i64 row, const i64 rows, const int tid)
     {
-        if (split_row<SPLIT, MODE, 1024, LINES, false>(&*(a.area[2] + row * 1024 + 0), 1, (u8 *)a.area[0] + row * (LINES * 128), a.area[1] + row, tid) && tid == 0)
-            flag(a.redo, a.redo.wide, a.redo.wide_any, row, rows);
+        if (split_row<SPLIT, MODE, 1024, LINES, false, true, true>(&*(a.area[2] + row * 1024 + 0), 1, (u8 *)a.area[0] + row * (LINES * 128), a.area[1] + row, tid) && tid == 0)
+            flag_wide(a.redo, row, rows);
     }
     // phase 2: B*S x 1024
     template <int W>
-    static __device__ __forceinline__ void element(const Args &a, const i64 row, const i64 rows, const i64 col, float (&p)[W], Rest &rest)
+    static __device__ __forceinline__ void element(const Args &a, const i64 row, const i64 rows, const bool here, const i64 col, float (&p)[W], Rest &rest)
     {
         float v0[W]; EACH v0[w] = p[w]; // product
         float v1[W]; load<true, true>(v1, a.prepared[3] + col); // linear.bias [1024]
@@ -74,7 +74,7 @@ struct g0 {
         float v3[W]; EACH v3[w] = op_silu(v2[w]); // c
         float v4[W]; load<true, ALIGNED>(v4, a.in[0] + row * 1024 + col); // x [B, S, 1024]
         float v5[W]; EACH v5[w] = op_add(v4[w], v3[w], 1.0f); // d
-        store<ALIGNED>(a.out[0] + row * 1024 + col, v5); // d [B, S, 1024]
+        if (here) { store<ALIGNED>(a.out[0] + row * 1024 + col, v5); } // d [B, S, 1024]
     }
     static __device__ __forceinline__ void end(const Args &a, const i64 row, const int tile, const int tiles, const First &first, const Rest &rest)
     {
@@ -87,10 +87,10 @@ __device__ __forceinline__ void g0_split(const Args &a, const Control &c)
 {
     enum { T = g0::SPLIT, ROWS = THREADS / T };
     if (blockIdx.x == 0 && threadIdx.x == 0)
-        c.barrier[2] = 0;
+        c.barrier[2] = c.barrier[3] = 0;
     const i64 rows = g0::rows(a);
-    for (i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T; row < rows; row += (i64)gridDim.x * ROWS)
-        g0::split(a, row, rows, threadIdx.x % T);
+    for (i64 first = (i64)blockIdx.x * ROWS; first < rows; first += (i64)gridDim.x * ROWS)
+        g0::split(a, min(first + threadIdx.x / T, rows - 1), rows, threadIdx.x % T); // whole warps: those past the end do the last row again
     written_to_copied();
 }
 
@@ -123,9 +123,9 @@ __device__ __forceinline__ void g0_rows0_row(const Args &a, const i64 row, const
     enum { T = 32 };
     // phase 0: B*S x 1024
     fold<moments_stat> fold0;
-#pragma unroll 4
-    for (i64 col = tid * 4; col < 1024; col += T * 4) {
-        enum { W = 4 };
+#pragma unroll 1
+    for (i64 col = tid * 1; col < 1024; col += T * 1) {
+        enum { W = 1 };
         float v0[W]; load<true, ALIGNED>(v0, a.in[0] + row * 1024 + col); // x [B, S, 1024]
         EACH fold0.put(v0[w]);
     }
@@ -134,9 +134,9 @@ __device__ __forceinline__ void g0_rows0_row(const Args &a, const i64 row, const
     float stat0[2];
     join_row<T>(fold0.total()).finish((double)1024, stat0);
     // phase 1: B*S x 1024
-#pragma unroll 4
-    for (i64 col = tid * 4; col < 1024; col += T * 4) {
-        enum { W = 4 };
+#pragma unroll 1
+    for (i64 col = tid * 1; col < 1024; col += T * 1) {
+        enum { W = 1 };
         float v0[W]; load<true, ALIGNED>(v0, a.in[0] + row * 1024 + col); // x [B, S, 1024]
         float v1[W]; EACH v1[w] = stat0[0]; // moments of a
         float v2[W]; EACH v2[w] = stat0[1]; // moments of a
@@ -162,7 +162,7 @@ __device__ __forceinline__ void g0_rows0(const Args &a)
 // b [B, S, 1024] = rows of 1024 elements by linear.weight [1024, 1024] transposed
 struct g0 {
     typedef Args A;
-    enum { W = 4, STATS = 0, WEIGHT_IS_KN = 0 };
+    enum { W = 1, STATS = 0, WEIGHT_IS_KN = 0 };
     typedef no_stat First;
     struct Rest {
         __device__ __forceinline__ void begin() { }
@@ -175,7 +175,7 @@ struct g0 {
     static __device__ __forceinline__ float weight(const Args &a, i64 n, i64 k) { return __ldg(a.prepared[2] + n * 1024 + k); } // linear.weight [1024, 1024]
     // phase 2: B*S x 1024
     template <int W>
-    static __device__ __forceinline__ void element(const Args &a, const i64 row, const i64 rows, const i64 col, float (&p)[W], Rest &rest)
+    static __device__ __forceinline__ void element(const Args &a, const i64 row, const i64 rows, const bool here, const i64 col, float (&p)[W], Rest &rest)
     {
         float v0[W]; EACH v0[w] = p[w]; // product
         float v1[W]; load<true, true>(v1, a.prepared[3] + col); // linear.bias [1024]
@@ -183,7 +183,7 @@ struct g0 {
         float v3[W]; EACH v3[w] = op_silu(v2[w]); // c
         float v4[W]; load<true, ALIGNED>(v4, a.in[0] + row * 1024 + col); // x [B, S, 1024]
         float v5[W]; EACH v5[w] = op_add(v4[w], v3[w], 1.0f); // d
-        store_out(a.redo, a.out[0], 0 + row * 1024 + col, a.out_each[0], v5); // d [B, S, 1024]
+        if (here) { store_out(a.redo, a.out[0], 0 + row * 1024 + col, a.out_each[0], v5); } // d [B, S, 1024]
     }
     static __device__ __forceinline__ void end(const Args &a, const i64 row, const int tile, const int tiles, const First &first, const Rest &rest)
     {

@@ -96,6 +96,8 @@ def test_help_and_version(linfuse):
         (["check", "M", "--device", "abacus"], "abacus"),
         (["explain", "M", "--device", "abacus"], "abacus"),
         (["check", "M", "--device", "h200"], "wants cpu or cuda"),
+        (["check", "M", "--tune"], "tune: device cpu has nothing to measure"),
+        (["explain", "M", "--tune"], "explain takes no option --tune"),
         (["check", "M", "--precision", "fp7"], "fp7"),
         (["check", "M", "--rules", "+no_such_rule"], "no_such_rule"),
         (["check", "M", "--threads", "0"], "--threads wants"),

@@ -46,7 +46,7 @@ template <bool aligned, int W> __device__ __forceinline__ void store(float *p, c
 // A program is one kernel: its stages follow one another, with a barrier of all blocks between two of them. Blocks wait for each other, so all of them must be
 // resident. Between runs everything here is 0 but redone.
 struct Control {
-    unsigned *barrier;         // [3] arrivals at barriers, blocks that are done, tiles whose partials are there
+    unsigned *barrier;         // [4] arrivals at barriers, blocks that are done, tiles whose partials are there, by ring
     i64 batch;
     u8 *wide;                  // [batch] rows of too wide a range for the tensor cores
     unsigned *wide_any;
@@ -82,7 +82,7 @@ __device__ __forceinline__ void grid_sync(const Control &c)
 __device__ __forceinline__ void leave(const Control &c)
 {
     if (threadIdx.x == 0 && atomicInc(c.barrier + 1, gridDim.x - 1) == gridDim.x - 1)
-        c.barrier[0] = c.barrier[2] = 0;
+        c.barrier[0] = c.barrier[2] = c.barrier[3] = 0;
 }
 
 // ---- rows that are done again ----
@@ -112,6 +112,8 @@ __device__ __forceinline__ void flag(const Redo &r, u8 *flags, unsigned *any, i6
             flags[i] = 1;
     *any = 1;
 }
+// Not in line, as all that is rarely run and long: but where rows are in registers a call would cost them.
+__device__ __noinline__ void flag_wide(const Redo &r, i64 row, i64 rows) { flag(r, r.wide, r.wide_any, row, rows); }
 
 template <int W> __device__ __forceinline__ void watch(const Redo &r, i64 row, i64 rows, const float (&v)[W])
 {
@@ -121,10 +123,8 @@ template <int W> __device__ __forceinline__ void watch(const Redo &r, i64 row, i
         flag(r, r.flagged, r.any, row, rows);
 }
 
-__device__ __forceinline__ bool left_out(const Redo &r, i64 row, i64 rows)
-{
-    return r.wanted && one_to_one(r, rows) && !r.wanted[row / (rows / r.batch)];
-}
+__device__ __noinline__ bool not_wanted(const Redo &r, i64 row, i64 rows) { return one_to_one(r, rows) && !r.wanted[row / (rows / r.batch)]; }
+__device__ __forceinline__ bool left_out(const Redo &r, i64 row, i64 rows) { return r.wanted && not_wanted(r, row, rows); }
 
 // Behind a barrier of all blocks.
 __device__ __forceinline__ bool any_set(const unsigned *any) { return *(const volatile unsigned *)any != 0; }
@@ -136,6 +136,7 @@ __device__ __forceinline__ i64 clear_flags(u8 *flags, unsigned *any, i64 batch)
     unsigned long long mine = 0;
     if (threadIdx.x == 0)
         count = 0, *any = 0;
+#pragma unroll 1
     for (i64 i = threadIdx.x; i < batch; i += THREADS) {
         mine += flags[i];
         flags[i] = 0;
@@ -146,21 +147,22 @@ __device__ __forceinline__ i64 clear_flags(u8 *flags, unsigned *any, i64 batch)
     return (i64)count;
 }
 
-// Elements of an output, of which each row of the batch has `each`.
-template <int W> __device__ __forceinline__ void store_out(const Redo &r, float *out, i64 at, i64 each, const float (&v)[W])
+// Elements of an output, of which each row of the batch has `each`, as far as they are wanted.
+__device__ __noinline__ void store_wanted(const Redo &r, float *out, i64 at, i64 each, const float *v, int count)
 {
-    if (!r.wanted) {
-        store<false>(out + at, v);
-        return;
-    }
-    EACH if (r.wanted[(at + w) / each]) out[at + w] = v[w];
+#pragma unroll 1
+    for (int w = 0; w < count; ++w)
+        if (r.wanted[(at + w) / each])
+            out[at + w] = v[w];
 }
+template <int W> __device__ __forceinline__ void store_out(const Redo &r, float *out, i64 at, i64 each, const float (&v)[W]) { store_wanted(r, out, at, each, v, W); }
 
 // ---- statistics ----
 
 // Neighbouring lanes' states, joined in order of lane; every lane has the result.
 template <class M> __device__ __forceinline__ M join_lanes(M s, int lanes)
 {
+#pragma unroll 1 // each waits for the one before
     for (int o = 1; o < lanes; o *= 2) {
         M t = s.shuffled(o);
         if (threadIdx.x & o) {
@@ -182,11 +184,11 @@ template <int T> __device__ __forceinline__ void row_sync()
         asm volatile("bar.sync %0, %1;" ::"r"(1 + (int)threadIdx.x / T), "n"(T) : "memory");
 }
 
-// The states of the T threads of a row, joined in order of thread.
+// The states of the T threads of a row, joined in order of thread. All lanes of a warp come here, whatever their rows.
 template <int T, class M> __device__ __forceinline__ M join_row(M s)
 {
-    s = join_lanes(s, 32);
-    if constexpr (T == 32)
+    s = join_lanes(s, T < 32 ? T : 32);
+    if constexpr (T <= 32)
         return s;
     __shared__ M of_warp[THREADS / 32];
     const M *mine = of_warp + threadIdx.x / T * (T / 32);
@@ -231,12 +233,13 @@ template <template <typename> class M> struct fold {
 };
 
 // The partials [tiles][states] of one row, joined by four neighbouring lanes, each of which has the result: a lane takes every fourth in order, then the lanes in
-// order. They were stored before a barrier of all who did.
+// order. They were stored before a barrier of all who did. SMALL: by little code.
 template <template <typename> class M> struct partials {
-    static __device__ __forceinline__ M<double> of(const float *partial, int tiles)
+    template <bool SMALL> static __device__ __forceinline__ M<double> of(const float *partial, int tiles)
     {
         M<double> s;
         s.begin();
+#pragma unroll(SMALL ? 1 : 16)
         for (int i = threadIdx.x % 4; i < tiles; i += 4) {
             M<float> t;
             t.get(partial + (i64)i * M<float>::STATES);

@@ -6,7 +6,7 @@
 
 template <int MOST> struct Few {
     enum {
-        ROWS = MOST, COLUMNS = 64, SUMS = ROWS / 2, SHARED = ROWS > 16, // SHARED: each block fetches half of x's rows for both
+        ROWS = MOST, COLUMNS = 64, RINGS = 1, SUMS = ROWS / 2, SHARED = ROWS > 16, // SHARED: each block fetches half of x's rows for both
         W_BYTES = COLUMNS * LINE, STAGE = W_BYTES + ROWS * LINE, STAGES = 200 * 1024 / STAGE,
         PITCH = PARTIAL + 4, SUM_BYTES = (ROWS > 16 ? ROWS / 2 : 16) * PITCH * 4, BARRIERS = 2 * STAGES + 3
     };
@@ -121,9 +121,9 @@ template <class G> __device__ __forceinline__ void few_split(const typename G::A
     const int tid = threadIdx.x - 128;
     unsigned before = 0;
     if (blockIdx.x == 0 && tid == 0)
-        c.barrier[2] = 0;
-    for (int row = blockIdx.x * EACH_BLOCK + tid / T; row < rows; row += gridDim.x * EACH_BLOCK)
-        G::split(a, row, rows, tid % T);
+        c.barrier[2] = c.barrier[3] = 0;
+    for (int first = blockIdx.x * EACH_BLOCK; first < rows; first += gridDim.x * EACH_BLOCK)
+        G::split(a, min(first + tid / T, rows - 1), rows, tid % T); // whole warps: those past the end do the last row again
     written_to_copied();
     asm volatile("bar.sync 2, 128;" ::: "memory");
     if (tid == 0) {
@@ -173,7 +173,7 @@ template <class G, class S> __device__ __forceinline__ void few_multiply(const t
                 barrier_wait(r.full + 8 * s, phase);
                 wgmma_fence();
                 const unsigned o = s * (S::STAGE >> 4);
-                multiply_stage<G::MODE>(acc, at_x + o, at_w + o, i != 0); // a chunk's first product clears the sums
+                multiply_stage<G::MODE, S>(acc, at_x + o, at_w + o, i != 0); // a chunk's first product clears the sums
                 wgmma_commit();
                 if (i > 0) {
                     wgmma_wait<1>();
@@ -228,7 +228,7 @@ template <class S> __device__ __forceinline__ void few_take(float (&v)[HALF], un
 template <class G, class S, class Taken>
 __device__ __forceinline__ void few_finish_by_quads(const typename G::A &a, const Control &c, const few_room &r, int t, int first_row, int rows, Taken taken)
 {
-    constexpr bool TURNS = G::PART < HALF;
+    constexpr bool BY_PARTS = G::PART < HALF;
     const int tid = threadIdx.x - 256, lane = tid % 32, at = tid / 32 * 16 + lane / 4, row = first_row + at, col = t * PARTIAL + 2 * (lane % 4);
     const bool any = tid / 32 * 16 < Owners<G, S>::ROWS && first_row + tid / 32 * 16 < rows;
     const float unscale[2] = {1.0f, 1.0f}; // done
@@ -237,17 +237,17 @@ __device__ __forceinline__ void few_finish_by_quads(const typename G::A &a, cons
         few_take<S>(v, r.sums, at, lane);
     taken();
     if (any)
-        finish_half<G, 0, TURNS>(a, v, row, rows, col, t, unscale);
+        finish_half<G, 0, BY_PARTS>(a, v, row, rows, col, t, unscale, 0);
     if constexpr (G::WAITS)
-        wait_for_tiles(c, Owners<G, S>::N * Lines<G>::TILES, tid, true);
-    if constexpr (G::HELD)
+        wait_for_tiles(c, 0, Owners<G, S>::N * Lines<G>::TILES, tid, true);
+    if constexpr (G::HELD && !(is_straight<G>() && BY_PARTS))
         if (any) {
             typename G::Known known[2];
             if constexpr (G::WAITS) {
                 G::total(a, row < rows ? row : 0, known[0]);
                 G::total(a, row + 8 < rows ? row + 8 : 0, known[1]);
             }
-            later_half<G, 0, TURNS>(a, v, row, rows, col, known);
+            later_half<G, 0, BY_PARTS>(a, v, row, rows, col, known, 0);
         }
 }
 
@@ -262,7 +262,7 @@ __device__ __forceinline__ void few_finish_by_pairs(const typename G::A &a, cons
         const unsigned at = r.sums + (i * S::PITCH + tid % 64 * 2) * 4;
         float2 p = shared_pair(at);
         if (col < G::N)
-            finish_pair<G>(a, p.x, p.y, first_row + i, rows, col, 1.0f, s, rest[0]);
+            finish_pair<G>(a, p.x, p.y, first_row + i, rows, true, col, 1.0f, s, rest[0]);
         if (G::STATS > 0 || G::HELD)
             asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(at), "f"(p.x), "f"(p.y) : "memory");
     }
@@ -278,7 +278,7 @@ __device__ __forceinline__ void few_finish_by_pairs(const typename G::A &a, cons
         typename G::Known known;
         const unsigned row_known = r.sums + PARTIAL * 4; // behind a row's sums
         if constexpr (G::WAITS) {
-            wait_for_tiles(c, Owners<G, S>::N * Lines<G>::TILES, tid, true);
+            wait_for_tiles(c, 0, Owners<G, S>::N * Lines<G>::TILES, tid, true);
             if (group / 2 < here) { // a quad for a row
                 G::total(a, first_row + min(tid / 4, here - 1), known);
 #pragma unroll
@@ -294,7 +294,7 @@ __device__ __forceinline__ void few_finish_by_pairs(const typename G::A &a, cons
                 asm volatile("ld.shared.f32 %0, [%1];" : "=f"(((float *)&known)[j]) : "r"(row_known + i * (S::PITCH * 4) + 4 * j) : "memory");
             const float2 p = shared_pair(r.sums + (i * S::PITCH + tid % 64 * 2) * 4);
             if (col < G::N)
-                later_pair<G>(a, p.x, p.y, first_row + i, rows, col, known);
+                later_pair<G>(a, p.x, p.y, first_row + i, rows, true, col, known);
         }
     }
     taken();

@@ -5,20 +5,38 @@
 
 enum { PARTIAL = 128, HALF = 64 }; // HALF: sums of a thread in a partial's columns
 
-// The sums of a thread are taken PART at a time, by a loop that turns them round: where much is done with each, code for all of them at once
-// would not stay in the instruction cache, and would take seconds to compile. Where little is done, turning would take longer.
-template <int PART, int SUMS> __device__ __forceinline__ void turn(float (&v)[SUMS])
+// Where much is done with each sum, they are taken PART at a time: code for all of a thread's at once would not stay in the instruction cache, and would take
+// seconds to compile. Registers have no index, so there is a piece of code that moves each part, and one that does the work.
+template <int PART, int SUMS, int P = 0> __device__ __forceinline__ void take_part(float (&part)[PART], const float (&v)[SUMS], int which)
 {
-    float first[PART];
+    if (which == P || P == SUMS / PART - 1) {
 #pragma unroll
-    for (int i = 0; i < PART; ++i)
-        first[i] = v[i];
+        for (int i = 0; i < PART; ++i)
+            part[i] = v[P * PART + i];
+    } else if constexpr (P < SUMS / PART - 1) {
+        take_part<PART, SUMS, P + 1>(part, v, which);
+    }
+}
+template <int PART, int SUMS, int P = 0> __device__ __forceinline__ void put_part(float (&v)[SUMS], const float (&part)[PART], int which)
+{
+    if (which == P || P == SUMS / PART - 1) {
 #pragma unroll
-    for (int i = 0; i + PART < SUMS; ++i)
-        v[i] = v[i + PART];
+        for (int i = 0; i < PART; ++i)
+            v[P * PART + i] = part[i];
+    } else if constexpr (P < SUMS / PART - 1) {
+        put_part<PART, SUMS, P + 1>(v, part, which);
+    }
+}
+
+// The two halves of a thread's sums change places.
+template <int SUMS> __device__ __forceinline__ void turn(float (&v)[SUMS])
+{
 #pragma unroll
-    for (int i = 0; i < PART; ++i)
-        v[SUMS - PART + i] = first[i];
+    for (int i = 0; i < SUMS / 2; ++i) {
+        const float first = v[i];
+        v[i] = v[SUMS / 2 + i];
+        v[SUMS / 2 + i] = first;
+    }
 }
 
 // The first statistic over the elements of a thread's two rows in a partial's columns, v[AT..AT + HALF), in order of column; a quad of lanes holds a
@@ -35,19 +53,22 @@ template <class M> struct quad_fold {
     }
 };
 
-// A pair of neighbouring columns of a row through the phase's steps.
-template <class G> __device__ __forceinline__ void finish_pair(const typename G::A &a, float &v0, float &v1, i64 row, i64 rows, int col, float unscale, const float (&s)[2],
-                                                               typename G::Rest &rest)
+// + 0: no -0, whether sums began with 0 or with a product.
+template <class G> __device__ __forceinline__ float unscaled(float v, float row, float col) { return G::SCALED ? fmaf(v, row, 0.0f) * col : v; }
+
+// A pair of neighbouring columns of a row through the phase's steps. here: nothing is stored for a row that is not; row is then another that is.
+template <class G> __device__ __forceinline__ void finish_pair(const typename G::A &a, float &v0, float &v1, i64 row, i64 rows, bool here, int col, float unscale,
+                                                               const float (&s)[2], typename G::Rest &rest)
 {
     if (G::N % 2 == 0) {
-        float p[2] = {v0 * unscale * s[0], v1 * unscale * s[1]};
-        G::template element<2>(a, row, rows, col, p, rest);
+        float p[2] = {unscaled<G>(v0, unscale, s[0]), unscaled<G>(v1, unscale, s[1])};
+        G::template element<2>(a, row, rows, here, col, p, rest);
         v0 = p[0], v1 = p[1];
     } else {
-        float p[1] = {v0 * unscale * s[0]}, q[1] = {v1 * unscale * s[1]};
-        G::template element<1>(a, row, rows, col, p, rest);
+        float p[1] = {unscaled<G>(v0, unscale, s[0])}, q[1] = {unscaled<G>(v1, unscale, s[1])};
+        G::template element<1>(a, row, rows, here, col, p, rest);
         if (col + 1 < G::N)
-            G::template element<1>(a, row, rows, col + 1, q, rest);
+            G::template element<1>(a, row, rows, here, col + 1, q, rest);
         v0 = p[0], v1 = q[0];
     }
 }
@@ -66,37 +87,58 @@ __device__ __forceinline__ void finish_stats(const typename G::A &a, const float
     }
 }
 
-// The columns of one partial. A thread holds two rows, eight apart; neighbouring pairs of columns, eight apart. With TURNS the sums are the first of v
-// and end up as its last.
-template <class G, int AT, bool TURNS, int SUMS>
-__device__ __forceinline__ void finish_half(const typename G::A &a, float (&v)[SUMS], i64 row, i64 rows, int col, int partial, const float (&unscale)[2])
+// Steps that end with the element, or with a run of elements that lies within a part, take a part through all of it.
+template <class G> __device__ constexpr bool is_straight() { return G::STATS == 0 && !(G::HELD && G::WAITS); }
+
+// v[AT..AT + PART): columns col on of two rows.
+template <class G, int AT, int PART, int SUMS>
+__device__ __forceinline__ void finish_part(const typename G::A &a, float (&v)[SUMS], i64 row, i64 rows, int col, const float (&unscale)[2], typename G::Rest (&rest)[2])
 {
-    constexpr int PART = TURNS ? G::PART : HALF;
-    const auto here = [&](int j, int w) { return G::N % PARTIAL == 0 || col + 8 * j + w < G::N; };
+#pragma unroll
+    for (int j = 0; j < PART / 4; ++j) { // no branch in here where N fills tiles: loads can go ahead of what is done with them, and serve both rows
+        const int c = col + 8 * j, i = AT + 4 * j;
+        if (G::N % PARTIAL != 0 && c >= G::N)
+            continue;
+        float s[2] = {1.0f, 1.0f};
+        if (G::SCALED)
+            load<true, G::N % 2 == 0>(s, G::w_unscale(a) + c);
+#pragma unroll
+        for (int which = 0; which < 2; ++which)
+            finish_pair<G>(a, v[i + 2 * which], v[i + 2 * which + 1], min(row + 8 * which, rows - 1), rows, row + 8 * which < rows, c, unscale[which], s, rest[which]);
+    }
+}
+template <class G, int AT, int PART, int SUMS>
+__device__ __forceinline__ void later_part(const typename G::A &a, const float (&v)[SUMS], i64 row, i64 rows, int col, typename G::Known (&known)[2]);
+
+// The columns of one partial. A thread holds two rows, eight apart; neighbouring pairs of columns, eight apart. BY_PARTS: of half `half` of the sums; the halves
+// have changed places after it where statistics were fed. Otherwise v[AT] on.
+template <class G, int AT, bool BY_PARTS, int SUMS>
+__device__ __forceinline__ void finish_half(const typename G::A &a, float (&v)[SUMS], i64 row, i64 rows, int col, int partial, const float (&unscale)[2], int half)
+{
+    constexpr int PARTS = HALF / G::PART, AT_STATS = BY_PARTS ? SUMS - HALF : AT;
     typename G::Rest rest[2];
     rest[0].begin(), rest[1].begin();
+    if constexpr (BY_PARTS) {
 #pragma unroll 1
-    for (int part = 0; part < HALF / PART; ++part) {
-#pragma unroll
-        for (int which = 0; which < 2; ++which) {
-            if (row + 8 * which >= rows)
-                continue;
-#pragma unroll
-            for (int j = 0; j < PART / 4; ++j) { // no branch in here where N fills tiles: loads can go ahead of what is done with them
-                const int at = part * (PART / 4) + j, c = col + 8 * at, i = AT + 4 * j + 2 * which;
-                if (!here(at, 0))
-                    continue;
-                float s[2] = {1.0f, 1.0f};
-                if (G::SCALED)
-                    load<true, G::N % 2 == 0>(s, G::w_unscale(a) + c);
-                finish_pair<G>(a, v[i], v[i + 1], row + 8 * which, rows, c, unscale[which], s, rest[which]);
+        for (int p = 0; p < PARTS; ++p) {
+            float part[G::PART];
+            const int which = G::STATS > 0 ? p : half * PARTS + p, c = col + 2 * G::PART * p;
+            take_part(part, v, which);
+            finish_part<G, 0, G::PART>(a, part, row, rows, c, unscale, rest);
+            if constexpr (G::HELD && is_straight<G>()) {
+                typename G::Known known[2];
+                later_part<G, 0, G::PART>(a, part, row, rows, c, known);
+            } else if constexpr (G::HELD || G::STATS > 0) {
+                put_part(v, part, which);
             }
         }
-        if (TURNS)
-            turn<PART>(v);
+        if constexpr (G::STATS > 0 && SUMS > HALF)
+            turn(v);
+    } else {
+        finish_part<G, AT, HALF>(a, v, row, rows, col, unscale, rest);
     }
     if constexpr (G::STATS > 0)
-        finish_stats<G, TURNS ? SUMS - HALF : AT>(a, v, row, rows, col, partial, rest);
+        finish_stats<G, AT_STATS>(a, v, row, rows, col, partial, rest);
 }
 
 // ---- a phase that goes on with what the product's phase left in registers ----
@@ -114,51 +156,62 @@ template <class M> struct quad_run {
     }
 };
 
-template <class G> __device__ __forceinline__ void later_pair(const typename G::A &a, float v0, float v1, i64 row, i64 rows, int col, const typename G::Known &known)
+template <class G>
+__device__ __forceinline__ void later_pair(const typename G::A &a, float v0, float v1, i64 row, i64 rows, bool here, int col, const typename G::Known &known)
 {
     if (G::N % 2 == 0) {
         float p[2] = {v0, v1};
-        G::template later<2>(a, row, rows, col, p, known);
+        G::template later<2>(a, row, rows, here, col, p, known);
     } else {
         float p[1] = {v0}, q[1] = {v1};
-        G::template later<1>(a, row, rows, col, p, known);
+        G::template later<1>(a, row, rows, here, col, p, known);
         if (col + 1 < G::N)
-            G::template later<1>(a, row, rows, col + 1, q, known);
+            G::template later<1>(a, row, rows, here, col + 1, q, known);
     }
 }
 
 // One run of columns of a part, or all of a part where there are no runs: v[AT] on.
 template <class G, int AT, int STEPS, int SUMS>
-__device__ __forceinline__ void later_run(const typename G::A &a, const float (&v)[SUMS], i64 row, i64 rows, int col, typename G::Known &known)
+__device__ __forceinline__ void later_run(const typename G::A &a, const float (&v)[SUMS], i64 row, i64 rows, int col, typename G::Known (&known)[2])
 {
-    if constexpr (G::RUN > 0)
-        G::run(quad_run<typename G::Run>::template of<AT, STEPS>(v), known);
-    if (row >= rows)
-        return;
+    if constexpr (G::RUN > 0) {
+        G::run(quad_run<typename G::Run>::template of<AT, STEPS>(v), known[0]);
+        G::run(quad_run<typename G::Run>::template of<AT + 2, STEPS>(v), known[1]);
+    }
 #pragma unroll
     for (int j = 0; j < STEPS; ++j)
         if (G::N % PARTIAL == 0 || col + 8 * j < G::N)
-            later_pair<G>(a, v[AT + 4 * j], v[AT + 4 * j + 1], row, rows, col + 8 * j, known);
+#pragma unroll
+            for (int which = 0; which < 2; ++which)
+                later_pair<G>(a, v[AT + 4 * j + 2 * which], v[AT + 4 * j + 2 * which + 1], min(row + 8 * which, rows - 1), rows, row + 8 * which < rows, col + 8 * j, known[which]);
 }
 template <class G, int AT, int STEPS, int RUNS, int SUMS>
 __device__ __forceinline__ void later_runs(const typename G::A &a, const float (&v)[SUMS], i64 row, i64 rows, int col, typename G::Known (&known)[2])
 {
     if constexpr (RUNS > 0) {
-        later_run<G, AT, STEPS>(a, v, row, rows, col, known[0]);
-        later_run<G, AT + 2, STEPS>(a, v, row + 8, rows, col, known[1]);
+        later_run<G, AT, STEPS>(a, v, row, rows, col, known);
         later_runs<G, AT + 4 * STEPS, STEPS, RUNS - 1>(a, v, row, rows, col + 8 * STEPS, known);
     }
 }
+template <class G, int AT, int PART, int SUMS>
+__device__ __forceinline__ void later_part(const typename G::A &a, const float (&v)[SUMS], i64 row, i64 rows, int col, typename G::Known (&known)[2])
+{
+    constexpr int RUNS = G::RUN > 0 ? 2 * PART / G::RUN : 1;
+    later_runs<G, AT, PART / 4 / RUNS, RUNS>(a, v, row, rows, col, known);
+}
 
 // The columns of one partial, as finish_half has them.
-template <class G, int AT, bool TURNS, int SUMS>
-__device__ __forceinline__ void later_half(const typename G::A &a, float (&v)[SUMS], i64 row, i64 rows, int col, typename G::Known (&known)[2])
+template <class G, int AT, bool BY_PARTS, int SUMS>
+__device__ __forceinline__ void later_half(const typename G::A &a, const float (&v)[SUMS], i64 row, i64 rows, int col, typename G::Known (&known)[2], int half)
 {
-    constexpr int PART = TURNS ? G::PART : HALF, RUNS = G::RUN > 0 ? 2 * PART / G::RUN : 1;
+    if constexpr (BY_PARTS) {
 #pragma unroll 1
-    for (int part = 0; part < HALF / PART; ++part) {
-        later_runs<G, AT, PART / 4 / RUNS, RUNS>(a, v, row, rows, col + 2 * PART * part, known);
-        if (TURNS)
-            turn<PART>(v);
+        for (int p = 0; p < HALF / G::PART; ++p) {
+            float part[G::PART];
+            take_part(part, v, half * (HALF / G::PART) + p);
+            later_part<G, 0, G::PART>(a, part, row, rows, col + 2 * G::PART * p, known);
+        }
+    } else {
+        later_part<G, AT, HALF>(a, v, row, rows, col, known);
     }
 }

@@ -27,10 +27,9 @@ __device__ __forceinline__ float gelu_erf(float x)
 {
     const float k = 3.04296875f, a = fminf(16.0f, fabsf(x)), square = a * a;
     const float high = -0.72134752f * square; // exp(-x^2 / 2) = 2^(high + low)
-    const float low = fmaf(-0.72134752f, square, -high) - fmaf(0.72134752f, fmaf(a, a, -square), 9.629814945e-09f * square);
+    const float low = fmaf(-9.629814945e-09f, square, fmaf(-0.72134752f, fmaf(a, a, -square), fmaf(-0.72134752f, square, -high)));
     const float two = power_of_two(high), e = fmaf(two, 0.693147181f * low, two);
-    const float d = a + k, w = __fdividef(a, d), v = fmaf(w, 2.0f, -1.0f);
-    const float off = ((d - k) - a) * ((1.0f - w) * (1.0f / k)); // what rounding made of d
+    const float w = __fdividef(a, a + k), v = fmaf(w, 2.0f, -1.0f);
     float t = fmaf(v, 0x1.26589ap-14f, -0x1.36a898p-13f);
     t = fmaf(v, t, -0x1.096b42p-10f);
     t = fmaf(v, t, 0x1.5ed0aep-11f);
@@ -40,7 +39,7 @@ __device__ __forceinline__ float gelu_erf(float x)
     t = fmaf(v, t, 0x1.e7361p-3f);
     t = fmaf(v, t, -0x1.079898p-1f);
     t = fmaf(v, t, 0x1.76156cp-1f) * w;
-    const float far = (x < 0.0f ? 0.0f * x : x) - fmaf(t, off, t) * e;
+    const float far = (x < 0.0f ? 0.0f * x : x) - t * e;
     float p = fmaf(square, 0x1.c7a62ep-14f, -0x1.375a8p-10f);
     p = fmaf(square, p, 0x1.46da5cp-7f);
     p = fmaf(square, p, -0x1.10587ap-4f);

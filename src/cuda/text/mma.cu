@@ -314,26 +314,26 @@ template <class G, class S> __device__ __forceinline__ void finish_tile(const ty
 #pragma unroll 1
         for (int half = 0; half < S::SUMS / HALF; ++half) {
             const float u[2] = {unscale(row + 16 * half), unscale(row + 16 * half + 8)};
-            finish_half<G, 0, true>(a, v, row + 16 * half, rows, col, partial, u);
+            finish_half<G, 0, true>(a, v, row + 16 * half, rows, col, partial, u, half);
         }
     } else {
         const float u[2] = {unscale(row), unscale(row + 8)};
-        finish_half<G, 0, false>(a, v, row, rows, col, partial, u);
+        finish_half<G, 0, false>(a, v, row, rows, col, partial, u, 0);
         if constexpr (S::SUMS > HALF) {
             const float l[2] = {unscale(row + 16), unscale(row + 24)};
-            finish_half<G, HALF, false>(a, v, row + 16, rows, col, partial, l);
+            finish_half<G, HALF, false>(a, v, row + 16, rows, col, partial, l, 1);
         }
     }
-    if constexpr (G::HELD) {
+    if constexpr (G::HELD && !(is_straight<G>() && G::PART < HALF)) {
         typename G::Known known[2];
         if constexpr (G::PART < HALF) {
 #pragma unroll 1
             for (int half = 0; half < S::SUMS / HALF; ++half)
-                later_half<G, 0, true>(a, v, row + 16 * half, rows, col, known);
+                later_half<G, 0, true>(a, v, row + 16 * half, rows, col, known, half);
         } else {
-            later_half<G, 0, false>(a, v, row, rows, col, known);
+            later_half<G, 0, false>(a, v, row, rows, col, known, 0);
             if constexpr (S::SUMS > HALF)
-                later_half<G, HALF, false>(a, v, row + 16, rows, col, known);
+                later_half<G, HALF, false>(a, v, row + 16, rows, col, known, 1);
         }
     }
 }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Two passes over a row's partials: the largest, then the sum of what is left of each, one exp a partial.
 template <> struct partials<maxsumexp_stat> {
-    static __device__ __forceinline__ maxsumexp_stat<double> of(const float *partial, int tiles)
+    template <bool SMALL> static __device__ __forceinline__ maxsumexp_stat<double> of(const float *partial, int tiles)
     {
         float most = -INFINITY;
         double sum = 0.0;
         const int lane = threadIdx.x % 4;
-#pragma unroll 16
+#pragma unroll(SMALL ? 1 : 16)
         for (int j = 0; j < (tiles + 3) / 4; ++j) { // a count that is known: loads are under way at once
             if (4 * j + lane >= tiles)
                 continue;
@@ -17,12 +17,12 @@ template <> struct partials<maxsumexp_stat> {
             const float t = __shfl_xor_sync(~0u, most, o);
             most = sel((most > t) | (most != most), most, t);
         }
-#pragma unroll 16
+#pragma unroll(SMALL ? 1 : 16)
         for (int j = 0; j < (tiles + 3) / 4; ++j) {
             if (4 * j + lane >= tiles)
                 continue;
             const float2 t = __ldcg((const float2 *)partial + 4 * j + lane);
-            sum += t.y == 0.0f ? 0.0 : (double)t.y * (double)expf(t.x - most);
+            sum += (double)t.y * (double)expf(sel(t.y == 0.0f, 0.0f, t.x - most)); // all -Inf: nothing, not NaN
         }
         maxsumexp_stat<double> s;
         s.s0 = most, s.s1 = quad_sum(sum);

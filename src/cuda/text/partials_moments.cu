@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Two passes over a row's partials: the mean of all, then the distances of theirs from it. No division but one.
 template <> struct partials<moments_stat> {
-    static __device__ __forceinline__ moments_stat<double> of(const float *partial, int tiles)
+    template <bool SMALL> static __device__ __forceinline__ moments_stat<double> of(const float *partial, int tiles)
     {
         double count = 0.0, sum = 0.0, squares = 0.0;
         const int lane = threadIdx.x % 4;
-#pragma unroll 8
+#pragma unroll(SMALL ? 1 : 8)
         for (int j = 0; j < (tiles + 3) / 4; ++j) { // a count that is known: loads are under way at once
             const int i = 4 * j + lane;
             if (i >= tiles)
@@ -15,7 +15,7 @@ template <> struct partials<moments_stat> {
         }
         moments_stat<double> s;
         s.s0 = quad_sum(count), s.s1 = quad_sum(sum) / s.s0;
-#pragma unroll 8
+#pragma unroll(SMALL ? 1 : 8)
         for (int j = 0; j < (tiles + 3) / 4; ++j) {
             const int i = 4 * j + lane;
             if (i >= tiles)

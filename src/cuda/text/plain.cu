@@ -20,50 +20,91 @@ template <int N> struct narrow_sums {
     }
 };
 
+// A narrow product's weight lies so that the lanes of a warp, four elements of x each, read it without gaps: of every 128 elements first two for each lane, then two
+// more. Columns are PITCH apart; then come the biases.
+template <i64 K> struct narrow_weight {
+    enum : i64 { RUN = 128, PITCH = (K + RUN - 1) / RUN * RUN };
+    static __device__ __forceinline__ double at(const double *column, i64 k) { return __ldg(column + k / RUN * RUN + k % 4 / 2 * (RUN / 2) + k % RUN / 4 * 2 + k % 2); }
+    static __device__ __forceinline__ void four(const double *column, i64 k, double (&w)[4]) // k: a multiple of 4
+    {
+        const double2 *p = (const double2 *)(column + k / RUN * RUN) + k % RUN / 4;
+        const double2 u = __ldg(p), v = __ldg(p + RUN / 4);
+        w[0] = u.x, w[1] = u.y, w[2] = v.x, w[3] = v.y;
+    }
+};
+
+template <int N, i64 K> __device__ __forceinline__ void narrow_four(narrow_sums<N> &sums, const float (&x)[4], const double *weight, i64 k)
+{
+#pragma unroll
+    for (int n = 0; n < N; ++n) {
+        double u[4];
+        narrow_weight<K>::four(weight + n * narrow_weight<K>::PITCH, k, u);
+#pragma unroll
+        for (int w = 0; w < 4; ++w)
+            sums.s[n] += (double)x[w] * u[w];
+    }
+}
+
+// The threads' sums and the bias into y: shared, [N].
+template <int T, int N, i64 K> __device__ __forceinline__ void narrow_end(float *y, narrow_sums<N> sums, const double *weight, int tid)
+{
+    sums = join_row<T>(sums);
+    row_sync<T>(); // what y held before has been read
+    if (tid == 0)
+#pragma unroll
+        for (int n = 0; n < N; ++n)
+            y[n] = (float)(sums.s[n] + __ldg(weight + N * narrow_weight<K>::PITCH + n));
+    row_sync<T>();
+}
+
 // y[n] = bias[n] + sum over k of x[k] * weight[n][k], in double precision, by the T threads of a row.
-// y: shared, [N]. weight: [N][K], then the bias [N].
 template <int T, int N, i64 K> __device__ __forceinline__ void narrow_product(float *y, const float *x, const double *weight, int tid)
 {
     constexpr int W = 4;
     narrow_sums<N> all = {};
-    const auto put = [&](const float (&v)[W], i64 k) {
-#pragma unroll
-        for (int n = 0; n < N; ++n)
-            EACH all.s[n] += (double)v[w] * __ldg(weight + n * K + k + w);
-    };
     if (((size_t)x & 15) == 0) { // no branch between two loads: several are under way at once
 #pragma unroll 8
         for (i64 k = (i64)tid * W; k + W <= K; k += T * W) {
             float v[W];
             load<false, true>(v, x + k);
-            put(v, k);
+            narrow_four<N, K>(all, v, weight, k);
         }
     } else {
 #pragma unroll 2
         for (i64 k = (i64)tid * W; k + W <= K; k += T * W) {
             float v[W];
             load<false, false>(v, x + k);
-            put(v, k);
+            narrow_four<N, K>(all, v, weight, k);
         }
     }
     for (i64 k = K / W * W + tid; k < K; k += T)
 #pragma unroll
         for (int n = 0; n < N; ++n)
-            all.s[n] += (double)x[k] * __ldg(weight + n * K + k);
-    all = join_row<T>(all);
-    row_sync<T>(); // what y held before has been read
-    if (tid == 0)
+            all.s[n] += (double)x[k] * narrow_weight<K>::at(weight + n * narrow_weight<K>::PITCH, k);
+    narrow_end<T, N, K>(y, all, weight, tid);
+}
+
+// A row in registers, which is wanted again: element k is held[k / 4 / T][k % 4] of thread k / 4 % T.
+template <bool aligned, int T, int TURNS> __device__ __forceinline__ void hold_row(float (&held)[TURNS][4], const float *x, int tid)
+{
 #pragma unroll
-        for (int n = 0; n < N; ++n)
-            y[n] = (float)(all.s[n] + __ldg(weight + N * K + n));
-    row_sync<T>();
+    for (int i = 0; i < TURNS; ++i)
+        load<false, aligned>(held[i], x + (i * T + tid) * 4);
+}
+template <int T, int N, i64 K, int TURNS> __device__ __forceinline__ void narrow_product(float *y, const float (&held)[TURNS][4], const double *weight, int tid)
+{
+    narrow_sums<N> all = {};
+#pragma unroll
+    for (int i = 0; i < TURNS; ++i)
+        narrow_four<N, K>(all, held[i], weight, (i * T + tid) * 4);
+    narrow_end<T, N, K>(y, all, weight, tid);
 }
 
 // Tiles of 16 RM x 128 of a product, RM x 8 a thread of 256, summed in runs of 256 of K. G: x(a, row, k) and weight(a, n, k), their
 // extents, and what becomes of an element:
-//   element<W>(a, row, rows, col, p, rest)   p: the product at W neighbouring columns; leaves what the first statistic of rows is fed
-//   First, Rest                              that statistic, and the others, which element feeds itself
-//   end(a, row, tile, tiles, first, rest)    stores the partials of a row in this tile of columns
+//   element<W>(a, row, rows, here, col, p, rest)   p: the product at W neighbouring columns; leaves what the first statistic of rows is fed
+//   First, Rest                                    that statistic, and the others, which element feeds itself
+//   end(a, row, tile, tiles, first, rest)          stores the partials of a row in this tile of columns
 enum { PLAIN_THREADS = 256 };
 __device__ __forceinline__ void plain_sync() { asm volatile("bar.sync 8, %0;" ::"n"((int)PLAIN_THREADS) : "memory"); }
 
@@ -90,7 +131,7 @@ template <class G, int RM> __device__ __forceinline__ void plain_tile(const type
             ws[d][c] = col0 + c < n && k0 + d < k ? G::weight(a, col0 + c, k0 + d) : 0.0f;
         }
         plain_sync();
-#pragma unroll
+#pragma unroll(RM == 8 ? STEP : 4)
         for (int d = 0; d < STEP; ++d) {
             float u[RM], v[8];
 #pragma unroll
@@ -122,14 +163,14 @@ template <class G, int RM> __device__ __forceinline__ void plain_tile(const type
         typename G::Rest rest;
         first.begin();
         rest.begin();
-#pragma unroll
+#pragma unroll(RM == 8 ? 8 / W : 1) // few rows are done again, by code that is small
         for (int j = 0; j < 8; j += W) {
             const i64 col = col0 + tx * 4 + j / 4 * 64 + j % 4;
             if (!here || col >= n)
                 continue;
             float p[W];
             EACH p[w] = sum[i][j + w];
-            G::template element<W>(a, row, rows, col, p, rest);
+            G::template element<W>(a, row, rows, true, col, p, rest);
             EACH first.put(p[w]);
         }
         if (G::STATS > 0) {

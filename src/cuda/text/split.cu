@@ -85,16 +85,66 @@ __device__ __forceinline__ int scale_exponent(const row_range &r)
     return r.big == 0 || big == 255 ? 0 : min(max(141 - big, -126), 126); // 14 - the exponent of the largest
 }
 
-// One row by T threads into LINES lines, 0 after K elements; k stands `step` apart in `row`. Returns whether it is too wide. The row stays in registers where it fits.
-template <int T, int MODE, i64 K, i64 LINES, bool fixed> __device__ __forceinline__ bool split_row(const float *row, i64 step, u8 *lines, float *unscale, int tid)
+// What the row is multiplied by; unscale gets what undoes it.
+template <int MODE> __device__ __forceinline__ float scale_of(const row_range &r, float *unscale, int tid)
+{
+    const int e = scale_exponent(r);
+    if (tid == 0 && Line<MODE>::SCALED)
+        *unscale = __uint_as_float((unsigned)(127 - e) << 23);
+    return __uint_as_float((unsigned)(127 + e) << 23);
+}
+
+// A row that begins at a multiple of 16 bytes, by way of shared memory, where every thread keeps what it is to split: all of it is under way at once, by little code.
+enum { MOST_TURNS = 16 };
+template <int T, int MODE, i64 K, i64 LINES> __device__ __forceinline__ bool split_row_kept(const float *row, u8 *lines, float *unscale, int tid)
+{
+    constexpr int W = 4, PADDED = (int)LINES * Line<MODE>::ELEMENTS, TURNS = (PADDED + T * W - 1) / (T * W);
+    const unsigned kept = (((unsigned)__cvta_generic_to_shared(raw) + 15) & ~15u) + threadIdx.x * 16;
+    const auto four = [&](float (&v)[W], int i) {
+        asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v[0]), "=f"(v[1]), "=f"(v[2]), "=f"(v[3]) : "r"(kept + i * (THREADS * 16)) : "memory");
+    };
+#pragma unroll 4
+    for (int i = 0; i < TURNS; ++i) {
+        const int k = (i * T + tid) * W, bytes = k < K ? 16 : 0; // 0 is put where there is nothing to copy
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(kept + i * (THREADS * 16)), "l"(row + (k < K ? k : 0)), "r"(bytes) : "memory");
+    }
+    asm volatile("cp.async.wait_all;" ::: "memory");
+    row_range range = {0, ~0u};
+#pragma unroll 4
+    for (int i = 0; i < TURNS; ++i) {
+        float v[W];
+        four(v, i);
+        EACH range.put(v[w]);
+    }
+    range = join_row<T>(range);
+    const float scale = scale_of<MODE>(range, unscale, tid);
+#pragma unroll 4
+    for (int i = 0; i < TURNS; ++i) {
+        const int k = (i * T + tid) * W;
+        float v[W];
+        four(v, i);
+        if (k < PADDED)
+            put_four<MODE>(lines, k, v, scale);
+    }
+    return MODE == MODE_FP32 && is_too_wide(range);
+}
+
+// One row by T threads into LINES lines, 0 after K elements; k stands `step` apart in `row`. Returns whether it is too wide. fixed: a weight's, which is split once:
+// by little code. known: the row begins at a multiple of 16 bytes, and step is 1. room: there is shared memory for MOST_TURNS turns; otherwise a row stays in
+// registers where it fits.
+template <int T, int MODE, i64 K, i64 LINES, bool fixed, bool known, bool room>
+__device__ __forceinline__ bool split_row(const float *row, i64 step, u8 *lines, float *unscale, int tid)
 {
     constexpr int W = 4, E = Line<MODE>::ELEMENTS;
+    constexpr bool SCALED = Line<MODE>::SCALED;
     constexpr i64 PADDED = LINES * E, TURNS = (PADDED + T * W - 1) / (T * W);
-    constexpr int HELD = TURNS <= 16 ? (int)TURNS : 1;
+    if constexpr (SCALED && room && known && K % W == 0 && TURNS <= MOST_TURNS)
+        return split_row_kept<T, MODE, K, LINES>(row, lines, unscale, tid);
+    constexpr int HELD = TURNS <= MOST_TURNS && !fixed ? (int)TURNS : 1;
     float v[HELD][W];
-    const bool aligned = K % W == 0 && step == 1 && ((size_t)row & 15) == 0;
+    const bool aligned = !fixed && K % W == 0 && (known || (step == 1 && ((size_t)row & 15) == 0));
     const auto take = [&](float (&to)[W], i64 k) {
-        if (step == 1 && k + W <= K)
+        if (!fixed && step == 1 && k + W <= K)
             load<fixed, false>(to, row + k);
         else
             EACH to[w] = k + w < K ? read<fixed>(row + (k + w) * step) : 0.0f;
@@ -117,13 +167,13 @@ template <int T, int MODE, i64 K, i64 LINES, bool fixed> __device__ __forceinlin
                 take(v[i], ((i64)i * T + tid) * W);
         }
     }
-    if (Line<MODE>::SCALED) {
+    if (SCALED) {
         if (HELD == TURNS) {
 #pragma unroll
             for (int i = 0; i < HELD; ++i)
                 EACH range.put(v[i][w]);
         } else {
-#pragma unroll 4
+#pragma unroll(fixed ? 1 : 4)
             for (i64 k = tid * W; k < K; k += T * W) {
                 take(v[0], k);
                 EACH range.put(v[0][w]);
@@ -131,10 +181,7 @@ template <int T, int MODE, i64 K, i64 LINES, bool fixed> __device__ __forceinlin
         }
         range = join_row<T>(range);
     }
-    const int e = scale_exponent(range);
-    const float scale = __uint_as_float((unsigned)(127 + e) << 23);
-    if (tid == 0 && Line<MODE>::SCALED)
-        *unscale = __uint_as_float((unsigned)(127 - e) << 23);
+    const float scale = scale_of<MODE>(range, unscale, tid);
     if (HELD == TURNS) {
 #pragma unroll
         for (int i = 0; i < HELD; ++i) {
@@ -149,7 +196,7 @@ template <int T, int MODE, i64 K, i64 LINES, bool fixed> __device__ __forceinlin
             put_four<MODE>(lines, k, v[0], scale);
         }
     } else {
-#pragma unroll 4
+#pragma unroll(fixed ? 1 : 4)
         for (i64 k = tid * W; k < PADDED; k += T * W) {
             take(v[0], k);
             put_four<MODE>(lines, k, v[0], scale);
@@ -162,7 +209,9 @@ template <int T, int MODE, i64 K, i64 LINES, bool fixed> __device__ __forceinlin
 template <int T, int MODE, i64 K, i64 LINES>
 __device__ __forceinline__ void split_weight(const float *from, i64 row_step, i64 step, i64 rows, u8 *to, float *unscale, unsigned *wide)
 {
-    for (i64 row = (i64)blockIdx.x * (THREADS / T) + threadIdx.x / T; row < rows; row += (i64)gridDim.x * (THREADS / T))
-        if (split_row<T, MODE, K, LINES, true>(from + row * row_step, step, to + row * (LINES * 128), unscale + row, threadIdx.x % T) && threadIdx.x % T == 0)
+    for (i64 first = (i64)blockIdx.x * (THREADS / T); first < rows; first += (i64)gridDim.x * (THREADS / T)) {
+        const i64 row = min(first + threadIdx.x / T, rows - 1); // whole warps: those past the end do the last row again
+        if (split_row<T, MODE, K, LINES, true, false, false>(from + row * row_step, step, to + row * (LINES * 128), unscale + row, threadIdx.x % T) && threadIdx.x % T == 0)
             *wide = 1;
+    }
 }

@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tiles are dealt out to units in rounds, and a last round that is not full takes as long as a whole one. A tile takes as long as its multiplications or as fetching
+ * its operands, whichever is longer, and then its tail, which nothing hides: both halves of a block are at the same tile. Memory is under way meanwhile. */
+#include <math.h>
+
+#include "plan/tiles.h"
+
+/* Two things under way at once, neither of which hides all of the other where they take about as long. */
+static double beside(double a, double b)
+{
+    return cbrt(a * a * a + b * b * b);
+}
+
+/* Microseconds of fetching so many rows of k elements, of x or of the weight, by one of `busy` units that do so at once. */
+static double fetch_us(double rows, double k, double busy, const lf_device *d)
+{
+    return 1e6 * rows * k * d->w_bytes / fmin(d->unit_bytes, d->tile_bytes / busy);
+}
+
+/* The weight goes past once, 64 rows of it in each block. So few products are under way that each line of 128 bytes waits for the one before it. */
+static double few_us(const lf_tile *t, const lf_tiled *p, const lf_device *d)
+{
+    const double rows = fmin(t->rows, 8 * ceil(p->m / 8)), columns = (double)t->columns / t->cluster;
+    const double rounds = ceil(ceil(p->n / t->columns) / floor((double)d->units / t->cluster)), blocks = ceil(p->n / columns);
+    const double lines = ceil(p->k * d->w_bytes / 128) * d->line_us, fetched = fetch_us(columns + rows, p->k, blocks / rounds, d);
+    const double tile = fmax(lines, fetched) + rows * columns * p->tail_us;
+    return d->few_us + beside(rounds * tile, 1e6 * p->n * p->k * d->w_bytes / d->bytes);
+}
+
+/* Row blocks in groups of `raster` go past the weight, which is read again for each group where it does not stay in cache. */
+static double memory_bytes(const lf_tile *t, const lf_tiled *p, const lf_device *d)
+{
+    const double weight = p->n * p->k * d->w_bytes, x = p->m * p->k * d->w_bytes;
+    return x + weight * (weight > d->cache_bytes ? ceil(p->m / (t->rows * fmax(t->raster, t->cluster))) : 1);
+}
+
+/* By how much boxes that lie outside x slow fetching down: of a cluster's block that has no rows at all, of a block that has few. */
+static double empty_share(const lf_tile *t, double m, const lf_device *d)
+{
+    const double down = ceil(m / t->rows), last = m - (down - 1) * t->rows;
+    return fmod(down, t->cluster) != 0 ? d->empty_block : d->empty_rows * (1 - last / t->rows);
+}
+
+double lf_tile_us(const lf_tile *t, const lf_tiled *p, const lf_device *d)
+{
+    if (p->m == 0)
+        return 0;
+    if (t->few)
+        return few_us(t, p, d);
+    const double down = ceil(p->m / t->rows), across = ceil(p->n / t->columns), clusters = ceil(down / t->cluster) * across;
+    const double rounds = ceil(clusters / floor((double)d->units / t->cluster)), busy = down * across / rounds;
+    const double rate = d->product_flops / d->units * (1 + d->idle_gain * (1 - busy / d->units));
+    const double rows = p->m <= t->rows / 2.0 ? t->rows / 2.0 : t->rows; /* multiplied: both halves of a tile, or the first */
+    const double narrow = t->columns < d->tile_columns ? d->narrow_share : 0;
+    const double multiplied = 2e6 * rows * t->columns * p->k / rate * (1 + narrow), fetched = fetch_us(t->rows + (double)t->columns / t->cluster, p->k, busy, d);
+    const double tail = fmin(t->rows, p->m) * t->columns * p->tail_us;
+    const double last = fmax(multiplied, fetched * (1 + empty_share(t, p->m, d))); /* of the last round, where row blocks end */
+    double all = (rounds - 1) * fmax(multiplied, fetched) + last + rounds * tail;
+    if (t->apart) /* a tail is hidden behind the other half's product, but for the last; and half a tile goes by until both are under way */
+        all = fmax(all - (rounds - 1) * tail, ceil(rounds / 2) * (fmax(multiplied, fetched) + d->apart_tail * tail)) + (rounds > 1 ? multiplied / 2 : 0);
+    const double slowed = d->burst_us > 0 ? d->slowing * fmax(0, all - d->burst_us) : 0;
+    return d->start_us + beside(all + slowed, 1e6 * memory_bytes(t, p, d) / d->bytes);
+}
+
+double lf_tiles_us(const lf_tiled *p, const lf_device *d)
+{
+    double least = 0;
+    for (int i = 0; i < LF_MOST_TILES && d->tile[i].rows > 0; i++) {
+        const lf_tile *t = &d->tile[i];
+        if (t->columns > d->widest || (t->few && p->m > t->rows))
+            continue;
+        const double us = lf_tile_us(t, p, d);
+        least = least == 0 || us < least ? us : least;
+    }
+    return least;
+}
+
+void lf_device_use(lf_device *d, int precision)
+{
+    const lf_precision_rates *r = &d->precision[precision];
+    if (r->flops <= 0)
+        return;
+    d->row_flops *= r->flops / d->product_flops;
+    d->product_flops = r->flops;
+    d->x_bytes = r->x_bytes;
+    d->x_kept_bytes = (int)r->w_bytes;
+    d->w_bytes = r->w_bytes;
+    d->widest = r->widest;
+}
+
+double lf_tile_tail_us(const lf_group *g, double folded, const lf_device *d)
+{
+    const lf_phase *phase = &g->phase[g->product.phase];
+    double element = 0, function = 0;
+    for (int32_t i = 0; i < phase->steps; i++)
+        if (phase->step[i].kind == LF_STEP_OP) {
+            const double flops = lf_op_row(phase->step[i].op)->flops;
+            *(flops < LF_FUNCTION_FLOPS ? &element : &function) += flops;
+        }
+    for (int32_t i = 0; i < g->stats; i++)
+        if (g->stat[i].phase == g->product.phase) {
+            const double flops = lf_monoid_row(g->stat[i].monoid)->flops;
+            *(flops < LF_FUNCTION_FLOPS ? &element : &function) += folded * flops;
+        }
+    return 1e6 * d->units * (element / d->element_flops + function / d->function_flops);
+}

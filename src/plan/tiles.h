@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How long a product takes in tiles of one shape or another on a GPU's tensor cores: what shapes are chosen by. */
+#ifndef LF_PLAN_TILES_H
+#define LF_PLAN_TILES_H
+
+#include "plan/cost.h"
+
+/* A product [m][n] over k, and what follows it while it is in registers. */
+typedef struct lf_tiled {
+    double m, n, k;
+    double tail_us; /* of an element, on one unit */
+} lf_tiled;
+
+/* Microseconds, from where x is in lines on. */
+double lf_tile_us(const lf_tile *tile, const lf_tiled *product, const lf_device *device);
+
+/* The least that any of the device's tiles takes; 0 where it has none. */
+double lf_tiles_us(const lf_tiled *product, const lf_device *device);
+
+/* The device as it is for products whose operands are taken so: 0 fp32 (split), 1 tf32, 2 bf16, 3 fp16. */
+void lf_device_use(lf_device *device, int precision);
+
+/* Microseconds of what a group does with each element of its product in the product's phase, on one unit of the device. folded: the share of a statistic's flops that
+ * count. */
+double lf_tile_tail_us(const lf_group *group, double folded, const lf_device *device);
+
+#endif

@@ -1,0 +1,458 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which shape of tiles serves how many rows, without a GPU: what the cost model chooses, what is measured by a driver that stands in for one, and what of that is
+ * found again on disk. */
+#include "api_fixture.h"
+
+#include <dirent.h>
+#include <unistd.h>
+
+#include "cuda/choose.h"
+#include "cuda/compile.h"
+#include "cuda/driver.h"
+#include "plan/tiles.h"
+#include "run/handles.h"
+
+/* ---- the driver: how long a kernel takes is the test's to say, by its shape ---- */
+
+static lf_cuda_driver driver;
+static int image[LF_CUDA_SHAPES];  /* code: an address here, by shape */
+static float takes[LF_CUDA_SHAPES]; /* ms */
+static int timed[LF_CUDA_SHAPES], launched;
+static bool capturing;
+
+static int fake_alloc(lf_cuda_ptr *memory, size_t bytes)
+{
+    static lf_cuda_ptr next = 1 << 20;
+    *memory = next;
+    next += (bytes + 511) / 512 * 512;
+    return 0;
+}
+
+static int fake_to_host(void *to, lf_cuda_ptr from, size_t bytes, void *stream)
+{
+    (void)from, (void)stream;
+    memset(to, 0, bytes);
+    return 0;
+}
+
+static int fake_stream_captures(void *stream, int *captures)
+{
+    (void)stream;
+    *captures = capturing;
+    return 0;
+}
+
+static int fake_context_current(void **context)
+{
+    *context = NULL;
+    return 0;
+}
+
+static int fake_device_count(int *count)
+{
+    *count = 1;
+    return 0;
+}
+
+static int fake_device_name(char *name, int length, int device)
+{
+    (void)device;
+    snprintf(name, (size_t)length, "NVIDIA Test");
+    return 0;
+}
+
+static int fake_device_attribute(int *value, int attribute, int device)
+{
+    (void)device;
+    *value = attribute == 75 ? 9 : attribute == 16 ? 132 : attribute == 97 ? 227 << 10 : attribute == 38 ? 50 << 20 : 0;
+    return 0;
+}
+
+static int fake_module_load(void **module, const void *code)
+{
+    int shape;
+    memcpy(&shape, code, sizeof shape);
+    *module = &image[shape];
+    return 0;
+}
+
+static int fake_function_get(void **function, void *module, const char *name)
+{
+    (void)name;
+    *function = module;
+    return 0;
+}
+
+static int fake_blocks(int *count, void *function, int threads, size_t shared)
+{
+    (void)function, (void)threads, (void)shared;
+    *count = 1;
+    return 0;
+}
+
+static int fake_clusters(int *count, void *function, const lf_cuda_config *config)
+{
+    (void)function, (void)config;
+    *count = 66;
+    return 0;
+}
+
+static int fake_launch(const lf_cuda_config *config, void *function, void **params, void **extra)
+{
+    (void)config, (void)params, (void)extra;
+    launched = (int)((int *)function - image);
+    return 0;
+}
+
+static int fake_event_ms(float *ms, void *from, void *to)
+{
+    (void)from, (void)to;
+    timed[launched]++;
+    *ms = takes[launched];
+    return 0;
+}
+
+static int fine(void)
+{
+    return 0;
+}
+
+lf_status __wrap_lf_cuda_driver_find(const lf_cuda_driver **out, lf_diag *diag);
+lf_status __wrap_lf_nvrtc_find(const lf_nvrtc **out, lf_diag *diag);
+lf_status __wrap_lf_cuda_compile(const char *source, const char *arch, char **cubin, size_t *size, char **log, lf_diag *diag);
+
+lf_status __wrap_lf_cuda_driver_find(const lf_cuda_driver **out, lf_diag *diag)
+{
+    int (*const f)(void) = fine;
+    (void)diag;
+    for (size_t i = 0; i < sizeof driver / sizeof f; i++)
+        memcpy((char *)&driver + i * sizeof f, &f, sizeof f);
+    driver.alloc = fake_alloc;
+    driver.to_host = fake_to_host;
+    driver.stream_captures = fake_stream_captures;
+    driver.context_current = fake_context_current;
+    driver.device_count = fake_device_count;
+    driver.device_name = fake_device_name;
+    driver.device_attribute = fake_device_attribute;
+    driver.module_load = fake_module_load;
+    driver.function_get = fake_function_get;
+    driver.blocks = fake_blocks;
+    driver.clusters = fake_clusters;
+    driver.launch = fake_launch;
+    driver.event_ms = fake_event_ms;
+    *out = &driver;
+    return LF_OK;
+}
+
+lf_status __wrap_lf_nvrtc_find(const lf_nvrtc **out, lf_diag *diag)
+{
+    static lf_nvrtc none;
+    (void)diag;
+    *out = &none;
+    return LF_OK;
+}
+
+/* The code is the shape that the text calls its product with. */
+lf_status __wrap_lf_cuda_compile(const char *source, const char *arch, char **cubin, size_t *size, char **log, lf_diag *diag)
+{
+    (void)arch, (void)log, (void)diag;
+    int shape = 0;
+    for (int s = 0; s < LF_CUDA_SHAPES; s++) {
+        char call[64];
+        snprintf(call, sizeof call, "%s<g0, %s>", lf_cuda_shape_table[s].product, lf_cuda_shape_table[s].tile);
+        if (strstr(source, call))
+            shape = s;
+    }
+    *size = sizeof shape;
+    *cubin = malloc(*size);
+    assert_non_null(*cubin);
+    memcpy(*cubin, &shape, sizeof shape);
+    return LF_OK;
+}
+
+/* ---- around each test ---- */
+
+static char cache[64];
+
+static int own_cache(void **state)
+{
+    (void)state;
+    for (int s = 0; s < LF_CUDA_SHAPES; s++)
+        takes[s] = (float)(2 + s);
+    capturing = false;
+    snprintf(cache, sizeof cache, "/tmp/linfuse_tune_test_XXXXXX");
+    return mkdtemp(cache) ? setenv("XDG_CACHE_HOME", cache, 1) : -1;
+}
+
+static int drop_cache(void **state)
+{
+    (void)state;
+    char command[128];
+    unsetenv("LINFUSE_CUDA_SHAPE");
+    snprintf(command, sizeof command, "rm -rf %s", cache);
+    return system(command);
+}
+
+static const char text[] = "input x f32[B, 512]\nparam w f32[1024, 512]\na = linear(x, w)\nb = gelu(a)\nreturn b\n";
+
+static lf_status run(rig *r, int64_t rows)
+{
+    const float *in[] = {(const float *)(uintptr_t)0x10000000};
+    float *out[] = {(float *)(uintptr_t)0x20000000};
+    return lf_call_run_on(r->call, &rows, in, out, NULL, NULL, 0);
+}
+
+/* How often some shape was timed in a run, which is then launched in `last`. */
+static int times_of_run(rig *r, int64_t rows, lf_cuda_shape *last)
+{
+    int all = 0;
+    memset(timed, 0, sizeof timed);
+    OK_CALL(r->call, run(r, rows));
+    for (int s = 0; s < LF_CUDA_SHAPES; s++)
+        all += timed[s];
+    *last = (lf_cuda_shape)launched;
+    return all;
+}
+
+static bool explains(rig *r, int64_t rows, const char *words)
+{
+    char *account = NULL;
+    OK_PROGRAM(r->program, lf_program_explain(r->program, &rows, false, &account));
+    const bool found = strstr(account, words) != NULL;
+    lf_string_free(account);
+    return found;
+}
+
+/* The one entry there is, as a path. */
+static int entries(char *path, size_t size)
+{
+    char folder[128];
+    int count = 0;
+    snprintf(folder, sizeof folder, "%s/linfuse", cache);
+    DIR *dir = opendir(folder);
+    for (struct dirent *d; dir && (d = readdir(dir));)
+        if (strncmp(d->d_name, "tune-", 5) == 0) {
+            snprintf(path, size, "%s/%.100s", folder, d->d_name);
+            count++;
+        }
+    if (dir)
+        closedir(dir);
+    return count;
+}
+
+/* ---- measuring ---- */
+
+static void the_fastest_is_taken_and_found_again(void **state)
+{
+    (void)state;
+    lf_cuda_shape last;
+    char path[256];
+    takes[LF_CUDA_SINGLE] = 1;
+    rig r = rig_begin(1, text, "device=cuda tune=true");
+    assert_true(times_of_run(&r, 300, &last) > 0);
+    assert_int_equal(last, LF_CUDA_SINGLE);
+    for (int s = 0; s < LF_CUDA_SHAPES; s++) /* every shape that can serve so many rows, as often as any other */
+        assert_int_equal(timed[s], lf_cuda_shape_table[s].few ? 0 : timed[LF_CUDA_PAIRS]);
+    assert_int_equal(times_of_run(&r, 300, &last), 0);
+    assert_int_equal(last, LF_CUDA_SINGLE);
+    assert_true(explains(&r, 300, "single, 128 x 256, as measured: pairs 2.00 ms"));
+    assert_true(explains(&r, 301, "by the cost model"));
+    assert_int_equal(entries(path, sizeof path), 1);
+    assert_true(times_of_run(&r, 16, &last) > 0); /* another size is another choice */
+    assert_true(timed[LF_CUDA_FEW16] > 0 && timed[LF_CUDA_FEW64] > 0);
+    assert_int_equal(last, LF_CUDA_SINGLE);
+    rig_end(&r);
+    rig later = rig_begin(1, text, "device=cuda"); /* without measuring */
+    assert_int_equal(times_of_run(&later, 300, &last), 0);
+    assert_int_equal(last, LF_CUDA_SINGLE);
+    assert_true(explains(&later, 300, "as measured"));
+    rig_end(&later);
+    rig other = rig_begin(1, text, "device=cuda precision=bf16 tune=true"); /* another program */
+    assert_true(times_of_run(&other, 300, &last) > 0);
+    rig_end(&other);
+}
+
+static void damaged_entries_are_measured_anew(void **state)
+{
+    (void)state;
+    lf_cuda_shape last;
+    char path[256];
+    rig r = rig_begin(1, text, "device=cuda tune=true");
+    assert_true(times_of_run(&r, 300, &last) > 0);
+    assert_int_equal(last, LF_CUDA_PAIRS);
+    rig_end(&r);
+    for (int kind = 0; kind < 4; kind++) { /* another time, another program's, cut short, empty */
+        assert_int_equal(entries(path, sizeof path), 1);
+        FILE *f = fopen(path, "r+b");
+        assert_non_null(f);
+        char entry[4096] = "";
+        const size_t length = fread(entry, 1, sizeof entry - 1, f);
+        char *at = strstr(entry, kind == 0 ? "\npairs 2" : "\nprogram ");
+        assert_non_null(at);
+        at += kind == 0 ? 7 : 9;
+        *at = *at == '9' ? '8' : '9';
+        rewind(f);
+        if (kind < 2)
+            assert_int_equal(fwrite(entry, 1, length, f), length);
+        else
+            assert_int_equal(ftruncate(fileno(f), kind == 2 ? (off_t)length / 2 : 0), 0);
+        fclose(f);
+        rig again = rig_begin(1, text, "device=cuda");
+        assert_true(explains(&again, 300, "by the cost model"));
+        rig_end(&again);
+        again = rig_begin(1, text, "device=cuda tune=true");
+        assert_true(times_of_run(&again, 300, &last) > 0);
+        assert_int_equal(last, LF_CUDA_PAIRS);
+        rig_end(&again);
+    }
+}
+
+static void no_cache_is_no_fault(void **state)
+{
+    (void)state;
+    lf_cuda_shape last;
+    setenv("XDG_CACHE_HOME", "/dev/null", 1);
+    takes[LF_CUDA_HALVES] = 1;
+    rig r = rig_begin(1, text, "device=cuda tune=true");
+    assert_true(times_of_run(&r, 300, &last) > 0);
+    assert_int_equal(last, LF_CUDA_HALVES);
+    assert_int_equal(times_of_run(&r, 300, &last), 0); /* it is remembered while the program lives */
+    assert_int_equal(last, LF_CUDA_HALVES);
+    rig_end(&r);
+}
+
+static void what_is_captured_is_not_measured(void **state)
+{
+    (void)state;
+    lf_cuda_shape last;
+    rig r = rig_begin(1, text, "device=cuda tune=true");
+    capturing = true;
+    assert_int_equal(times_of_run(&r, 300, &last), 0);
+    capturing = false;
+    assert_true(times_of_run(&r, 300, &last) > 0);
+    rig_end(&r);
+}
+
+static void a_shape_can_be_told(void **state)
+{
+    (void)state;
+    lf_cuda_shape last;
+    for (int s = 0; s < LF_CUDA_SHAPES; s++) {
+        const int64_t rows = lf_cuda_shape_table[s].few ? lf_cuda_shape_table[s].rows : 300;
+        setenv("LINFUSE_CUDA_SHAPE", lf_cuda_shape_table[s].name, 1);
+        rig r = rig_begin(1, text, "device=cuda tune=true");
+        assert_int_equal(times_of_run(&r, rows, &last), 0);
+        assert_int_equal(last, s);
+        assert_true(explains(&r, rows, "LINFUSE_CUDA_SHAPE"));
+        if (lf_cuda_shape_table[s].few) { /* more rows than it can */
+            times_of_run(&r, rows + 1, &last);
+            assert_int_not_equal(last, s);
+        }
+        rig_end(&r);
+    }
+    setenv("LINFUSE_CUDA_SHAPE", "round", 1);
+    lf_context *context = context_of(1);
+    lf_model *model = model_of(context, text);
+    lf_options *options = options_of(context, "device=cuda");
+    lf_program *program = NULL;
+    assert_int_equal(lf_program_new(model, options, &program), LF_ERR_ARG);
+    assert_non_null(strstr(lf_model_message(model), "'round'"));
+    lf_options_free(options);
+    options = options_of(context, "tune=true"); /* the CPU has nothing to measure */
+    unsetenv("LINFUSE_CUDA_SHAPE");
+    assert_int_equal(lf_program_new(model, options, &program), LF_ERR_UNSUPPORTED);
+    lf_options_free(options);
+    lf_model_free(model);
+    lf_context_free(context);
+}
+
+/* ---- the cost model ---- */
+
+static lf_cuda_choice choice_of(int64_t n, int64_t k, int64_t rows, lf_cuda_target target)
+{
+    char model[160];
+    snprintf(model, sizeof model, "input x f32[B, %lld]\nparam w f32[%lld, %lld]\na = linear(x, w)\nb = gelu(a)\nreturn b\n", (long long)k, (long long)n, (long long)k);
+    const lf_device *device = lf_device_at(0);
+    for (size_t i = 0; lf_device_at(i); i++)
+        if (strcmp(lf_device_at(i)->name, target.unit == LF_CUDA_MMA ? "a100" : "h200") == 0)
+            device = lf_device_at(i);
+    lf_context *context = context_of(1);
+    lf_model *m = model_of(context, model);
+    lf_program *program = program_of(context, m, "device=h200");
+    const lf_cuda_choice choice = lf_cuda_choose(program->fused.plan, target, device, &rows);
+    lf_program_free(program);
+    lf_model_free(m);
+    lf_context_free(context);
+    return choice;
+}
+
+static void choices_can_serve_and_are_the_least(void **state)
+{
+    (void)state;
+    static const int64_t rows[] = {1, 16, 17, 64, 65, 128, 200, 256, 300, 1000, 5000, 100000}, extents[] = {1, 100, 1024, 8192};
+    for (int unit = LF_CUDA_PLAIN; unit <= LF_CUDA_WGMMA; unit++)
+        for (int mode = 0; mode < 4; mode++)
+            for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+                for (int e = 0; e < 16; e++) {
+                    const lf_cuda_target target = {.unit = (lf_cuda_unit)unit, .mode = (lf_cuda_mode)mode};
+                    const lf_cuda_choice c = choice_of(extents[e / 4], extents[e % 4], rows[i], target);
+                    assert_int_equal(c.how, LF_CUDA_BY_COST);
+                    assert_true(!lf_cuda_shape_table[c.shape].few || rows[i] <= lf_cuda_shape_table[c.shape].rows);
+                    for (int s = 0; s < LF_CUDA_SHAPES; s++) {
+                        assert_true(isfinite(c.expected[s]) && c.expected[s] >= 0);
+                        assert_true(c.expected[s] == 0 || c.expected[c.shape] <= c.expected[s]);
+                        assert_true(unit == LF_CUDA_WGMMA || c.expected[s] == 0 || s == LF_CUDA_PAIRS || s == LF_CUDA_ALONE);
+                    }
+                }
+}
+
+/* What explain costs without a GPU is what there is to choose from. */
+static void the_device_table_has_the_same_tiles(void **state)
+{
+    (void)state;
+    const lf_device *device = lf_device_at(0);
+    for (size_t i = 0; lf_device_at(i); i++)
+        if (strcmp(lf_device_at(i)->name, "h200") == 0)
+            device = lf_device_at(i);
+    int tiles = 0;
+    while (tiles < LF_MOST_TILES && device->tile[tiles].rows > 0)
+        tiles++;
+    assert_int_equal(tiles, LF_CUDA_SHAPES);
+    for (int s = 0; s < LF_CUDA_SHAPES; s++) {
+        const lf_cuda_shape_info *shape = &lf_cuda_shape_table[s];
+        int same = 0;
+        for (int i = 0; i < tiles; i++) {
+            const lf_tile *t = &device->tile[i];
+            same += t->rows == shape->rows && t->columns == shape->columns && t->cluster == shape->cluster && t->raster == shape->raster && t->few == shape->few && t->apart == shape->apart;
+        }
+        assert_int_equal(same, 1);
+    }
+}
+
+/* Few rows: the weight once. One row block: as many blocks as there are columns for. Two: not half of the blocks idle. Many: the largest tiles, or at least what is fetched is shared. */
+static void choices_are_what_sizes_call_for(void **state)
+{
+    (void)state;
+    const lf_cuda_target fp32 = {.unit = LF_CUDA_WGMMA}, bf16 = {.unit = LF_CUDA_WGMMA, .mode = LF_CUDA_BF16};
+    assert_true(lf_cuda_shape_table[choice_of(8192, 8192, 1, fp32).shape].few);
+    assert_true(lf_cuda_shape_table[choice_of(8192, 8192, 64, fp32).shape].few);
+    assert_int_equal(lf_cuda_shape_table[choice_of(8192, 8192, 128, fp32).shape].columns, 128);
+    assert_int_equal(lf_cuda_shape_table[choice_of(8192, 8192, 256, fp32).shape].columns, 128);
+    assert_int_equal(choice_of(8192, 8192, 1024, fp32).shape, LF_CUDA_PAIRS);
+    assert_int_equal(lf_cuda_shape_table[choice_of(8192, 8192, 65536, bf16).shape].cluster, 2);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(the_fastest_is_taken_and_found_again, own_cache, drop_cache),
+        cmocka_unit_test_setup_teardown(damaged_entries_are_measured_anew, own_cache, drop_cache),
+        cmocka_unit_test_setup_teardown(no_cache_is_no_fault, own_cache, drop_cache),
+        cmocka_unit_test_setup_teardown(what_is_captured_is_not_measured, own_cache, drop_cache),
+        cmocka_unit_test_setup_teardown(a_shape_can_be_told, own_cache, drop_cache),
+        cmocka_unit_test(choices_can_serve_and_are_the_least),
+        cmocka_unit_test(choices_are_what_sizes_call_for),
+        cmocka_unit_test(the_device_table_has_the_same_tiles),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
