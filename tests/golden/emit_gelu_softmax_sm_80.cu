@@ -20,8 +20,8 @@ struct g0 {
     enum { SPLIT = 128 };
     static __device__ __forceinline__ void split(const Args &a, const i64 row, const i64 rows, const int tid)
     {
-        if (split_row<SPLIT, MODE, 8192, LINES, false>(&*(a.in[0] + row * 8192 + 0), 1, (u8 *)a.area[0] + row * (LINES * 128), a.area[1] + row, tid) && tid == 0)
-            flag(a.redo, a.redo.wide, a.redo.wide_any, row, rows);
+        if (split_row<SPLIT, MODE, 8192, LINES, false, ALIGNED, true>(&*(a.in[0] + row * 8192 + 0), 1, (u8 *)a.area[0] + row * (LINES * 128), a.area[1] + row, tid) && tid == 0)
+            flag_wide(a.redo, row, rows);
     }
     // phase 0: B x 8192
     template <int W>
@@ -64,7 +64,7 @@ __device__ __forceinline__ void g0_rows1_row(const Args &a, const i64 row, const
     enum { T = 128 };
     // maxsumexp for c
     float stat0[2];
-    partials<maxsumexp_stat>::of(a.area[3] + row * ((8192 + 127) / 128 * 2), (int)((8192 + 127) / 128)).finish((double)8192, stat0);
+    partials<maxsumexp_stat>::of<false>(a.area[3] + row * ((8192 + 127) / 128 * 2), (int)((8192 + 127) / 128)).finish((double)8192, stat0);
     // phase 1: B x 8192
 #pragma unroll 4
     for (i64 col = tid * 4; col < 8192; col += T * 4) {
@@ -107,7 +107,7 @@ struct Args {
 // a [B, 8192] = rows of 8192 elements by linear.weight [8192, 8192] transposed
 struct g0 {
     typedef Args A;
-    enum { W = 4, STATS = 1, WEIGHT_IS_KN = 0 };
+    enum { W = 1, STATS = 1, WEIGHT_IS_KN = 0 };
     typedef maxsumexp_stat<float> First;
     struct Rest {
         __device__ __forceinline__ void begin() { }
@@ -146,11 +146,11 @@ __device__ __forceinline__ void g0_rows1_row(const Args &a, const i64 row, const
     enum { T = 128 };
     // maxsumexp for c
     float stat0[2];
-    partials<maxsumexp_stat>::of(a.area[0] + row * ((8192 + 127) / 128 * 2), (int)((8192 + 127) / 128)).finish((double)8192, stat0);
+    partials<maxsumexp_stat>::of<true>(a.area[0] + row * ((8192 + 127) / 128 * 2), (int)((8192 + 127) / 128)).finish((double)8192, stat0);
     // phase 1: B x 8192
-#pragma unroll 4
-    for (i64 col = tid * 4; col < 8192; col += T * 4) {
-        enum { W = 4 };
+#pragma unroll 1
+    for (i64 col = tid * 1; col < 8192; col += T * 1) {
+        enum { W = 1 };
         float v0[W]; load<false, ALIGNED>(v0, a.out[0] + row * 8192 + col); // b
         float v1[W]; EACH v1[w] = stat0[0]; // maxsumexp of c
         float v2[W]; EACH v2[w] = stat0[1]; // maxsumexp of c

@@ -20,8 +20,8 @@ struct g0 {
     enum { SPLIT = 32 };
     static __device__ __forceinline__ void split(const Args &a, const i64 row, const i64 rows, const int tid)
     {
-        if (split_row<SPLIT, MODE, 1024, LINES, false>(&*(a.in[0] + row * 1024 + 0), 1, (u8 *)a.area[0] + row * (LINES * 128), a.area[1] + row, tid) && tid == 0)
-            flag(a.redo, a.redo.wide, a.redo.wide_any, row, rows);
+        if (split_row<SPLIT, MODE, 1024, LINES, false, ALIGNED, true>(&*(a.in[0] + row * 1024 + 0), 1, (u8 *)a.area[0] + row * (LINES * 128), a.area[1] + row, tid) && tid == 0)
+            flag_wide(a.redo, row, rows);
     }
     // phase 0: B x 1024
     template <int W>
@@ -99,7 +99,7 @@ struct Args {
 // a [B, 1024] = rows of 1024 elements by linear.weight [1024, 1024] transposed
 struct g0 {
     typedef Args A;
-    enum { W = 4, STATS = 0, WEIGHT_IS_KN = 0 };
+    enum { W = 1, STATS = 0, WEIGHT_IS_KN = 0 };
     typedef no_stat First;
     struct Rest {
         __device__ __forceinline__ void begin() { }
@@ -137,9 +137,9 @@ __device__ __forceinline__ void g0_rows1_row(const Args &a, const i64 row, const
     segments<T, moments_stat>([&](i64 c) { return *(a.out[0] + row * 1024 + c); }, 32, 32, tid, a.area[0] + row * 32, a.area[1] + row * 32);
     row_sync<T>();
     // phase 1: B x 1024
-#pragma unroll 4
-    for (i64 col = tid * 4; col < 1024; col += T * 4) {
-        enum { W = 4 };
+#pragma unroll 1
+    for (i64 col = tid * 1; col < 1024; col += T * 1) {
+        enum { W = 1 };
         float v0[W]; load<false, ALIGNED>(v0, a.out[0] + row * 1024 + col); // a
         float v1[W]; EACH v1[w] = read<false>(a.area[0] + row * 32 + (col + w) / 32); // moments of b
         float v2[W]; EACH v2[w] = read<false>(a.area[1] + row * 32 + (col + w) / 32); // moments of b

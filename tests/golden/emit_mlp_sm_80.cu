@@ -20,8 +20,8 @@ struct g0 {
     enum { SPLIT = 32 };
     static __device__ __forceinline__ void split(const Args &a, const i64 row, const i64 rows, const int tid)
     {
-        if (split_row<SPLIT, MODE, 784, LINES, false>(&*(a.in[0] + row * 784 + 0), 1, (u8 *)a.area[1] + row * (LINES * 128), a.area[2] + row, tid) && tid == 0)
-            flag(a.redo, a.redo.wide, a.redo.wide_any, row, rows);
+        if (split_row<SPLIT, MODE, 784, LINES, false, ALIGNED, true>(&*(a.in[0] + row * 784 + 0), 1, (u8 *)a.area[1] + row * (LINES * 128), a.area[2] + row, tid) && tid == 0)
+            flag_wide(a.redo, row, rows);
     }
     // phase 0: B x 256
     template <int W>
@@ -77,8 +77,8 @@ struct g1 {
     enum { SPLIT = 32 };
     static __device__ __forceinline__ void split(const Args &a, const i64 row, const i64 rows, const int tid)
     {
-        if (split_row<SPLIT, MODE, 256, LINES, false>(&*(a.area[0] + row * 256 + 0), 1, (u8 *)a.area[3] + row * (LINES * 128), a.area[4] + row, tid) && tid == 0)
-            flag(a.redo, a.redo.wide, a.redo.wide_any, row, rows);
+        if (split_row<SPLIT, MODE, 256, LINES, false, true, true>(&*(a.area[0] + row * 256 + 0), 1, (u8 *)a.area[3] + row * (LINES * 128), a.area[4] + row, tid) && tid == 0)
+            flag_wide(a.redo, row, rows);
     }
     // phase 0: B x 10
     template <int W>
@@ -120,7 +120,7 @@ __device__ __forceinline__ void g1_rows1_row(const Args &a, const i64 row, const
     enum { T = 32 };
     // maxsumexp for d
     float stat0[2];
-    partials<maxsumexp_stat>::of(a.area[6] + row * ((10 + 127) / 128 * 2), (int)((10 + 127) / 128)).finish((double)10, stat0);
+    partials<maxsumexp_stat>::of<false>(a.area[6] + row * ((10 + 127) / 128 * 2), (int)((10 + 127) / 128)).finish((double)10, stat0);
     // phase 1: B x 10
 #pragma unroll 4
     for (i64 col = tid * 1; col < 10; col += T * 1) {
@@ -163,7 +163,7 @@ struct Args {
 // a [B, 256] = rows of 784 elements by hidden.weight [256, 784] transposed
 struct g0 {
     typedef Args A;
-    enum { W = 4, STATS = 0, WEIGHT_IS_KN = 0 };
+    enum { W = 1, STATS = 0, WEIGHT_IS_KN = 0 };
     typedef no_stat First;
     struct Rest {
         __device__ __forceinline__ void begin() { }
@@ -237,9 +237,9 @@ __device__ __forceinline__ void g1_rows1_row(const Args &a, const i64 row, const
     enum { T = 32 };
     // maxsumexp for d
     float stat0[2];
-    partials<maxsumexp_stat>::of(a.area[1] + row * ((10 + 127) / 128 * 2), (int)((10 + 127) / 128)).finish((double)10, stat0);
+    partials<maxsumexp_stat>::of<true>(a.area[1] + row * ((10 + 127) / 128 * 2), (int)((10 + 127) / 128)).finish((double)10, stat0);
     // phase 1: B x 10
-#pragma unroll 4
+#pragma unroll 1
     for (i64 col = tid * 1; col < 10; col += T * 1) {
         enum { W = 1 };
         float v0[W]; load<false, false>(v0, a.out[0] + row * 10 + col); // c
