@@ -299,7 +299,7 @@ def against_c(name, features, batch, context):
             calls["C, new memory"] = lambda: run_into(call, torch.empty(want.shape))
         else:
             calls["linfuse, graph replayed"] = captured(fast, x)
-        measured = in_turns(calls, context, 3 if context.quick else 5, 0.1 if context.device == "cuda" else 0.2)
+        measured = in_turns(calls, context, 3 if context.quick else 5, 0.05 if context.device == "cuda" else 0.2)
     return measured, error
 
 
@@ -388,13 +388,22 @@ def sweep(context):
     for name, model, inputs in sweep_models(context):
         torch._dynamo.reset()
         with torch.no_grad():
-            calls = {"eager": model, **{who: torch.compile(model, backend=who) for who in context.backends()}}
-            want = model(*inputs)
-            errors[name] = {who: apart(call(*inputs), want) for who, call in calls.items()}
-            bound = {who: (lambda f=f: f(*inputs)) for who, f in calls.items()}
-            seconds[name] = in_turns(bound, context, 3 if context.quick else 7, 0.02 if context.device == "cuda" else 0.05)
+            calls, errors[name] = contenders(model, inputs, context)
+            seconds[name] = sweep_turns(calls, context)
         gc.collect()
     return sweep_section(seconds, errors)
+
+
+def contenders(model, inputs, context):
+    """Who takes part, compiled, and how far each is from eager."""
+    calls = {"eager": model, **{who: torch.compile(model, backend=who) for who in context.backends()}}
+    want = model(*inputs)
+    errors = {who: apart(call(*inputs), want) for who, call in calls.items()}
+    return {who: (lambda f=f: f(*inputs)) for who, f in calls.items()}, errors
+
+
+def sweep_turns(calls, context):
+    return in_turns(calls, context, 3 if context.quick else 7, 0.02 if context.device == "cuda" else 0.05)
 
 
 def sweep_section(seconds, errors):
