@@ -123,10 +123,11 @@ class CudaPart(fused.Part):
                     return adapted
                 tensors = adapted
                 break
-        sized = self._sized.get(tuple([tensor.shape for tensor in tensors])) or self._size(tensors)
+        sized = self._sized.get(self._key_of(tensors)) or self._size(tensors)
         if isinstance(sized, str):
             return sized
-        stream, capturing = _stream_of(index), _capturing()
+        stream = _stream_of(index)
+        capturing = bool(stream) and _capturing()  # nobody can capture the default stream
         prepared, slot = self._slot_on(stream, capturing, self._pick_params(args), sized.key)
         try:
             results = [empty(shape, strides, dtype=_f32, device=device) for shape, strides in sized.outputs]
@@ -146,12 +147,12 @@ class CudaPart(fused.Part):
             size = prepared.workspaces.get(sized.key)
             if size is None:
                 size = prepared.workspace(slot, sized)
-            room = slot.room
-            if room is None or slot.room_size < size:
+            address = slot.room_at
+            if slot.room_size < size:
                 room = empty((size,), (1,), dtype=_bytes, device=device)
+                address = room.data_ptr()
                 if size <= _KEPT and not capturing:
-                    slot.room, slot.room_size = room, size
-            address = room.data_ptr() if size else 0
+                    slot.room, slot.room_at, slot.room_size = room, address, size
             status = _run_on(slot.handle, sized.dims_at, slot.inputs_at, slot.outputs_at, stream, address, size)
             if status:
                 return str(native.lib.lf_call_message(slot.handle).decode())

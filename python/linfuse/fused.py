@@ -38,6 +38,14 @@ def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
+def _shape_of_one(tensors: tuple[torch.Tensor, ...]) -> Any:
+    return tensors[0].shape
+
+
+def _shapes_of(tensors: tuple[torch.Tensor, ...]) -> Any:
+    return tuple([tensor.shape for tensor in tensors])
+
+
 class Sized:
     """What follows from the extents of the inputs."""
 
@@ -81,6 +89,7 @@ class Part:
         self._key, self._param_names = tuple(capture.key), [leaf.name for leaf in params]
         self._dim_names = self.model.dim_names()
         self._sized: dict[Any, Sized] = {}
+        self._key_of = _shape_of_one if len(self._inputs) == 1 else _shapes_of
         self._current: Callable[[], weights.Prepared | None]
         self.device = capture.context.device
         self._serve(_threads())
@@ -113,7 +122,7 @@ class Part:
                     return self._in_pytorch(args, adapted)
                 tensors = adapted
                 break
-        sized = self._sized.get(tuple([tensor.shape for tensor in tensors])) or self._size(tensors)
+        sized = self._sized.get(self._key_of(tensors)) or self._size(tensors)
         if isinstance(sized, str):
             return self._in_pytorch(args, sized)
         if sized.any_large:
@@ -212,7 +221,7 @@ class Part:
             shapes = [self.model.shape(native.Port.OUTPUT, i, values) for i in range(len(self.outputs))]
         if len(self._sized) >= _MOST_SIZES:
             self._sized.clear()
-        sized = self._sized[tuple([tensor.shape for tensor in tensors])] = Sized(values, shapes)
+        sized = self._sized[self._key_of(tensors)] = Sized(values, shapes)
         return sized
 
     def _laid_out(self, results: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:

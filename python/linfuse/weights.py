@@ -60,7 +60,7 @@ def context(device: torch.device, threads: int) -> Context:
 class Slot:
     """One thread's use of a program: a call, and room for the addresses it is given."""
 
-    __slots__ = ("call", "handle", "inputs", "inputs_at", "outputs", "outputs_at", "room", "room_size",
+    __slots__ = ("call", "handle", "inputs", "inputs_at", "outputs", "outputs_at", "room", "room_at", "room_size",
                  "runs", "stream")
 
     def __init__(self, call: native.Call, inputs: int, outputs: int):
@@ -72,7 +72,7 @@ class Slot:
         self.runs = 0
         self.stream = 0  # a GPU's, of all its runs
         self.room: torch.Tensor | None = None  # workspace on a GPU, where it is small
-        self.room_size = 0  # bytes of it
+        self.room_at = self.room_size = 0  # its address, and bytes of it
 
 
 class Prepared:

@@ -5,6 +5,7 @@ fused."""
 import copy
 import gc
 import os
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -12,7 +13,8 @@ import torch
 import linfuse
 from linfuse import cuda
 
-ON_GPU = os.environ.get("LINFUSE_TEST_DEVICE", "cpu") != "cpu"  # conftest.py makes it PyTorch's default device
+DEVICE = os.environ.get("LINFUSE_TEST_DEVICE", "cpu")
+ON_GPU = DEVICE != "cpu"  # conftest.py makes it PyTorch's default device
 not_on_gpu = pytest.mark.skipif(ON_GPU, reason="of the CPU alone")
 
 
@@ -35,6 +37,16 @@ def fresh(seed):
 def compiled(model, **options):
     """The model through the door."""
     return torch.compile(model, backend="linfuse", options=options or None)
+
+
+@contextmanager
+def no_default_device():
+    """Where a default device is set, PyTorch 2.11 cuts a graph at Tensor.unflatten, whoever compiles it."""
+    torch.set_default_device(None)
+    try:
+        yield
+    finally:
+        torch.set_default_device(DEVICE if ON_GPU else None)
 
 
 def without_guards(model, *inputs):
