@@ -23,6 +23,12 @@ static bool has_shape(lf_cuda_target target, lf_cuda_shape shape)
     return shape == LF_CUDA_PAIRS || (shape == LF_CUDA_ALONE && target.unit == LF_CUDA_MMA && target.mode != LF_CUDA_FP32);
 }
 
+/* Apart: at every size it was measured at (bench/results) another was faster. */
+bool lf_cuda_competes(lf_cuda_shape shape)
+{
+    return !lf_cuda_shape_table[shape].apart;
+}
+
 bool lf_cuda_serves(const lf_plan *plan, lf_cuda_target target, lf_cuda_shape shape, const int64_t *dims)
 {
     const lf_cuda_shape_info *info = &lf_cuda_shape_table[shape];
@@ -84,7 +90,7 @@ lf_cuda_choice lf_cuda_choose(const lf_plan *plan, lf_cuda_target target, const 
         if (lf_cuda_serves(plan, target, (lf_cuda_shape)s, dims)) {
             target.shape = (lf_cuda_shape)s;
             choice.expected[s] = expected_us(plan, target, &d, dims);
-            if (choice.expected[s] < choice.expected[choice.shape])
+            if (lf_cuda_competes((lf_cuda_shape)s) && choice.expected[s] < choice.expected[choice.shape])
                 choice.shape = (lf_cuda_shape)s;
         }
     return choice;
