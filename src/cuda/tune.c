@@ -204,7 +204,8 @@ static void find_candidates(lf_cuda_program *p, lf_cuda_call *call, const lf_cud
     lf_diag ignored;
     for (int s = 0; s < LF_CUDA_SHAPES; s++) {
         const lf_cuda_kernel *kernel;
-        if (!lf_cuda_serves(p->plan, p->target, (lf_cuda_shape)s, job->dims) || lf_cuda_kernel_of(p, (lf_cuda_shape)s, aligned, &kernel, &ignored) != LF_OK ||
+        if (!lf_cuda_serves(p->plan, p->target, (lf_cuda_shape)s, job->dims) ||
+            lf_cuda_kernel_of(p, (lf_cuda_shape)s, aligned, &kernel, &ignored) != LF_OK ||
             lf_cuda_call_reserve(call, kernel, job, &ignored) != LF_OK)
             continue;
         c->kernel[s] = kernel;

@@ -324,6 +324,7 @@ __device__ __forceinline__ void consume(const typename G::A &a, const Control &c
         if ((i64)mt * TILE_M + group * 64 >= rows) { // no such rows: only hand the stages on
             for (int line = 0; line < G::LINES; ++line) {
                 barrier_wait(full + 8 * s, phase);
+                asm volatile("bar.sync %0, 128;" ::"r"(1 + group) : "memory"); // all warps: one still at the last tile would miss it once it is filled twice more
                 if (peer < CM)
                     barrier_arrive(empty + 8 * s, peer);
                 if (++s == S::STAGES)
