@@ -39,7 +39,7 @@ typedef enum lf_cuda_shape {
     LF_CUDA_ALONE, /* 128 x 128 */
     LF_CUDA_FEW16, /* at most 16 rows x 64, clusters of two */
     LF_CUDA_FEW64, /* at most 64 rows x 64, likewise */
-    LF_CUDA_SINGLE, /* 128 x 256 without clusters; this and what follows: wgmma only */
+    LF_CUDA_SINGLE, /* 128 x 256 without clusters; mma has only the first two shapes */
     LF_CUDA_HALVES, /* 128 x 128 in clusters of two */
     LF_CUDA_SHAPES
 } lf_cuda_shape;
