@@ -252,7 +252,7 @@ static void the_fastest_is_taken_and_found_again(void **state)
     assert_true(times_of_run(&r, 300, &last) > 0);
     assert_int_equal(last, LF_CUDA_SINGLE);
     for (int s = 0; s < LF_CUDA_SHAPES; s++) /* every shape that can serve so many rows, as often as any other */
-        assert_int_equal(timed[s], lf_cuda_shape_table[s].few || !lf_cuda_competes((lf_cuda_shape)s) ? 0 : timed[LF_CUDA_PAIRS]);
+        assert_int_equal(timed[s], lf_cuda_shape_table[s].few ? 0 : timed[LF_CUDA_PAIRS]);
     assert_int_equal(times_of_run(&r, 300, &last), 0);
     assert_int_equal(last, LF_CUDA_SINGLE);
     assert_true(explains(&r, 300, "single, 128 x 256, as measured: pairs 2.00 ms"));
@@ -400,7 +400,7 @@ static void choices_can_serve_and_are_the_least(void **state)
                     assert_true(!lf_cuda_shape_table[c.shape].few || rows[i] <= lf_cuda_shape_table[c.shape].rows);
                     for (int s = 0; s < LF_CUDA_SHAPES; s++) {
                         assert_true(isfinite(c.expected[s]) && c.expected[s] >= 0);
-                        assert_true(c.expected[s] == 0 || !lf_cuda_competes((lf_cuda_shape)s) || c.expected[c.shape] <= c.expected[s]);
+                        assert_true(c.expected[s] == 0 || c.expected[c.shape] <= c.expected[s]);
                         assert_true(unit == LF_CUDA_WGMMA || c.expected[s] == 0 || s == LF_CUDA_PAIRS || s == LF_CUDA_ALONE);
                     }
                 }
@@ -419,14 +419,14 @@ static void the_device_table_has_the_same_tiles(void **state)
         tiles++;
     int tiles_left = tiles;
     for (int s = 0; s < LF_CUDA_SHAPES; s++) {
-        tiles_left -= lf_cuda_competes((lf_cuda_shape)s);
+        tiles_left--;
         const lf_cuda_shape_info *shape = &lf_cuda_shape_table[s];
         int same = 0;
         for (int i = 0; i < tiles; i++) {
             const lf_tile *t = &device->tile[i];
-            same += t->rows == shape->rows && t->columns == shape->columns && t->cluster == shape->cluster && t->raster == shape->raster && t->few == shape->few && t->apart == shape->apart;
+            same += t->rows == shape->rows && t->columns == shape->columns && t->cluster == shape->cluster && t->raster == shape->raster && t->few == shape->few;
         }
-        assert_int_equal(same, lf_cuda_competes((lf_cuda_shape)s));
+        assert_int_equal(same, 1);
     }
     assert_int_equal(tiles_left, 0);
 }

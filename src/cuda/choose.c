@@ -23,12 +23,6 @@ static bool has_shape(lf_cuda_target target, lf_cuda_shape shape)
     return shape == LF_CUDA_PAIRS || (shape == LF_CUDA_ALONE && target.unit == LF_CUDA_MMA && target.mode != LF_CUDA_FP32);
 }
 
-/* Apart: at every size it was measured at (bench/results) another was faster. */
-bool lf_cuda_competes(lf_cuda_shape shape)
-{
-    return !lf_cuda_shape_table[shape].apart;
-}
-
 bool lf_cuda_serves(const lf_plan *plan, lf_cuda_target target, lf_cuda_shape shape, const int64_t *dims)
 {
     const lf_cuda_shape_info *info = &lf_cuda_shape_table[shape];
@@ -42,7 +36,7 @@ bool lf_cuda_serves(const lf_plan *plan, lf_cuda_target target, lf_cuda_shape sh
 static lf_tile tile_of(lf_cuda_target target)
 {
     const lf_cuda_shape_info *s = &lf_cuda_shape_table[target.shape];
-    lf_tile tile = {.rows = s->rows, .columns = s->columns, .cluster = s->cluster, .raster = s->raster, .few = s->few, .apart = s->apart};
+    lf_tile tile = {.rows = s->rows, .columns = s->columns, .cluster = s->cluster, .raster = s->raster, .few = s->few};
     if (target.unit == LF_CUDA_MMA) {
         tile.cluster = 1;
         tile.columns = target.mode == LF_CUDA_FP32 ? LF_CUDA_TILE : s->columns;
@@ -90,7 +84,7 @@ lf_cuda_choice lf_cuda_choose(const lf_plan *plan, lf_cuda_target target, const 
         if (lf_cuda_serves(plan, target, (lf_cuda_shape)s, dims)) {
             target.shape = (lf_cuda_shape)s;
             choice.expected[s] = expected_us(plan, target, &d, dims);
-            if (lf_cuda_competes((lf_cuda_shape)s) && choice.expected[s] < choice.expected[choice.shape])
+            if (choice.expected[s] < choice.expected[choice.shape])
                 choice.shape = (lf_cuda_shape)s;
         }
     return choice;
@@ -112,5 +106,5 @@ lf_status lf_cuda_shape_told(lf_cuda_shape *out, lf_diag *diag)
     *out = LF_CUDA_SHAPES;
     if (!name || !*name || lf_cuda_shape_named(name, out))
         return LF_OK;
-    return lf_fail(diag, LF_ERR_ARG, "LINFUSE_CUDA_SHAPE: '%.64s' is no shape of tiles (pairs, apart, single, alone, halves, few16, few64)", name);
+    return lf_fail(diag, LF_ERR_ARG, "LINFUSE_CUDA_SHAPE: '%.64s' is no shape of tiles (pairs, single, alone, halves, few16, few64)", name);
 }

@@ -20,8 +20,6 @@ typedef struct lf_cuda_choice {
 bool lf_cuda_has_choice(const lf_plan *plan, lf_cuda_target target);
 /* Can the shape serve the plan at these extents? */
 bool lf_cuda_serves(const lf_plan *plan, lf_cuda_target target, lf_cuda_shape shape, const int64_t *dims);
-/* Is it one to choose from, or only there to be told? */
-bool lf_cuda_competes(lf_cuda_shape shape);
 /* The one that should take least. device: a row of the device table. */
 lf_cuda_choice lf_cuda_choose(const lf_plan *plan, lf_cuda_target target, const lf_device *device, const int64_t *dims);
 

@@ -95,7 +95,7 @@ static void emit_split(lf_emitter *e)
     char name[32];
     snprintf(name, sizeof name, "g%d_split", (int)e->group);
     lf_str_addf(&e->s, "// x into lines of 128 bytes\n__device__ __forceinline__ void %s(const Args &a, const Control &c)\n{\n"
-                       "    enum { T = g%d::SPLIT, ROWS = THREADS / T };\n    if (blockIdx.x == 0 && threadIdx.x == 0)\n        c.barrier[2] = c.barrier[3] = 0;\n"
+                       "    enum { T = g%d::SPLIT, ROWS = THREADS / T };\n    if (blockIdx.x == 0 && threadIdx.x == 0)\n        c.barrier[2] = 0;\n"
                        "    const i64 rows = g%d::rows(a);\n"
                        "    for (i64 first = (i64)blockIdx.x * ROWS; first < rows; first += (i64)gridDim.x * ROWS)\n"
                        "        g%d::split(a, min(first + threadIdx.x / T, rows - 1), rows, threadIdx.x %% T); // whole warps: those past the end do the last row again\n"

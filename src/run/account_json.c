@@ -148,7 +148,7 @@ static json_t *tiles_json(const lf_cuda_choice *c)
     json_t *tiles = with(json_object(), "shape", json_string(shape->name)), *all = json_array();
     tiles = with(tiles, "choice", json_string(lf_account_how(c)));
     for (int s = 0; s < LF_CUDA_SHAPES; s++)
-        if (c->expected[s] > 0 && (lf_cuda_competes((lf_cuda_shape)s) || s == (int)c->shape)) {
+        if (c->expected[s] > 0) {
             json_t *one = with(json_object(), "shape", json_string(lf_cuda_shape_table[s].name));
             one = with(one, "product_us", microseconds(c->expected[s]));
             if (c->measured[s] > 0)
