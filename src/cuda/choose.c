@@ -84,6 +84,7 @@ lf_cuda_choice lf_cuda_choose(const lf_plan *plan, lf_cuda_target target, const 
         if (lf_cuda_serves(plan, target, (lf_cuda_shape)s, dims)) {
             target.shape = (lf_cuda_shape)s;
             choice.expected[s] = expected_us(plan, target, &d, dims);
+            choice.columns[s] = tile_of(target).columns;
             if (choice.expected[s] < choice.expected[choice.shape])
                 choice.shape = (lf_cuda_shape)s;
         }

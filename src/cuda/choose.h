@@ -12,6 +12,7 @@ typedef enum lf_cuda_how { LF_CUDA_BY_COST, LF_CUDA_BY_MEASURE, LF_CUDA_AS_TOLD 
 typedef struct lf_cuda_choice {
     lf_cuda_shape shape;
     lf_cuda_how how;
+    int columns[LF_CUDA_SHAPES];     /* of a tile, which with mma are not always the shape's */
     double expected[LF_CUDA_SHAPES]; /* of the products alone */
     double measured[LF_CUDA_SHAPES]; /* of a whole call */
 } lf_cuda_choice;

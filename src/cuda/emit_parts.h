@@ -81,7 +81,7 @@ void lf_emit_indent(lf_emitter *e, int indent);
 
 /* All steps, then watches and stores. product: what LF_STEP_PRODUCT is, or what is held, an expression of w. */
 void lf_emit_steps(lf_emitter *e, int32_t phase, const char *product, int indent);
-/* A multiple of 4 known in advance gives 4 elements at a time, everything else 1. */
+/* Elements at a time: 4 where the width is known to be a multiple of that, 1 elsewhere, and where rows are done again, which should be little code. */
 int lf_emit_lanes(const lf_emitter *e, lf_extent width);
 /* A fixed text, and a line after it. */
 void lf_emit_text(lf_str *to, const char *text);

@@ -305,7 +305,7 @@ static void write_tiles(writing *w)
     if (shape->few)
         lf_str_addf(&words, "up to %d rows at a time", shape->rows);
     else
-        lf_str_addf(&words, "%d x %d", shape->rows, shape->columns);
+        lf_str_addf(&words, "%d x %d", shape->rows, c->columns[c->shape]);
     if (c->how == LF_CUDA_BY_COST)
         lf_str_add(&words, ", by the cost model");
     else if (c->how == LF_CUDA_AS_TOLD)

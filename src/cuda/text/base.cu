@@ -112,7 +112,7 @@ __device__ __forceinline__ void flag(const Redo &r, u8 *flags, unsigned *any, i6
             flags[i] = 1;
     *any = 1;
 }
-// Not in line, as all that is rarely run and long: but where rows are in registers a call would cost them.
+// Out of line, as what is long and rarely run should be. Where a row is in registers flag() itself is used: a call would cost those.
 __device__ __noinline__ void flag_wide(const Redo &r, i64 row, i64 rows) { flag(r, r.wide, r.wide_any, row, rows); }
 
 template <int W> __device__ __forceinline__ void watch(const Redo &r, i64 row, i64 rows, const float (&v)[W])
