@@ -150,11 +150,11 @@ def measure_reference(native, row, precision, memory):
     return {"model": row.name, "precision": precision, "predicted_ms": account["fused"]["us"] / 1e3, "burst_ms": ms, "tiles": account.get("tiles", {}).get("shape", "-")}
 
 
-def reference(native, memory, precisions, bound, begun):
+def reference(native, memory, precisions, only, bound, begun):
     """Prints explain's prediction beside what was measured, for the reference models."""
     from cuda_rows import ROWS
 
-    for row in ROWS:
+    for row in (r for r in ROWS if not only or r.name in only):
         for precision in precisions:
             if time.time() - begun > bound:
                 print(f"{row.name} {precision}: left out, no time", flush=True)
@@ -213,7 +213,7 @@ def main():
     begun = time.time()
     memory = Memory(native)
     if options.reference:
-        reference(native, memory, options.precisions.split(","), options.bound, begun)
+        reference(native, memory, options.precisions.split(","), options.only, options.bound, begun)
         return
     products = chosen_products(options.only, options.held_back)
     x, w = memory.drawn("x", 0.0, 1.0, LARGEST), memory.drawn("w", -1 / 64, 1 / 64, max(p.n * p.k for p in products))

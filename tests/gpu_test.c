@@ -64,7 +64,7 @@ static void whole_numbers_are_exact_in_every_precision(void **state)
     (void)state;
     static const product_shape shape[] = {{33, 17, false}, {257, 129, true}, {511, 1000, false}};
     static const char *const words[] = {"device=cuda rules=none precision=tf32", "device=cuda rules=none precision=bf16", "device=cuda rules=none precision=fp16"};
-    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+    for (int i = 0; i < precision_count() - 1; i++)
         assert_whole_numbers_are_exact(shape, sizeof shape / sizeof *shape, words[i]);
 }
 
@@ -101,6 +101,8 @@ static void bits_are_the_same(void **state)
     static const struct { const char *text, *words; } runs[] = {{softmax_text, "device=cuda"}, {softmax_text, "device=cuda precision=tf32"}, {softmax_text, "device=cuda precision=bf16"},
                                                                 {norm_text, "device=cuda"},    {stats_text, "device=cuda"},                  {long_text, "device=cuda"}};
     for (size_t k = 0; k < sizeof runs / sizeof *runs; k++) {
+        if (precision_count() == 1 && strcmp(runs[k].words, "device=cuda") != 0)
+            continue;
         rig r = rig_begin(1, runs[k].text, runs[k].words);
         const int64_t rows = 300;
         tensors all = tensors_begin(r.model, &rows), again = tensors_begin(r.model, &rows);

@@ -17,9 +17,9 @@ static const struct command {
     const char *usage, *does;
     const char *more; /* for the command's own --help */
 } commands[] = {
-    {"explain", CLI_TAKES_MODEL, cli_explain, "MODEL [--device cpu|h200|a100]",
+    {"explain", CLI_TAKES_MODEL, cli_explain, "MODEL [--device cpu|cuda|h200|a100]",
      "what the model costs as written, what was rewritten, fused and refused, what it costs now",
-     "Needs no GPU. A named extent without a value counts as 1024."},
+     "Needs no GPU, but for --device cuda. A named extent without a value counts as 1024."},
     {"check", CLI_TAKES_MODEL | CLI_TAKES_TUNE, cli_check, "MODEL", "runs it fused and op by op, compares both with double precision",
      "Takes all rows where that is quick, else a random sample of them, and says which. A named extent without a\n"
      "value is 1024. Exit status 1: the fused result is less exact than it should be.\n"
@@ -35,7 +35,8 @@ static const struct command {
      "A named extent without a value is 1024.\n"
      TUNE},
     {"emit", CLI_TAKES_MODEL | CLI_TAKES_ARCH, cli_emit, "MODEL --arch sm_90a|sm_80", "prints the generated CUDA C",
-     "  --arch ARCH              sm_70, sm_75 (ordinary units), sm_80, sm_86, sm_89, sm_90 (mma) or sm_90a (wgmma)"},
+     "  --arch ARCH              sm_70, sm_75 (ordinary units), sm_80, sm_86, sm_89, sm_90 (mma) or sm_90a (wgmma)\n"
+     "It is the kernel for many rows, in any --precision; for few rows the tiles of products are others."},
     {"ops", 0, cli_ops, "", "the ops a model may use", NULL},
 };
 enum { COMMANDS = sizeof commands / sizeof *commands };

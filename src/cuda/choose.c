@@ -36,7 +36,7 @@ bool lf_cuda_serves(const lf_plan *plan, lf_cuda_target target, lf_cuda_shape sh
 static lf_tile tile_of(lf_cuda_target target)
 {
     const lf_cuda_shape_info *s = &lf_cuda_shape_table[target.shape];
-    lf_tile tile = {.rows = s->rows, .columns = s->columns, .cluster = s->cluster, .raster = s->raster, .few = s->few, .apart = s->apart};
+    lf_tile tile = {.rows = s->rows, .columns = s->columns, .cluster = s->cluster, .raster = s->raster, .few = s->few};
     if (target.unit == LF_CUDA_MMA) {
         tile.cluster = 1;
         tile.columns = target.mode == LF_CUDA_FP32 ? LF_CUDA_TILE : s->columns;
@@ -106,5 +106,5 @@ lf_status lf_cuda_shape_told(lf_cuda_shape *out, lf_diag *diag)
     *out = LF_CUDA_SHAPES;
     if (!name || !*name || lf_cuda_shape_named(name, out))
         return LF_OK;
-    return lf_fail(diag, LF_ERR_ARG, "LINFUSE_CUDA_SHAPE: '%.64s' is no shape of tiles (pairs, apart, single, alone, halves, few16, few64)", name);
+    return lf_fail(diag, LF_ERR_ARG, "LINFUSE_CUDA_SHAPE: '%.64s' is no shape of tiles (pairs, single, alone, halves, few16, few64)", name);
 }

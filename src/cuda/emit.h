@@ -36,11 +36,10 @@ typedef enum lf_cuda_mode { LF_CUDA_FP32, LF_CUDA_TF32, LF_CUDA_BF16, LF_CUDA_FP
 /* Tiles of products on tensor cores; for how many rows is the host's choice. Bits do not depend on it. */
 typedef enum lf_cuda_shape {
     LF_CUDA_PAIRS, /* 128 x 256; wgmma: clusters of two, mma: 128 x 128 where twice as many sums do not fit */
-    LF_CUDA_APART, /* 128 x 128 for each half of a block, clusters of two; not for mma */
     LF_CUDA_ALONE, /* 128 x 128 */
     LF_CUDA_FEW16, /* at most 16 rows x 64, clusters of two */
     LF_CUDA_FEW64, /* at most 64 rows x 64, likewise */
-    LF_CUDA_SINGLE, /* 128 x 256 without clusters; this and what follows: wgmma only */
+    LF_CUDA_SINGLE, /* 128 x 256 without clusters; mma has only the first two shapes */
     LF_CUDA_HALVES, /* 128 x 128 in clusters of two */
     LF_CUDA_SHAPES
 } lf_cuda_shape;
@@ -52,7 +51,6 @@ typedef struct lf_cuda_shape_info {
     int rows, columns;          /* of a block's tile, of a cluster's */
     int cluster;                /* blocks of a cluster */
     int raster;                 /* row blocks that go past the weight together; 0: all there are */
-    bool apart;                 /* each half of a block has tiles of its own */
     bool few;                   /* rows are one tile: such a product takes no more */
     bool x_shared;              /* each block fetches half of x's rows for both */
     int w_box;                  /* rows of the boxes in which the weight is fetched */

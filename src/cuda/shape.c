@@ -13,18 +13,17 @@ enum {
     {.name = "few" #most, .product = "few_rows_product", .tile = "Few<" #most ">", .rows = most, .columns = 128, .cluster = 2, .few = true, .x_shared = shared_x, .w_box = 64,   \
      .stage = (64 + most) * LINE, .stages = FEW_ROOM / ((64 + most) * LINE), .room = held * FEW_PITCH}
 
-#define TILES(called, struct_name, across, blocks, deep, sums, groups_apart)                                                                          \
+#define TILES(called, struct_name, across, blocks, deep, sums)                                                                                        \
     {.name = called, .product = "tensor_product", .tile = struct_name, .rows = 128, .columns = across, .cluster = blocks, .raster = RASTER,                 \
-     .apart = groups_apart, .w_box = across / blocks, .stage = (128 + across) * LINE, .stages = deep, .room = sums}
+     .w_box = across / blocks, .stage = (128 + across) * LINE, .stages = deep, .room = sums}
 
 const lf_cuda_shape_info lf_cuda_shape_table[LF_CUDA_SHAPES] = {
     [LF_CUDA_FEW16] = FEW(16, false, 16),
     [LF_CUDA_FEW64] = FEW(64, true, 32),
-    [LF_CUDA_ALONE] = TILES("alone", "Alone", 128, 1, 6, 0, false),
-    [LF_CUDA_HALVES] = TILES("halves", "Halves", 128, 2, 6, 0, false),
-    [LF_CUDA_APART] = TILES("apart", "Apart", 128, 2, 6, SLOTS, true),
-    [LF_CUDA_SINGLE] = TILES("single", "Single", 256, 1, 4, SLOTS, false),
-    [LF_CUDA_PAIRS] = TILES("pairs", "Pairs", 256, 2, 4, SLOTS, false),
+    [LF_CUDA_ALONE] = TILES("alone", "Alone", 128, 1, 6, 0),
+    [LF_CUDA_HALVES] = TILES("halves", "Halves", 128, 2, 6, 0),
+    [LF_CUDA_SINGLE] = TILES("single", "Single", 256, 1, 4, SLOTS),
+    [LF_CUDA_PAIRS] = TILES("pairs", "Pairs", 256, 2, 4, SLOTS),
 };
 
 unsigned lf_cuda_shape_shared(lf_cuda_shape shape)

@@ -204,7 +204,8 @@ static void find_candidates(lf_cuda_program *p, lf_cuda_call *call, const lf_cud
     lf_diag ignored;
     for (int s = 0; s < LF_CUDA_SHAPES; s++) {
         const lf_cuda_kernel *kernel;
-        if (!lf_cuda_serves(p->plan, p->target, (lf_cuda_shape)s, job->dims) || lf_cuda_kernel_of(p, (lf_cuda_shape)s, aligned, &kernel, &ignored) != LF_OK ||
+        if (!lf_cuda_serves(p->plan, p->target, (lf_cuda_shape)s, job->dims) ||
+            lf_cuda_kernel_of(p, (lf_cuda_shape)s, aligned, &kernel, &ignored) != LF_OK ||
             lf_cuda_call_reserve(call, kernel, job, &ignored) != LF_OK)
             continue;
         c->kernel[s] = kernel;
@@ -212,11 +213,11 @@ static void find_candidates(lf_cuda_program *p, lf_cuda_call *call, const lf_cud
     }
 }
 
-/* One run of each in turn, so that whatever else the device does falls on all of them; `first`: where its time goes. */
-static lf_status take_turns(lf_cuda_call *call, const lf_cuda_job *job, candidates *c, int first, int rounds, lf_diag *diag)
+/* One run of each in turn, so that whatever else the device does falls on all of them. */
+static lf_status take_turns(lf_cuda_call *call, const lf_cuda_job *job, candidates *c, int rounds, lf_diag *diag)
 {
     lf_status status = LF_OK;
-    for (int round = first; round < first + rounds; round++)
+    for (int round = 0; round < rounds; round++)
         for (int s = 0; s < LF_CUDA_SHAPES && status == LF_OK; s++)
             if (c->kernel[s])
                 status = lf_cuda_call_time_kernel(call, c->kernel[s], job, 1, &c->seconds[s][round], diag);
@@ -228,12 +229,12 @@ static lf_status measure(lf_cuda_call *call, const lf_cuda_job *job, candidates 
     double all = 1e-9;
     lf_status status = lf_cuda_call_bring(call, job, diag);
     for (int warm = 0; warm < 2 && status == LF_OK; warm++)
-        status = take_turns(call, job, c, 0, 1, diag);
+        status = take_turns(call, job, c, 1, diag);
     for (int s = 0; s < LF_CUDA_SHAPES; s++)
         all += c->seconds[s][0];
     const int rounds = (int)fmin(fmax(ALL_ROUNDS / all, FEWEST_ROUNDS), MOST_ROUNDS);
     if (status == LF_OK)
-        status = take_turns(call, job, c, 0, rounds, diag);
+        status = take_turns(call, job, c, rounds, diag);
     for (int s = 0; s < LF_CUDA_SHAPES && status == LF_OK; s++)
         if (c->kernel[s]) {
             qsort(c->seconds[s], (size_t)rounds, sizeof(double), by_value);

@@ -26,7 +26,6 @@ typedef struct lf_tile {
     int cluster;              /* blocks that share what they fetch of the weight; of few rows: that share the columns */
     int raster;               /* row blocks that go past the weight together */
     bool few;                 /* all rows are one tile, filled up to eights only, and the weight goes past once */
-    bool apart;               /* the halves of a block have tiles of their own, and one multiplies while the other is at its tail */
 } lf_tile;
 enum { LF_MOST_TILES = 8 };
 
@@ -85,7 +84,6 @@ typedef struct lf_device {
     double slowing;           /* and what comes after takes longer by this share: power is limited */
     double folded;            /* 0 .. 1: what of a statistic's flops it takes to fold a tile that lies in registers */
     double narrow_share;      /* by how much multiplying slows down in tiles of half the columns: x is read from shared memory twice as often */
-    double apart_tail;        /* how many times as long one half of a block is at a tile's tail as both would be */
     double idle_gain;         /* how much faster a unit multiplies where all others are idle: they share what power there is */
     double empty_block;       /* by how much fetching slows down where a block of a cluster has no rows: boxes outside are filled with zeros */
     double empty_rows;        /* and where a block has few */

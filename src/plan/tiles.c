@@ -55,9 +55,7 @@ double lf_tile_us(const lf_tile *t, const lf_tiled *p, const lf_device *d)
     const double multiplied = 2e6 * rows * t->columns * p->k / rate * (1 + narrow), fetched = fetch_us(t->rows + (double)t->columns / t->cluster, p->k, busy, d);
     const double tail = fmin(t->rows, p->m) * t->columns * p->tail_us;
     const double last = fmax(multiplied, fetched * (1 + empty_share(t, p->m, d))); /* of the last round, where row blocks end */
-    double all = (rounds - 1) * fmax(multiplied, fetched) + last + rounds * tail;
-    if (t->apart) /* a tail is hidden behind the other half's product, but for the last; and half a tile goes by until both are under way */
-        all = fmax(all - (rounds - 1) * tail, ceil(rounds / 2) * (fmax(multiplied, fetched) + d->apart_tail * tail)) + (rounds > 1 ? multiplied / 2 : 0);
+    const double all = (rounds - 1) * fmax(multiplied, fetched) + last + rounds * tail;
     const double slowed = d->burst_us > 0 ? d->slowing * fmax(0, all - d->burst_us) : 0;
     return d->start_us + beside(all + slowed, 1e6 * memory_bytes(t, p, d) / d->bytes);
 }

@@ -356,7 +356,8 @@ static void write_gain(writing *w)
     write_total(s, "as written", w->f->plain_launches, w->f->plain);
     lf_str_add(s, "\n");
     write_total(s, "fused", lf_cost_plan_launches(w->a->plan, w->a->device), w->f->fused);
-    lf_str_addf(s, gain >= 99.5 ? "   %.0f times faster\n" : gain >= 1.05 ? "   %.1f times faster\n" : "   about as fast\n", gain);
+    const bool slower = gain < 1 / 1.05;
+    lf_str_addf(s, gain >= 99.5 ? "   %.0f times faster\n" : slower ? "   %.1f times slower\n" : gain >= 1.05 ? "   %.1f times faster\n" : "   about as fast\n", slower ? 1 / gain : gain);
     lf_str_addf(s, "  memory: %s between kernels, %s of workspace", bytes_of((double)w->f->intermediate_bytes).text,
                 bytes_of((double)w->a->workspace_bytes).text);
     if (w->a->prepared_bytes > 0)

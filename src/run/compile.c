@@ -7,14 +7,14 @@
 
 enum { DEFAULT_EXTENT = 1024 }; /* what a named extent counts as where nobody says: a common batch */
 
-static lf_status take_hints(lf_program *p, const lf_dim_hints *given, int64_t *out)
+static lf_status take_hints(lf_program *p, const char *option, const lf_dim_hints *given, int64_t *out)
 {
     for (int h = 0; h < given->count; h++) {
         int symbol = 0;
         while (symbol < p->written.symbols && strcmp(p->written.symbol[symbol], given->hint[h].name) != 0)
             symbol++;
         if (symbol == p->written.symbols)
-            return lf_fail(&p->diag, LF_ERR_ARG, "dim %s: the model has no extent of that name", given->hint[h].name);
+            return lf_fail(&p->diag, LF_ERR_ARG, "%s%s: the model has no extent of that name", option, given->hint[h].name);
         out[symbol] = given->hint[h].value;
     }
     return LF_OK;
@@ -40,14 +40,14 @@ static lf_status check_options(lf_program *p, const lf_options *o)
     if (p->mode != LF_CUDA_FP32 && p->target == LF_TARGET_CPU)
         return lf_fail(&p->diag, LF_ERR_UNSUPPORTED, "precision %s: device %s has only fp32 so far", o->precision, o->device);
     if (o->tune && p->target != LF_TARGET_CUDA)
-        return lf_fail(&p->diag, LF_ERR_UNSUPPORTED, "tune: device %s has nothing to measure and choose from; cuda has", o->device);
+        return lf_fail(&p->diag, LF_ERR_UNSUPPORTED, "tune: device %s has nothing to measure and choose from; it wants device cuda", o->device);
     memcpy(p->device, o->device, sizeof p->device);
     snprintf(p->no_device, sizeof p->no_device, "device %s can be explained but not run here; compile for cpu", p->device);
     for (int i = 0; i < p->written.symbols; i++)
         p->hint[i] = DEFAULT_EXTENT;
-    lf_status status = take_hints(p, &o->weigh, p->hint);
+    lf_status status = take_hints(p, "dim.", &o->weigh, p->hint);
     memcpy(p->first, p->hint, sizeof p->first);
-    return status == LF_OK ? take_hints(p, &o->first, p->first) : status;
+    return status == LF_OK ? take_hints(p, "first.", &o->first, p->first) : status;
 }
 
 static lf_status check_dtypes(lf_program *p)

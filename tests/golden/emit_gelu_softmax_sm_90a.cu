@@ -14,7 +14,7 @@ struct g0 {
     static __device__ __forceinline__ i64 columns(const Args &a) { return 8192; }
     static __device__ __forceinline__ i64 depth(const Args &a) { return 8192; }
     enum { MODE = 0, SCALED = 1, N = 8192, LINES = 256, CHUNK = 4 };
-    enum { PART = 32 };
+    enum { PART = 16 };
     static __device__ __forceinline__ const float *x_unscale(const Args &a) { return a.area[1]; }
     static __device__ __forceinline__ const float *w_unscale(const Args &a) { return a.scale[0]; }
     enum { SPLIT = 128 };
@@ -62,7 +62,7 @@ __device__ __forceinline__ void g0_split(const Args &a, const Control &c)
 {
     enum { T = g0::SPLIT, ROWS = THREADS / T };
     if (blockIdx.x == 0 && threadIdx.x == 0)
-        c.barrier[2] = c.barrier[3] = 0;
+        c.barrier[2] = 0;
     const i64 rows = g0::rows(a);
     for (i64 first = (i64)blockIdx.x * ROWS; first < rows; first += (i64)gridDim.x * ROWS)
         g0::split(a, min(first + threadIdx.x / T, rows - 1), rows, threadIdx.x % T); // whole warps: those past the end do the last row again

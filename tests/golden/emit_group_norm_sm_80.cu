@@ -66,7 +66,7 @@ __device__ __forceinline__ void g0_split(const Args &a, const Control &c)
 {
     enum { T = g0::SPLIT, ROWS = THREADS / T };
     if (blockIdx.x == 0 && threadIdx.x == 0)
-        c.barrier[2] = c.barrier[3] = 0;
+        c.barrier[2] = 0;
     const i64 rows = g0::rows(a);
     for (i64 first = (i64)blockIdx.x * ROWS; first < rows; first += (i64)gridDim.x * ROWS)
         g0::split(a, min(first + threadIdx.x / T, rows - 1), rows, threadIdx.x % T); // whole warps: those past the end do the last row again

@@ -14,7 +14,7 @@ struct g0 {
     static __device__ __forceinline__ i64 columns(const Args &a) { return 256; }
     static __device__ __forceinline__ i64 depth(const Args &a) { return 784; }
     enum { MODE = 0, SCALED = 1, N = 256, LINES = 26, CHUNK = 2 };
-    enum { PART = 32 };
+    enum { PART = 16 };
     static __device__ __forceinline__ const float *x_unscale(const Args &a) { return a.area[2]; }
     static __device__ __forceinline__ const float *w_unscale(const Args &a) { return a.scale[0]; }
     enum { SPLIT = 32 };
@@ -44,7 +44,7 @@ __device__ __forceinline__ void g0_split(const Args &a, const Control &c)
 {
     enum { T = g0::SPLIT, ROWS = THREADS / T };
     if (blockIdx.x == 0 && threadIdx.x == 0)
-        c.barrier[2] = c.barrier[3] = 0;
+        c.barrier[2] = 0;
     const i64 rows = g0::rows(a);
     for (i64 first = (i64)blockIdx.x * ROWS; first < rows; first += (i64)gridDim.x * ROWS)
         g0::split(a, min(first + threadIdx.x / T, rows - 1), rows, threadIdx.x % T); // whole warps: those past the end do the last row again
@@ -118,7 +118,7 @@ __device__ __forceinline__ void g1_split(const Args &a, const Control &c)
 {
     enum { T = g1::SPLIT, ROWS = THREADS / T };
     if (blockIdx.x == 0 && threadIdx.x == 0)
-        c.barrier[2] = c.barrier[3] = 0;
+        c.barrier[2] = 0;
     const i64 rows = g1::rows(a);
     for (i64 first = (i64)blockIdx.x * ROWS; first < rows; first += (i64)gridDim.x * ROWS)
         g1::split(a, min(first + threadIdx.x / T, rows - 1), rows, threadIdx.x % T); // whole warps: those past the end do the last row again

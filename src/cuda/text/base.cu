@@ -46,7 +46,7 @@ template <bool aligned, int W> __device__ __forceinline__ void store(float *p, c
 // A program is one kernel: its stages follow one another, with a barrier of all blocks between two of them. Blocks wait for each other, so all of them must be
 // resident. Between runs everything here is 0 but redone.
 struct Control {
-    unsigned *barrier;         // [4] arrivals at barriers, blocks that are done, tiles whose partials are there, by ring
+    unsigned *barrier;         // [3] arrivals at barriers, blocks that are done, tiles whose partials are there
     i64 batch;
     u8 *wide;                  // [batch] rows of too wide a range for the tensor cores
     unsigned *wide_any;
@@ -82,7 +82,7 @@ __device__ __forceinline__ void grid_sync(const Control &c)
 __device__ __forceinline__ void leave(const Control &c)
 {
     if (threadIdx.x == 0 && atomicInc(c.barrier + 1, gridDim.x - 1) == gridDim.x - 1)
-        c.barrier[0] = c.barrier[2] = c.barrier[3] = 0;
+        c.barrier[0] = c.barrier[2] = 0;
 }
 
 // ---- rows that are done again ----

@@ -6,7 +6,7 @@
 
 template <int MOST> struct Few {
     enum {
-        ROWS = MOST, COLUMNS = 64, RINGS = 1, SUMS = ROWS / 2, SHARED = ROWS > 16, // SHARED: each block fetches half of x's rows for both
+        ROWS = MOST, COLUMNS = 64, SUMS = ROWS / 2, SHARED = ROWS > 16, // SHARED: each block fetches half of x's rows for both
         W_BYTES = COLUMNS * LINE, STAGE = W_BYTES + ROWS * LINE, STAGES = 200 * 1024 / STAGE,
         PITCH = PARTIAL + 4, SUM_BYTES = (ROWS > 16 ? ROWS / 2 : 16) * PITCH * 4, BARRIERS = 2 * STAGES + 3
     };
@@ -121,7 +121,7 @@ template <class G> __device__ __forceinline__ void few_split(const typename G::A
     const int tid = threadIdx.x - 128;
     unsigned before = 0;
     if (blockIdx.x == 0 && tid == 0)
-        c.barrier[2] = c.barrier[3] = 0;
+        c.barrier[2] = 0;
     for (int first = blockIdx.x * EACH_BLOCK; first < rows; first += gridDim.x * EACH_BLOCK)
         G::split(a, min(first + tid / T, rows - 1), rows, tid % T); // whole warps: those past the end do the last row again
     written_to_copied();
@@ -173,7 +173,7 @@ template <class G, class S> __device__ __forceinline__ void few_multiply(const t
                 barrier_wait(r.full + 8 * s, phase);
                 wgmma_fence();
                 const unsigned o = s * (S::STAGE >> 4);
-                multiply_stage<G::MODE, S>(acc, at_x + o, at_w + o, i != 0); // a chunk's first product clears the sums
+                multiply_stage<G::MODE>(acc, at_x + o, at_w + o, i != 0); // a chunk's first product clears the sums
                 wgmma_commit();
                 if (i > 0) {
                     wgmma_wait<1>();
@@ -239,7 +239,7 @@ __device__ __forceinline__ void few_finish_by_quads(const typename G::A &a, cons
     if (any)
         finish_half<G, 0, BY_PARTS>(a, v, row, rows, col, t, unscale, 0);
     if constexpr (G::WAITS)
-        wait_for_tiles(c, 0, Owners<G, S>::N * Lines<G>::TILES, tid, true);
+        wait_for_tiles(c, Owners<G, S>::N * Lines<G>::TILES, tid, true);
     if constexpr (G::HELD && !(is_straight<G>() && BY_PARTS))
         if (any) {
             typename G::Known known[2];
@@ -278,7 +278,7 @@ __device__ __forceinline__ void few_finish_by_pairs(const typename G::A &a, cons
         typename G::Known known;
         const unsigned row_known = r.sums + PARTIAL * 4; // behind a row's sums
         if constexpr (G::WAITS) {
-            wait_for_tiles(c, 0, Owners<G, S>::N * Lines<G>::TILES, tid, true);
+            wait_for_tiles(c, Owners<G, S>::N * Lines<G>::TILES, tid, true);
             if (group / 2 < here) { // a quad for a row
                 G::total(a, first_row + min(tid / 4, here - 1), known);
 #pragma unroll

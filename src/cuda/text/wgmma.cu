@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products on Hopper's tensor cores. A thread keeps stages of both operands on their way (TMA); two groups of four warps multiply, and run the phase's steps on the
-// sums while they are in registers. Blocks stay for several tiles.
-//   Pairs  tiles of 256 columns, 64 rows for each group; a cluster of two blocks, one row block below the other, shares the weight's tile
-//   Apart  likewise, but each group has tiles of its own, of 128 columns, and a ring of stages of its own, and is half a tile behind the other: one multiplies
-//          while the other finishes. More is fetched for each product, so this is for tails that take their time
+// Products on Hopper's tensor cores. One producer warp keeps stages of both operands on their way (TMA); two groups of four warps multiply, 64
+// rows x N columns of a tile each, and run the phase's steps on the sums while they are in registers. Blocks stay for several tiles.
+//   Pairs  tiles of 256 columns; a cluster of two blocks, one row block below the other, shares the weight's tile
 //   Single tiles of 256 columns, no cluster: where row blocks do not come in pairs
 //   Alone  tiles of 128 columns, no cluster: where there are few tiles, more blocks have one
 //   Halves tiles of 128 columns, in clusters as Pairs
@@ -13,11 +11,10 @@
 // to sums of their own, in f32 as it is known. Of these, KEPT are in registers, the others in shared memory.
 
 enum { TILE_M = 128, LINE = 128, A_BYTES = TILE_M * LINE, RASTER = 8 };
-struct Pairs { enum { N = 256, CM = 2, RINGS = 1, STAGES = 4, SUMS = 128, KEPT = 96 }; }; // STAGES: of a ring
-struct Apart { enum { N = 128, CM = 2, RINGS = 2, STAGES = 3, SUMS = 128, KEPT = 96 }; };
-struct Single { enum { N = 256, CM = 1, RINGS = 1, STAGES = 4, SUMS = 128, KEPT = 96 }; };
-struct Alone { enum { N = 128, CM = 1, RINGS = 1, STAGES = 6, SUMS = 64, KEPT = 64 }; };
-struct Halves { enum { N = 128, CM = 2, RINGS = 1, STAGES = 6, SUMS = 64, KEPT = 64 }; };
+struct Pairs { enum { N = 256, CM = 2, STAGES = 4, SUMS = 128, KEPT = 96 }; };
+struct Single { enum { N = 256, CM = 1, STAGES = 4, SUMS = 128, KEPT = 96 }; };
+struct Alone { enum { N = 128, CM = 1, STAGES = 6, SUMS = 64, KEPT = 64 }; };
+struct Halves { enum { N = 128, CM = 2, STAGES = 6, SUMS = 64, KEPT = 64 }; };
 template <class S> struct Bytes { enum { B = S::N * LINE, STAGE = A_BYTES + B, SLOTS = (S::SUMS - S::KEPT) * 256 * 4 }; };
 
 struct alignas(64) TensorMap {
@@ -103,9 +100,9 @@ template <int n> __device__ __forceinline__ void wgmma_wait() { asm volatile("wg
 #define WGMMA_256(TYPE, TAIL)                                                                                                      \
     asm volatile("{ .reg .pred p; setp.ne.b32 p, %130, 0; wgmma.mma_async.sync.aligned.m64n256" TYPE " {" R128                      \
                  "}, %128, %129, p, 1, 1" TAIL "; }" : D64(0), D64(64) : "l"(tile_descriptor(a)), "l"(tile_descriptor(b)), "r"(keep))
-#define WGMMA_128(AT, TYPE, TAIL)                                                                                                  \
+#define WGMMA_128(TYPE, TAIL)                                                                                                      \
     asm volatile("{ .reg .pred p; setp.ne.b32 p, %66, 0; wgmma.mma_async.sync.aligned.m64n128" TYPE " {" R64                        \
-                 "}, %64, %65, p, 1, 1" TAIL "; }" : D64(AT) : "l"(tile_descriptor(a)), "l"(tile_descriptor(b)), "r"(keep))
+                 "}, %64, %65, p, 1, 1" TAIL "; }" : D64(0) : "l"(tile_descriptor(a)), "l"(tile_descriptor(b)), "r"(keep))
 template <int MODE> __device__ __forceinline__ void multiply(float (&d)[128], unsigned a, unsigned b, int keep)
 {
     if constexpr (MODE == MODE_TF32)
@@ -115,17 +112,15 @@ template <int MODE> __device__ __forceinline__ void multiply(float (&d)[128], un
     else
         WGMMA_256("k16.f32.f16.f16", ", 0, 0");
 }
-// d[AT..AT + 64), 64 x 128
-template <int MODE, int AT, int SUMS> __device__ __forceinline__ void multiply_at(float (&d)[SUMS], unsigned a, unsigned b, int keep)
+template <int MODE> __device__ __forceinline__ void multiply(float (&d)[64], unsigned a, unsigned b, int keep)
 {
     if constexpr (MODE == MODE_TF32)
-        WGMMA_128(AT, "k8.f32.tf32.tf32", "");
+        WGMMA_128("k8.f32.tf32.tf32", "");
     else if constexpr (MODE == MODE_BF16)
-        WGMMA_128(AT, "k16.f32.bf16.bf16", ", 0, 0");
+        WGMMA_128("k16.f32.bf16.bf16", ", 0, 0");
     else
-        WGMMA_128(AT, "k16.f32.f16.f16", ", 0, 0");
+        WGMMA_128("k16.f32.f16.f16", ", 0, 0");
 }
-template <int MODE> __device__ __forceinline__ void multiply(float (&d)[64], unsigned a, unsigned b, int keep) { multiply_at<MODE, 0>(d, a, b, keep); }
 
 // The other way round, for few rows of x: d (64 columns of y x N rows) = w x^T + (keep ? d : 0). The sums are the same to the last bit.
 #define WGMMA_SWAPPED(N, REGISTERS, X, W, KEEP, TYPE, TAIL, ...)                                                                   \
@@ -148,32 +143,21 @@ MULTIPLY_SWAPPED(16, 8, R8(0, 1, 2, 3, 4, 5, 6, 7), 8, 9, 10, D4(0), D4(4))
 MULTIPLY_SWAPPED(32, 16, R16, 16, 17, 18, D16(0))
 MULTIPLY_SWAPPED(64, 32, R32, 32, 33, 34, D16(0), D16(16))
 
-// One step of a tile of S: the group's 64 rows, or 128, the lower ones below the others in the stage and in the sums.
-template <int MODE, class S, int SUMS> __device__ __forceinline__ void multiply_step(float (&acc)[SUMS], unsigned a, unsigned b, int keep)
-{
-    if constexpr (S::RINGS == 2) {
-        multiply_at<MODE, 0>(acc, a, b, keep);
-        multiply_at<MODE, SUMS / 2>(acc, a + 64 * (LINE >> 4), b, keep);
-    } else {
-        multiply<MODE>(acc, a, b, keep);
-    }
-}
-
 // All products of a stage, in 32-byte steps of a line.
-template <int MODE, class S, int SUMS> __device__ __forceinline__ void multiply_stage(float (&acc)[SUMS], unsigned a, unsigned b, int keep)
+template <int MODE, int SUMS> __device__ __forceinline__ void multiply_stage(float (&acc)[SUMS], unsigned a, unsigned b, int keep)
 {
     if (MODE == MODE_FP32) { // the small products first, while the sum is small
-        multiply_step<MODE, S>(acc, a + 4, b + 0, keep);
-        multiply_step<MODE, S>(acc, a + 6, b + 2, 1);
-        multiply_step<MODE, S>(acc, a + 0, b + 4, 1);
-        multiply_step<MODE, S>(acc, a + 2, b + 6, 1);
-        multiply_step<MODE, S>(acc, a + 0, b + 0, 1);
-        multiply_step<MODE, S>(acc, a + 2, b + 2, 1);
+        multiply<MODE>(acc, a + 4, b + 0, keep);
+        multiply<MODE>(acc, a + 6, b + 2, 1);
+        multiply<MODE>(acc, a + 0, b + 4, 1);
+        multiply<MODE>(acc, a + 2, b + 6, 1);
+        multiply<MODE>(acc, a + 0, b + 0, 1);
+        multiply<MODE>(acc, a + 2, b + 2, 1);
     } else {
-        multiply_step<MODE, S>(acc, a + 0, b + 0, keep);
-        multiply_step<MODE, S>(acc, a + 2, b + 2, 1);
-        multiply_step<MODE, S>(acc, a + 4, b + 4, 1);
-        multiply_step<MODE, S>(acc, a + 6, b + 6, 1);
+        multiply<MODE>(acc, a + 0, b + 0, keep);
+        multiply<MODE>(acc, a + 2, b + 2, 1);
+        multiply<MODE>(acc, a + 4, b + 4, 1);
+        multiply<MODE>(acc, a + 6, b + 6, 1);
     }
 }
 
@@ -187,21 +171,14 @@ template <int SUMS> __device__ __forceinline__ void pin(float (&d)[SUMS])
 
 // ---- tiles ----
 
-// Which tiles a ring of a cluster takes: every step() there is another cluster's turn, then another ring's. Where a phase waits for its rows' statistics with its
-// tile in registers, all tiles of a row block are under way at once, in waves of whole row blocks; a wave is of one ring.
+// Which tiles a cluster takes. Where a phase waits for its rows' statistics with its tile in registers, all tiles of a row block are under way at once, in waves of
+// whole row blocks.
 template <class G, class S> struct Tiles {
     enum { COLUMNS = (G::N + S::N - 1) / S::N };
     static __device__ __forceinline__ int clusters() { return gridDim.x / S::CM; }
     static __device__ __forceinline__ int high() { return G::WAITS ? clusters() / COLUMNS : RASTER / S::CM; }
     static __device__ __forceinline__ int step() { return G::WAITS ? high() * COLUMNS : clusters(); }
-    static __device__ __forceinline__ int first(int tiles, int ring) { return (int)blockIdx.x / S::CM < step() ? (int)blockIdx.x / S::CM + ring * step() : tiles; }
-    static __device__ __forceinline__ int next(int t) { return t + S::RINGS * step(); }
-    // Tiles of t's ring up to the end of its wave.
-    static __device__ __forceinline__ int so_far(int t, int tiles)
-    {
-        const int wave = t / step();
-        return wave / S::RINGS * step() + min(step(), tiles - wave * step());
-    }
+    static __device__ __forceinline__ int first(int tiles) { return (int)blockIdx.x / S::CM < step() ? (int)blockIdx.x / S::CM : tiles; }
 };
 
 // Tile t of the cluster -> this block's row block and column tile. Row blocks go fastest, RASTER of them, then columns: x's rows stay in L2
@@ -216,33 +193,13 @@ template <class G, class S> __device__ __forceinline__ void tile_at(int t, int r
     nt = r / here;
 }
 
-// A ring of a block: addresses of its stages and their barriers.
-struct Ring {
-    int index;
-    unsigned stages, full, empty;
-};
-template <class S> __device__ __forceinline__ Ring ring_at(unsigned stages, unsigned full, int index)
-{
-    return {index, stages + index * S::STAGES * Bytes<S>::STAGE, full + 8 * index * S::STAGES, full + 8 * (S::RINGS + index) * S::STAGES};
-}
-
-// Until the ring before this one is done with half of its first tile.
-template <class G, class S> __device__ __forceinline__ void stay_behind(const Ring &r)
-{
-    constexpr int half = G::LINES / 2, s = half % S::STAGES;
-    for (int turn = 0; turn <= half / S::STAGES; ++turn)
-        barrier_wait(r.empty - 8 * S::STAGES + 8 * s, turn & 1);
-}
-
 template <class G, class S>
-__device__ __forceinline__ void produce(const TensorMap *x_map, const TensorMap *w_map, const Ring &r, int rank, int row_blocks, int tiles)
+__device__ __forceinline__ void produce(const TensorMap *x_map, const TensorMap *w_map, unsigned stages, unsigned full, unsigned empty, int rank, int row_blocks,
+                                        int tiles)
 {
     constexpr int CM = S::CM, step = G::MODE == MODE_TF32 ? 32 : 64; // elements of the map in a line
-    const unsigned stages = r.stages, full = r.full, empty = r.empty;
     int s = 0, phase = 0, mt, nt;
-    if (r.index > 0 && Tiles<G, S>::first(tiles, r.index) < tiles)
-        stay_behind<G, S>(r);
-    for (int t = Tiles<G, S>::first(tiles, r.index); t < tiles; t = Tiles<G, S>::next(t)) {
+    for (int t = Tiles<G, S>::first(tiles); t < tiles; t += Tiles<G, S>::step()) {
         tile_at<G, S>(t, row_blocks, rank, mt, nt);
         for (int line = 0; line < G::LINES; ++line) {
             barrier_wait(empty + 8 * s, phase ^ 1);
@@ -261,84 +218,68 @@ __device__ __forceinline__ void produce(const TensorMap *x_map, const TensorMap 
 
 // ---- what becomes of the sums ----
 
-// The four warps of a group have stored their partials, and go on when all of a wave have; `all`: so many groups of this ring since the stage began.
-__device__ __forceinline__ void wait_for_tiles(const Control &c, int ring, int all, int tid, bool waits)
+// The four warps of a group have stored their partials, and go on when all of a wave have; `all`: so many groups since the stage began.
+__device__ __forceinline__ void wait_for_tiles(const Control &c, int all, int tid, bool waits)
 {
     const int bar = 1 + tid / 128;
     __threadfence();
     asm volatile("bar.sync %0, 128;" ::"r"(bar) : "memory");
     if (tid % 128 == 0) {
-        atomicAdd(c.barrier + 2 + ring, 1u);
+        atomicAdd(c.barrier + 2, 1u);
         if (waits)
-            wait_for(c.barrier + 2 + ring, all);
+            wait_for(c.barrier + 2, all);
         __threadfence();
     }
     asm volatile("bar.sync %0, 128;" ::"r"(bar) : "memory");
 }
 
-// Where the second half of a thread's sums lies: in the columns of the next partial, or in rows below.
-template <class S> struct Second {
-    enum { ROWS = S::RINGS == 2 ? 64 : 0, PARTIALS = 1 - ROWS / 64, COLUMNS = PARTIALS * PARTIAL };
-    template <class G> static __device__ __forceinline__ bool is_there(int nt) { return G::N % S::N == 0 || ROWS > 0 || nt * S::N + PARTIAL < G::N; }
-};
+// Tiles up to the end of the wave of tile t.
+template <class G, class S> __device__ __forceinline__ int wave_end(int t, int tiles)
+{
+    const int step = Tiles<G, S>::step();
+    return min((t / step + 1) * step, tiles);
+}
 
 template <class G, class S> __device__ __forceinline__ void later_tile(const typename G::A &a, float (&v)[S::SUMS], int nt, i64 row, i64 rows, int col)
 {
     typename G::Known known[2];
-    const auto know = [&](i64 row) {
-        if constexpr (G::WAITS) { // rows past the last one have no partials: any row's will do
-            G::total(a, row < rows ? row : 0, known[0]);
-            G::total(a, row + 8 < rows ? row + 8 : 0, known[1]);
-        }
-    };
-    know(row);
+    if constexpr (G::WAITS) { // rows past the last one have no partials: any row's will do
+        G::total(a, row < rows ? row : 0, known[0]);
+        G::total(a, row + 8 < rows ? row + 8 : 0, known[1]);
+    }
     if constexpr (G::PART < HALF) {
 #pragma unroll 1
-        for (int half = 0; half < S::SUMS / HALF && (half == 0 || Second<S>::template is_there<G>(nt)); ++half) {
-            if (half > 0 && Second<S>::ROWS > 0)
-                know(row + Second<S>::ROWS);
-            later_half<G, 0, true>(a, v, row + half * Second<S>::ROWS, rows, col + half * Second<S>::COLUMNS, known, half);
-        }
+        for (int half = 0; half < S::SUMS / HALF && (G::N % S::N == 0 || nt * S::N + half * PARTIAL < G::N); ++half)
+            later_half<G, 0, true>(a, v, row, rows, col + half * PARTIAL, known, half);
     } else {
         later_half<G, 0, false>(a, v, row, rows, col, known, 0);
         if constexpr (S::SUMS > HALF)
-            if (Second<S>::template is_there<G>(nt)) {
-                if (Second<S>::ROWS > 0)
-                    know(row + Second<S>::ROWS);
-                later_half<G, S::SUMS - HALF, false>(a, v, row + Second<S>::ROWS, rows, col + Second<S>::COLUMNS, known, 1);
-            }
+            if (G::N % S::N == 0 || nt * S::N + PARTIAL < G::N)
+                later_half<G, S::SUMS - HALF, false>(a, v, row, rows, col + PARTIAL, known, 1);
     }
 }
 
 template <class G, class S>
-__device__ __forceinline__ void finish_tile(const typename G::A &a, const Control &c, float (&v)[S::SUMS], int mt, int nt, int tid, i64 rows, int ring, int so_far)
+__device__ __forceinline__ void finish_tile(const typename G::A &a, const Control &c, float (&v)[S::SUMS], int mt, int nt, int tid, i64 rows, int wave)
 {
     const int lane = tid % 32, col = nt * S::N + 2 * (lane % 4), partial = nt * (S::N / PARTIAL);
-    const i64 row = (i64)mt * TILE_M + (S::RINGS == 2 ? tid % 128 : tid) / 32 * 16 + lane / 4;
-    float unscale[2], below[2];
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-        const i64 r = row + 8 * i, b = r + Second<S>::ROWS;
-        unscale[i] = G::SCALED && r < rows ? __ldcg(G::x_unscale(a) + r) : 1.0f;
-        below[i] = Second<S>::ROWS == 0 ? unscale[i] : G::SCALED && b < rows ? __ldcg(G::x_unscale(a) + b) : 1.0f;
-    }
+    const i64 row = (i64)mt * TILE_M + tid / 32 * 16 + lane / 4;
+    const float unscale[2] = {G::SCALED && row < rows ? __ldcg(G::x_unscale(a) + row) : 1.0f, G::SCALED && row + 8 < rows ? __ldcg(G::x_unscale(a) + row + 8) : 1.0f};
     if constexpr (G::PART < HALF) {
 #pragma unroll 1
-        for (int half = 0; half < S::SUMS / HALF && (half == 0 || Second<S>::template is_there<G>(nt)); ++half) {
-            const float u[2] = {half ? below[0] : unscale[0], half ? below[1] : unscale[1]};
-            finish_half<G, 0, true>(a, v, row + half * Second<S>::ROWS, rows, col + half * Second<S>::COLUMNS, partial + half * Second<S>::PARTIALS, u, half);
-        }
+        for (int half = 0; half < S::SUMS / HALF && (G::N % S::N == 0 || nt * S::N + half * PARTIAL < G::N); ++half)
+            finish_half<G, 0, true>(a, v, row, rows, col + half * PARTIAL, partial + half, unscale, half);
     } else {
         finish_half<G, 0, false>(a, v, row, rows, col, partial, unscale, 0);
         if constexpr (S::SUMS > HALF)
-            if (Second<S>::template is_there<G>(nt))
-                finish_half<G, S::SUMS - HALF, false>(a, v, row + Second<S>::ROWS, rows, col + Second<S>::COLUMNS, partial + Second<S>::PARTIALS, below, 1);
+            if (G::N % S::N == 0 || nt * S::N + PARTIAL < G::N)
+                finish_half<G, S::SUMS - HALF, false>(a, v, row, rows, col + PARTIAL, partial + 1, unscale, 1);
     }
     if constexpr (G::PART < HALF && S::SUMS > HALF) // a last half that is not there was not turned
-        if (G::HELD && G::STATS > 0 && !Second<S>::template is_there<G>(nt))
+        if (G::HELD && G::STATS > 0 && G::N % S::N != 0 && nt * S::N + PARTIAL >= G::N)
             turn(v);
     if constexpr (G::WAITS)
-        wait_for_tiles(c, ring, 2 / S::RINGS * S::CM * so_far, tid, true);
+        wait_for_tiles(c, 2 * S::CM * wave, tid, true); // two groups in each block
     if constexpr (G::HELD && !(is_straight<G>() && G::PART < HALF))
         later_tile<G, S>(a, v, nt, row, rows, col);
 }
@@ -369,30 +310,28 @@ template <int SUMS, int KEPT> __device__ __forceinline__ void promote(const floa
 }
 
 template <class G, class S>
-__device__ __forceinline__ void consume(const typename G::A &a, const Control &c, unsigned all_stages, unsigned barriers, unsigned slot, int rank, int row_blocks, int tiles, i64 rows)
+__device__ __forceinline__ void consume(const typename G::A &a, const Control &c, unsigned stages, unsigned full, unsigned empty, unsigned slot, int rank, int row_blocks, int tiles, i64 rows)
 {
     constexpr bool promotes = G::MODE == MODE_FP32 && G::LINES > G::CHUNK, once = G::MODE == MODE_FP32 && !promotes; // K of one chunk: its sums are all there is
     constexpr int chunk = promotes ? G::CHUNK : G::LINES, CM = S::CM, SUMS = S::SUMS, KEPT = S::KEPT;
     const int tid = threadIdx.x - 128, group = __shfl_sync(~0u, tid / 128, 0); // the same in all lanes, and known to be
     const int peer = tid % 128;                                               // thread i tells block i that a stage is free
-    const Ring ring = ring_at<S>(all_stages, barriers, S::RINGS == 2 ? group : 0);
-    const unsigned full = ring.full, empty = ring.empty;
-    const int below = S::RINGS == 2 ? 0 : group * 64; // this group's rows of a tile
-    const unsigned at_a = tile_low(ring.stages + below * LINE), at_b = tile_low(ring.stages + A_BYTES);
+    const unsigned at_a = tile_low(stages + group * (64 * LINE)), at_b = tile_low(stages + A_BYTES);
     int s = 0, phase = 0, last = 0;
-    for (int t = Tiles<G, S>::first(tiles, ring.index); t < tiles; t = Tiles<G, S>::next(t)) {
+    for (int t = Tiles<G, S>::first(tiles); t < tiles; t += Tiles<G, S>::step()) {
         int mt, nt;
         tile_at<G, S>(t, row_blocks, rank, mt, nt);
-        if ((i64)mt * TILE_M + below >= rows) { // no such rows: only hand the stages on
+        if ((i64)mt * TILE_M + group * 64 >= rows) { // no such rows: only hand the stages on
             for (int line = 0; line < G::LINES; ++line) {
                 barrier_wait(full + 8 * s, phase);
+                asm volatile("bar.sync %0, 128;" ::"r"(1 + group) : "memory"); // all warps: one still at the last tile would miss it once it is filled twice more
                 if (peer < CM)
                     barrier_arrive(empty + 8 * s, peer);
                 if (++s == S::STAGES)
                     s = 0, phase ^= 1;
             }
             if constexpr (G::WAITS)
-                wait_for_tiles(c, ring.index, 0, tid, false);
+                wait_for_tiles(c, 0, tid, false);
             continue;
         }
         float acc[SUMS], sum[KEPT];
@@ -409,7 +348,7 @@ __device__ __forceinline__ void consume(const typename G::A &a, const Control &c
                 barrier_wait(full + 8 * s, phase);
                 wgmma_fence();
                 const unsigned o = s * (Bytes<S>::STAGE >> 4);
-                multiply_stage<G::MODE, S>(acc, at_a + o, at_b + o, i != 0); // a chunk's first product clears the sums
+                multiply_stage<G::MODE>(acc, at_a + o, at_b + o, i != 0); // a chunk's first product clears the sums
                 wgmma_commit();
                 if (i > 0) { // one stage stays under way; the one before it is done with
                     wgmma_wait<1>();
@@ -437,40 +376,43 @@ __device__ __forceinline__ void consume(const typename G::A &a, const Control &c
                 acc[i] = v.x, acc[i + 1] = v.y, acc[i + 2] = v.z, acc[i + 3] = v.w;
             }
         }
-        finish_tile<G, S>(a, c, acc, mt, nt, tid, rows, ring.index, Tiles<G, S>::so_far(t, tiles));
+        finish_tile<G, S>(a, c, acc, mt, nt, tid, rows, wave_end<G, S>(t, tiles));
     }
 }
 
+// All warps meet, from two places in the code: a barrier with a number and a count.
+__device__ __forceinline__ void registers_free() { asm volatile("bar.sync 9, %0;" ::"n"((int)THREADS) : "memory"); }
+
 template <class G, class S> __device__ __forceinline__ void tensor_product(const typename G::A &a, const Control &c, const TensorMap *x_map, const TensorMap *w_map)
 {
-    constexpr int CM = S::CM, ALL = S::RINGS * S::STAGES;
-    const unsigned stages = (shared_address(raw) + 1023) & ~1023u, slots = stages + ALL * Bytes<S>::STAGE;
-    const unsigned barriers = slots + (G::MODE == MODE_FP32 ? Bytes<S>::SLOTS : 0); // of all stages: full, then empty
+    const unsigned stages = (shared_address(raw) + 1023) & ~1023u, slots = stages + S::STAGES * Bytes<S>::STAGE;
+    const unsigned full = slots + (G::MODE == MODE_FP32 ? Bytes<S>::SLOTS : 0), empty = full + 8 * S::STAGES;
+    constexpr int CM = S::CM;
     const i64 rows = G::rows(a);
     const int rank = blockIdx.x % CM, row_blocks = (int)((rows + TILE_M - 1) / TILE_M), tiles = (row_blocks + CM - 1) / CM * ((G::N + S::N - 1) / S::N);
     if (threadIdx.x == 0) {
-        for (int s = 0; s < ALL; ++s)
-            barrier_init(barriers + 8 * s, 1), barrier_init(barriers + 8 * (ALL + s), 2 / S::RINGS * CM); // a group of each block frees it, or both
+        for (int s = 0; s < S::STAGES; ++s)
+            barrier_init(full + 8 * s, 1), barrier_init(empty + 8 * s, 2 * CM);
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     cluster_sync();
     if (threadIdx.x < 128) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
-        if (threadIdx.x % 32 == 0 && threadIdx.x / 32 < S::RINGS) {
+        if (threadIdx.x == 0) {
             written_to_copied(); // x's lines, by an earlier stage
-            produce<G, S>(x_map, w_map, ring_at<S>(stages, barriers, threadIdx.x / 32), rank, row_blocks, tiles);
+            produce<G, S>(x_map, w_map, stages, full, empty, rank, row_blocks, tiles);
         }
         __syncwarp();
-        __syncthreads(); // asking for registers that are not free yet would be a loop that takes turns from those who hold them
+        registers_free(); // asking for what is not free yet would be a loop that takes turns from those who hold it
         asm volatile("setmaxnreg.inc.sync.aligned.u32 168;"); // as the kernel began
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
-        consume<G, S>(a, c, stages, barriers, slots + (threadIdx.x - 128) * 16, rank, row_blocks, tiles, rows);
+        consume<G, S>(a, c, stages, full, empty, slots + (threadIdx.x - 128) * 16, rank, row_blocks, tiles, rows);
         asm volatile("setmaxnreg.dec.sync.aligned.u32 168;");
-        __syncthreads();
+        registers_free();
     }
     cluster_sync(); // no block goes on while another may still signal it
     if (threadIdx.x == 0)
-        for (int s = 0; s < 2 * ALL; ++s)
-            barrier_end(barriers + 8 * s);
+        for (int s = 0; s < 2 * S::STAGES; ++s)
+            barrier_end(full + 8 * s);
 }
