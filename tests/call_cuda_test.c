@@ -339,7 +339,9 @@ static void a_run_like_the_last_has_its_own_arrays(void **state)
     assert_memory_equal(words[0], before[0], sizeof before[0]);
     lf_cuda_ptr away = 0;
     assert_int_equal(fake_alloc(&away, 1 << 20), 0); /* so that the weights come to lie elsewhere */
+    looking = false; /* preparing launches kernels of its own */
     OK_PROGRAM(r.program, lf_program_prepare(r.program));
+    looking = true;
     OK_CALL(r.call, lf_call_run_on(r.call, &rows, in, out, NULL, NULL, 0));
     assert_int_not_equal(words[0][PREPARED], before[0][PREPARED]);
     assert_true(is_there(words[0][PREPARED], 48 * 40 * sizeof(float)));
