@@ -214,6 +214,15 @@ static lf_status parse_header(reader *r, const char *text, size_t length, lf_saf
     return status;
 }
 
+/* Names and dtypes are the file's, and may hold anything: a message stays one line. */
+static lf_status in_one_line(lf_status status, lf_diag *diag)
+{
+    for (char *c = diag ? diag->text : NULL; c && *c && status != LF_OK; c++)
+        if ((unsigned char)*c < ' ' || *c == 127)
+            *c = '?';
+    return status;
+}
+
 lf_status lf_safetensors_read(const void *bytes, size_t n, const char *name, lf_safetensors *out, lf_diag *diag)
 {
     const unsigned char *b = bytes;
@@ -235,7 +244,7 @@ lf_status lf_safetensors_read(const void *bytes, size_t n, const char *name, lf_
     lf_status status = parse_header(&r, (const char *)b + PREFIX, (size_t)length, out);
     if (status != LF_OK)
         lf_safetensors_free(out);
-    return status;
+    return in_one_line(status, diag);
 }
 
 void lf_safetensors_free(lf_safetensors *file)
@@ -262,9 +271,9 @@ lf_status lf_tensor_floats(const lf_tensor_view *tensor, float *out, lf_diag *di
     }
     bool half = strcmp(tensor->dtype, "F16") == 0;
     if (!half && strcmp(tensor->dtype, "BF16") != 0)
-        return lf_fail(diag, LF_ERR_DATA,
-                       "%s: tensor '%.*s' holds %s, not F32; convert it with .float() and save it again", tensor->file,
-                       SHOWN, tensor->name, tensor->dtype);
+        return in_one_line(lf_fail(diag, LF_ERR_DATA, "%s: tensor '%.*s' holds %s, not F32; convert it with .float() and save it again", tensor->file, SHOWN, tensor->name,
+                                   tensor->dtype),
+                           diag);
     for (size_t at = 0; at < count;) {
         uint16_t panel[512]; /* the file's own bytes may not be aligned */
         size_t step = count - at < 512 ? count - at : 512;
