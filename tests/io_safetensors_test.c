@@ -144,6 +144,7 @@ static void safetensors_refuses(void **state)
         {"{\"a\":" T("F4", "[3]", "[0,1]") "}", 1, "do not fit 3 elements of F4"},
         {"{\"a\":" T("F32", "[1]", "[0,4]") ",\"b\":" T("F32", "[1]", "[2,6]") "}", 6, "tensors 'a' and 'b' overlap"},
         {"{\"b\":" T("F32", "[1]", "[0,4]") ",\"a\":" T("F32", "[1]", "[0,4]") "}", 4, "overlap"},
+        {"{\"two\\nlines\":" T("F7", "[1]", "[0,4]") "}", 4, "tensor 'two?lines'"},
         {"{\"a\":" T("F32", "[1]", "[4,8]") "}", 8, "the 4 bytes before tensor 'a' belong to no tensor"},
         {"{\"a\":" T("F32", "[1]", "[0,4]") ",\"b\":" T("F32", "[1]", "[5,9]") "}", 9, "1 bytes before tensor 'b'"},
         {"{\"a\":" T("F32", "[1]", "[0,4]") "}", 9, "the last 5 bytes belong to no tensor"},
