@@ -7,14 +7,6 @@
 #include "cuda/emit_parts.h"
 #include "plan/tiles.h"
 
-bool lf_cuda_has_choice(const lf_plan *plan, lf_cuda_target target)
-{
-    for (int32_t g = 0; g < plan->groups; g++)
-        if (lf_is_tensor_product(target, &plan->group[g].product))
-            return true;
-    return false;
-}
-
 /* mma has tiles of 256 columns and of 128, and in fp32 no room for the former: one shape then. */
 static bool has_shape(lf_cuda_target target, lf_cuda_shape shape)
 {
@@ -77,7 +69,7 @@ lf_cuda_choice lf_cuda_choose(const lf_plan *plan, lf_cuda_target target, const 
 {
     lf_cuda_choice choice = {.shape = LF_CUDA_PAIRS, .how = LF_CUDA_BY_COST};
     lf_device d = *device;
-    if (!lf_cuda_has_choice(plan, target))
+    if (!lf_cuda_on_tensor_cores(plan, target))
         return choice;
     lf_device_use(&d, (int)target.mode);
     for (int s = 0; s < LF_CUDA_SHAPES; s++)

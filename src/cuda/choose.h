@@ -17,8 +17,6 @@ typedef struct lf_cuda_choice {
     double measured[LF_CUDA_SHAPES]; /* of a whole call */
 } lf_cuda_choice;
 
-/* Has the plan products on tensor cores, so that there is something to choose? */
-bool lf_cuda_has_choice(const lf_plan *plan, lf_cuda_target target);
 /* Can the shape serve the plan at these extents? */
 bool lf_cuda_serves(const lf_plan *plan, lf_cuda_target target, lf_cuda_shape shape, const int64_t *dims);
 /* The one that should take least. device: a row of the device table. */

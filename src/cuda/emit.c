@@ -140,17 +140,9 @@ static bool emit_parts(lf_str *to, lf_cuda_source *source)
     return good;
 }
 
-static bool has_tensor_products(const lf_plan *plan, lf_cuda_target target)
-{
-    bool any = false;
-    for (int32_t g = 0; g < plan->groups; g++)
-        any = any || lf_is_tensor_product(target, &plan->group[g].product);
-    return any;
-}
-
 lf_status lf_cuda_emit(const lf_plan *plan, const lf_plan *as_written, lf_cuda_target target, lf_cuda_source *out, lf_diag *diag)
 {
-    const bool tensor = has_tensor_products(plan, target);
+    const bool tensor = lf_cuda_on_tensor_cores(plan, target);
     *out = (lf_cuda_source){.threads = tensor && target.unit == LF_CUDA_WGMMA ? LF_CUDA_TENSOR_THREADS : LF_CUDA_THREADS};
     out->part[LF_CUDA_MAIN] = (lf_cuda_part){.plan = plan, .target = target};
     if (tensor && target.mode == LF_CUDA_FP32)

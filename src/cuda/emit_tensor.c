@@ -19,6 +19,14 @@ bool lf_is_tensor_product(lf_cuda_target target, const lf_product *p)
     return target.unit != LF_CUDA_PLAIN && p->node != LF_NONE && !p->narrow && p->weight_fixed && lf_extent_known(p->n) && lf_extent_known(p->k);
 }
 
+bool lf_cuda_on_tensor_cores(const lf_plan *plan, lf_cuda_target target)
+{
+    for (int32_t g = 0; g < plan->groups; g++)
+        if (lf_is_tensor_product(target, &plan->group[g].product))
+            return true;
+    return false;
+}
+
 static int elements_of_line(lf_cuda_target target)
 {
     return target.mode == LF_CUDA_FP32 || target.mode == LF_CUDA_TF32 ? 32 : 64;

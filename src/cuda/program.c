@@ -110,7 +110,7 @@ static lf_status into_lines(lf_cuda_program *p, lf_diag *diag)
     static const int64_t dims[LF_MAX_SYMBOLS] = {1, 1, 1, 1, 1, 1, 1, 1}; /* any kernel will do: the weights are the same for all */
     const lf_cuda_kernel *kernel = NULL;
     bool wide = false;
-    if (!lf_cuda_has_choice(p->plan, p->target)) /* none of its weights is for tensor cores: no kernel need be there for them */
+    if (!lf_cuda_on_tensor_cores(p->plan, p->target)) /* none of its weights is for tensor cores: no kernel need be there for them */
         return LF_OK;
     for (int i = 0; i < LF_CUDA_SHAPES && !kernel; i++)
         kernel = p->kernel[i][0];

@@ -146,17 +146,13 @@ static void remember(lf_cuda_program *p, const int64_t *dims, lf_cuda_shape shap
 
 lf_cuda_choice lf_cuda_program_choice(lf_cuda_program *p, const int64_t *dims)
 {
-    const lf_device *row = lf_device_at(0);
-    for (size_t i = 0; lf_device_at(i); i++)
-        if (strcmp(lf_device_at(i)->name, lf_cuda_device_like(p->device)) == 0)
-            row = lf_device_at(i);
-    lf_device device = *row;
+    lf_device device = *lf_device_named(lf_cuda_device_like(p->device));
     device.product_flops *= (double)p->device->units / device.units;
     for (int i = 0; i < LF_PRECISIONS; i++)
         device.precision[i].flops *= (double)p->device->units / device.units;
     device.units = p->device->units;
     lf_cuda_choice choice = lf_cuda_choose(p->plan, p->target, &device, dims);
-    if (!lf_cuda_has_choice(p->plan, p->target))
+    if (!lf_cuda_on_tensor_cores(p->plan, p->target))
         return choice;
     const bool known = load_times(p, dims, choice.measured);
     const lf_cuda_shape best = known ? fastest(p, dims, choice.measured) : LF_CUDA_SHAPES;
@@ -251,7 +247,7 @@ bool lf_cuda_tune(lf_cuda_program *p, lf_cuda_call *call, const lf_cuda_job *job
     bool known;
     int captures = 0;
     lf_cuda_shape_for(p, job->dims, &known);
-    if (known || !lf_cuda_has_choice(p->plan, p->target))
+    if (known || !lf_cuda_on_tensor_cores(p->plan, p->target))
         return true;
     if (p->device->driver->stream_captures(job->stream, &captures) != 0 || captures) /* what is captured does not run: there is nothing to measure */
         return false;

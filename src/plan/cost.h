@@ -93,6 +93,8 @@ enum { LF_FUNCTION_FLOPS = 8 }; /* what ops.def counts for one exp, log or erf *
 
 /* The table; NULL past the end. The row of cpu holds guesses until it is measured (run/device.h). */
 const lf_device *lf_device_at(size_t index);
+/* By its name; NULL where there is none of that name. */
+const lf_device *lf_device_named(const char *name);
 
 typedef struct lf_cost {
     double flops;

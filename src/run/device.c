@@ -211,16 +211,14 @@ static lf_status this_machine(const lf_kern *kern, lf_pool *pool, lf_device *d, 
 
 lf_status lf_device_find(const char *name, const lf_kern *kern, lf_pool *pool, lf_device *out, lf_diag *diag)
 {
+    const lf_device *row = lf_device_named(name);
+    if (row) {
+        *out = *row;
+        return strcmp(name, "cpu") == 0 ? this_machine(kern, pool, out, diag) : LF_OK;
+    }
     char known[256] = "";
     size_t used = 0;
-    for (size_t i = 0; lf_device_at(i); i++) {
-        const lf_device *row = lf_device_at(i);
-        if (strcmp(row->name, name) == 0) {
-            *out = *row;
-            return strcmp(name, "cpu") == 0 ? this_machine(kern, pool, out, diag) : LF_OK;
-        }
-        if (used < sizeof known)
-            used += (size_t)snprintf(known + used, sizeof known - used, "%s%s", i ? ", " : "", row->name);
-    }
+    for (size_t i = 0; lf_device_at(i) && used < sizeof known; i++)
+        used += (size_t)snprintf(known + used, sizeof known - used, "%s%s", i ? ", " : "", lf_device_at(i)->name);
     return lf_fail(diag, LF_ERR_ARG, "device %s: not in the table of devices, which has %s", name, known);
 }
