@@ -90,11 +90,10 @@ static void read_into(lf_graph *g, const char *text)
 
 static const lf_device *device(const char *name)
 {
-    for (size_t i = 0; lf_device_at(i); i++)
-        if (strcmp(lf_device_at(i)->name, name) == 0)
-            return lf_device_at(i);
-    fail_msg("no device %s", name);
-    return NULL;
+    const lf_device *found = lf_device_named(name);
+    if (!found)
+        fail_msg("no device %s", name);
+    return found;
 }
 
 /* The account of a model and of what it became. homes: "a>a b>c" says where written values went; one that is not named there and

@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What calls for a GPU ask of its driver, seen by a driver that stands in for it: memory, streams, captures. Nothing is computed. */
 #include "api_fixture.h"
-
-#include "cuda/compile.h"
-#include "cuda/driver.h"
+#include "stand_in_driver.h"
 
 /* ---- the driver ---- */
 
@@ -11,10 +9,8 @@ enum { BLOCKS = 256, OUT_OF_MEMORY = 2, IN_CAPTURE = 900, UNITS = 16, MAJOR = 75
 
 static struct { lf_cuda_ptr at; size_t bytes; } block[BLOCKS]; /* memory that was handed out and not taken back */
 static size_t limit, allocs, frees, launches, waits, compiles;
-static bool capturing;
 static int capability = 8;
 static int mode; /* 0: what is unsafe while something is captured fails */
-static lf_cuda_driver driver;
 
 static bool forbidden(void)
 {
@@ -70,15 +66,6 @@ static int fake_set_bytes(lf_cuda_ptr to, unsigned char value, size_t bytes, voi
     return 0;
 }
 
-/* All there is on this device is 0. */
-static int fake_to_host(void *to, lf_cuda_ptr from, size_t bytes, void *stream)
-{
-    (void)from;
-    (void)stream;
-    memset(to, 0, bytes);
-    return 0;
-}
-
 static int fake_stream_wait(void *stream)
 {
     assert_true(!capturing || (stream && !forbidden()));
@@ -90,13 +77,6 @@ static int fake_stream_new(void **stream, unsigned flags)
 {
     assert_int_equal(flags, 1);
     *stream = &driver;
-    return 0;
-}
-
-static int fake_stream_captures(void *stream, int *captures)
-{
-    (void)stream;
-    *captures = capturing;
     return 0;
 }
 
@@ -120,12 +100,6 @@ static int fake_primary_retain(void **context, int device)
     return fake_pointer(context);
 }
 
-static int fake_device_count(int *count)
-{
-    *count = 1;
-    return 0;
-}
-
 static int fake_device_attribute(int *value, int attribute, int device)
 {
     (void)device;
@@ -145,19 +119,6 @@ static int fake_function_get(void **function, void *module, const char *name)
     (void)module;
     (void)name;
     return fake_pointer(function);
-}
-
-static int fake_context_current(void **context)
-{
-    *context = NULL;
-    return 0;
-}
-
-static int fake_blocks(int *count, void *function, int threads, size_t shared)
-{
-    (void)function, (void)threads, (void)shared;
-    *count = 1;
-    return 0;
 }
 
 static int fake_clusters(int *count, void *function, const lf_cuda_config *config)
@@ -180,49 +141,20 @@ static int fake_launch(const lf_cuda_config *config, void *function, void **para
     return 0;
 }
 
-/* Whatever else is asked for works and does nothing. */
-static int fine(void)
+static void own_functions(lf_cuda_driver *to)
 {
-    return 0;
-}
-
-lf_status __wrap_lf_cuda_driver_find(const lf_cuda_driver **out, lf_diag *diag);
-lf_status __wrap_lf_nvrtc_find(const lf_nvrtc **out, lf_diag *diag);
-lf_status __wrap_lf_cuda_compile(const char *source, const char *arch, char **cubin, size_t *size, char **log, lf_diag *diag);
-
-lf_status __wrap_lf_cuda_driver_find(const lf_cuda_driver **out, lf_diag *diag)
-{
-    int (*const f)(void) = fine;
-    (void)diag;
-    for (size_t i = 0; i < sizeof driver / sizeof f; i++)
-        memcpy((char *)&driver + i * sizeof f, &f, sizeof f);
-    driver.alloc = fake_alloc;
-    driver.free = fake_free;
-    driver.set_bytes = fake_set_bytes;
-    driver.to_host = fake_to_host;
-    driver.stream_wait = fake_stream_wait;
-    driver.stream_new = fake_stream_new;
-    driver.stream_captures = fake_stream_captures;
-    driver.capture_mode = fake_capture_mode;
-    driver.context_current = fake_context_current;
-    driver.device_count = fake_device_count;
-    driver.device_attribute = fake_device_attribute;
-    driver.primary_retain = fake_primary_retain;
-    driver.module_load = fake_module_load;
-    driver.function_get = fake_function_get;
-    driver.blocks = fake_blocks;
-    driver.clusters = fake_clusters;
-    driver.launch = fake_launch;
-    *out = &driver;
-    return LF_OK;
-}
-
-lf_status __wrap_lf_nvrtc_find(const lf_nvrtc **out, lf_diag *diag)
-{
-    static lf_nvrtc none;
-    (void)diag;
-    *out = &none;
-    return LF_OK;
+    to->alloc = fake_alloc;
+    to->free = fake_free;
+    to->set_bytes = fake_set_bytes;
+    to->stream_wait = fake_stream_wait;
+    to->stream_new = fake_stream_new;
+    to->capture_mode = fake_capture_mode;
+    to->device_attribute = fake_device_attribute;
+    to->primary_retain = fake_primary_retain;
+    to->module_load = fake_module_load;
+    to->function_get = fake_function_get;
+    to->clusters = fake_clusters;
+    to->launch = fake_launch;
 }
 
 lf_status __wrap_lf_cuda_compile(const char *source, const char *arch, char **cubin, size_t *size, char **log, lf_diag *diag)

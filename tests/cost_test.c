@@ -40,11 +40,10 @@ static int teardown(void **state)
 
 static const lf_device *device(const char *name)
 {
-    for (size_t i = 0; lf_device_at(i); i++)
-        if (strcmp(lf_device_at(i)->name, name) == 0)
-            return lf_device_at(i);
-    fail_msg("no device %s", name);
-    return NULL;
+    const lf_device *found = lf_device_named(name);
+    if (!found)
+        fail_msg("no device %s", name);
+    return found;
 }
 
 /* Reads a model's text and plans it. */

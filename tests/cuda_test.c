@@ -2,8 +2,8 @@
 /* The CUDA backend without a GPU: generated text against tests/golden (LINFUSE_REFRESH=1 writes it anew), kernels through the run-time
  * compiler where it is installed (requirements-test.txt), its cache under damage, and what is said where there is no driver. */
 #include "api_fixture.h"
+#include "cache_fixture.h"
 
-#include <dirent.h>
 #include <glob.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -247,38 +247,16 @@ static void every_precision_compiles(void **state)
 
 /* ---- the cache ---- */
 
-static char cache[64];
-
 static int own_cache(void **state)
 {
     (void)state;
-    snprintf(cache, sizeof cache, "/tmp/linfuse_cuda_test_XXXXXX");
-    return mkdtemp(cache) ? setenv("XDG_CACHE_HOME", cache, 1) : -1;
+    return cache_begin();
 }
 
 static int drop_cache(void **state)
 {
     (void)state;
-    char command[128];
-    snprintf(command, sizeof command, "rm -rf %s", cache);
-    return system(command);
-}
-
-/* The one entry, as a path; how many there are. */
-static int entries(char *path, size_t size)
-{
-    char folder[128];
-    int count = 0;
-    snprintf(folder, sizeof folder, "%s/linfuse", cache);
-    DIR *dir = opendir(folder);
-    for (struct dirent *d; dir && (d = readdir(dir));)
-        if (strncmp(d->d_name, "cuda-", 5) == 0) {
-            snprintf(path, size, "%s/%.100s", folder, d->d_name);
-            count++;
-        }
-    if (dir)
-        closedir(dir);
-    return count;
+    return cache_end();
 }
 
 static const char tiny[] = "extern \"C\" __global__ void nothing(float *x) { *x = 1.0f; }\n";
@@ -300,7 +278,7 @@ static void damaged_entries_are_compiled_anew(void **state)
     if (!compiler_is_there())
         skip();
     compile_tiny(&first, &size);
-    assert_int_equal(entries(path, sizeof path), 1);
+    assert_int_equal(cache_entries("cuda-", path, sizeof path), 1);
     struct stat info;
     assert_int_equal(stat(path, &info), 0);
     for (int kind = 0; kind < 4; kind++) { /* a bit in the code, in the key, cut short, empty */
@@ -362,7 +340,7 @@ static void processes_share_the_cache(void **state)
         assert_int_equal(waitpid(child[i], &status, 0), child[i]);
         assert_int_equal(status, 0);
     }
-    assert_int_equal(entries(path, sizeof path), 1);
+    assert_int_equal(cache_entries("cuda-", path, sizeof path), 1);
 }
 
 static void bad_text_is_told(void **state)

@@ -2,55 +2,24 @@
 /* Which shape of tiles serves how many rows, without a GPU: what the cost model chooses, what is measured by a driver that stands in for one, and what of that is
  * found again on disk. */
 #include "api_fixture.h"
-
-#include <dirent.h>
-#include <unistd.h>
+#include "cache_fixture.h"
+#include "stand_in_driver.h"
 
 #include "cuda/choose.h"
-#include "cuda/compile.h"
-#include "cuda/driver.h"
 #include "plan/tiles.h"
 #include "run/handles.h"
 
 /* ---- the driver: how long a kernel takes is the test's to say, by its shape ---- */
 
-static lf_cuda_driver driver;
 static int image[LF_CUDA_SHAPES];  /* code: an address here, by shape */
 static float takes[LF_CUDA_SHAPES]; /* ms */
 static int timed[LF_CUDA_SHAPES], launched;
-static bool capturing;
 
 static int fake_alloc(lf_cuda_ptr *memory, size_t bytes)
 {
     static lf_cuda_ptr next = 1 << 20;
     *memory = next;
     next += (bytes + 511) / 512 * 512;
-    return 0;
-}
-
-static int fake_to_host(void *to, lf_cuda_ptr from, size_t bytes, void *stream)
-{
-    (void)from, (void)stream;
-    memset(to, 0, bytes);
-    return 0;
-}
-
-static int fake_stream_captures(void *stream, int *captures)
-{
-    (void)stream;
-    *captures = capturing;
-    return 0;
-}
-
-static int fake_context_current(void **context)
-{
-    *context = NULL;
-    return 0;
-}
-
-static int fake_device_count(int *count)
-{
-    *count = 1;
     return 0;
 }
 
@@ -83,13 +52,6 @@ static int fake_function_get(void **function, void *module, const char *name)
     return 0;
 }
 
-static int fake_blocks(int *count, void *function, int threads, size_t shared)
-{
-    (void)function, (void)threads, (void)shared;
-    *count = 1;
-    return 0;
-}
-
 static int fake_clusters(int *count, void *function, const lf_cuda_config *config)
 {
     (void)function, (void)config;
@@ -112,44 +74,16 @@ static int fake_event_ms(float *ms, void *from, void *to)
     return 0;
 }
 
-static int fine(void)
+static void own_functions(lf_cuda_driver *to)
 {
-    return 0;
-}
-
-lf_status __wrap_lf_cuda_driver_find(const lf_cuda_driver **out, lf_diag *diag);
-lf_status __wrap_lf_nvrtc_find(const lf_nvrtc **out, lf_diag *diag);
-lf_status __wrap_lf_cuda_compile(const char *source, const char *arch, char **cubin, size_t *size, char **log, lf_diag *diag);
-
-lf_status __wrap_lf_cuda_driver_find(const lf_cuda_driver **out, lf_diag *diag)
-{
-    int (*const f)(void) = fine;
-    (void)diag;
-    for (size_t i = 0; i < sizeof driver / sizeof f; i++)
-        memcpy((char *)&driver + i * sizeof f, &f, sizeof f);
-    driver.alloc = fake_alloc;
-    driver.to_host = fake_to_host;
-    driver.stream_captures = fake_stream_captures;
-    driver.context_current = fake_context_current;
-    driver.device_count = fake_device_count;
-    driver.device_name = fake_device_name;
-    driver.device_attribute = fake_device_attribute;
-    driver.module_load = fake_module_load;
-    driver.function_get = fake_function_get;
-    driver.blocks = fake_blocks;
-    driver.clusters = fake_clusters;
-    driver.launch = fake_launch;
-    driver.event_ms = fake_event_ms;
-    *out = &driver;
-    return LF_OK;
-}
-
-lf_status __wrap_lf_nvrtc_find(const lf_nvrtc **out, lf_diag *diag)
-{
-    static lf_nvrtc none;
-    (void)diag;
-    *out = &none;
-    return LF_OK;
+    to->alloc = fake_alloc;
+    to->device_name = fake_device_name;
+    to->device_attribute = fake_device_attribute;
+    to->module_load = fake_module_load;
+    to->function_get = fake_function_get;
+    to->clusters = fake_clusters;
+    to->launch = fake_launch;
+    to->event_ms = fake_event_ms;
 }
 
 /* The code is the shape that the text calls its product with. */
@@ -172,25 +106,20 @@ lf_status __wrap_lf_cuda_compile(const char *source, const char *arch, char **cu
 
 /* ---- around each test ---- */
 
-static char cache[64];
-
 static int own_cache(void **state)
 {
     (void)state;
     for (int s = 0; s < LF_CUDA_SHAPES; s++)
         takes[s] = (float)(2 + s);
     capturing = false;
-    snprintf(cache, sizeof cache, "/tmp/linfuse_tune_test_XXXXXX");
-    return mkdtemp(cache) ? setenv("XDG_CACHE_HOME", cache, 1) : -1;
+    return cache_begin();
 }
 
 static int drop_cache(void **state)
 {
     (void)state;
-    char command[128];
     unsetenv("LINFUSE_CUDA_SHAPE");
-    snprintf(command, sizeof command, "rm -rf %s", cache);
-    return system(command);
+    return cache_end();
 }
 
 static const char text[] = "input x f32[B, 512]\nparam w f32[1024, 512]\na = linear(x, w)\nb = gelu(a)\nreturn b\n";
@@ -223,23 +152,6 @@ static bool explains(rig *r, int64_t rows, const char *words)
     return found;
 }
 
-/* The one entry there is, as a path. */
-static int entries(char *path, size_t size)
-{
-    char folder[128];
-    int count = 0;
-    snprintf(folder, sizeof folder, "%s/linfuse", cache);
-    DIR *dir = opendir(folder);
-    for (struct dirent *d; dir && (d = readdir(dir));)
-        if (strncmp(d->d_name, "tune-", 5) == 0) {
-            snprintf(path, size, "%s/%.100s", folder, d->d_name);
-            count++;
-        }
-    if (dir)
-        closedir(dir);
-    return count;
-}
-
 /* ---- measuring ---- */
 
 static void the_fastest_is_taken_and_found_again(void **state)
@@ -257,7 +169,7 @@ static void the_fastest_is_taken_and_found_again(void **state)
     assert_int_equal(last, LF_CUDA_SINGLE);
     assert_true(explains(&r, 300, "single, 128 x 256, as measured: pairs 2.00 ms"));
     assert_true(explains(&r, 301, "by the cost model"));
-    assert_int_equal(entries(path, sizeof path), 1);
+    assert_int_equal(cache_entries("tune-", path, sizeof path), 1);
     assert_true(times_of_run(&r, 16, &last) > 0); /* another size is another choice */
     assert_true(timed[LF_CUDA_FEW16] > 0 && timed[LF_CUDA_FEW64] > 0);
     assert_int_equal(last, LF_CUDA_SINGLE);
@@ -282,7 +194,7 @@ static void damaged_entries_are_measured_anew(void **state)
     assert_int_equal(last, LF_CUDA_PAIRS);
     rig_end(&r);
     for (int kind = 0; kind < 4; kind++) { /* another time, another program's, cut short, empty */
-        assert_int_equal(entries(path, sizeof path), 1);
+        assert_int_equal(cache_entries("tune-", path, sizeof path), 1);
         FILE *f = fopen(path, "r+b");
         assert_non_null(f);
         char entry[4096] = "";
@@ -410,10 +322,7 @@ static void choices_can_serve_and_are_the_least(void **state)
 static void the_device_table_has_the_same_tiles(void **state)
 {
     (void)state;
-    const lf_device *device = lf_device_at(0);
-    for (size_t i = 0; lf_device_at(i); i++)
-        if (strcmp(lf_device_at(i)->name, "h200") == 0)
-            device = lf_device_at(i);
+    const lf_device *device = lf_device_named("h200");
     int tiles = 0;
     while (tiles < LF_MOST_TILES && device->tile[tiles].rows > 0)
         tiles++;

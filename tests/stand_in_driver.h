@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A driver that stands in for a GPU's, and a compiler for NVRTC: what is asked of them works and does nothing. A test puts functions of its own into the driver
+ * (own_functions) and says what compiling gives (__wrap_lf_cuda_compile). */
+#ifndef LF_TESTS_STAND_IN_DRIVER_H
+#define LF_TESTS_STAND_IN_DRIVER_H
+
+#include "cuda/compile.h"
+#include "cuda/driver.h"
+
+static lf_cuda_driver driver;
+static bool capturing;
+
+static void own_functions(lf_cuda_driver *to); /* the test's */
+
+/* All there is on this device is 0. */
+static int fake_to_host(void *to, lf_cuda_ptr from, size_t bytes, void *stream)
+{
+    (void)from, (void)stream;
+    memset(to, 0, bytes);
+    return 0;
+}
+
+static int fake_stream_captures(void *stream, int *captures)
+{
+    (void)stream;
+    *captures = capturing;
+    return 0;
+}
+
+static int fake_context_current(void **context)
+{
+    *context = NULL;
+    return 0;
+}
+
+static int fake_device_count(int *count)
+{
+    *count = 1;
+    return 0;
+}
+
+static int fake_blocks(int *count, void *function, int threads, size_t shared)
+{
+    (void)function, (void)threads, (void)shared;
+    *count = 1;
+    return 0;
+}
+
+/* Whatever else is asked for works and does nothing. */
+static int fine(void)
+{
+    return 0;
+}
+
+lf_status __wrap_lf_cuda_driver_find(const lf_cuda_driver **out, lf_diag *diag);
+lf_status __wrap_lf_nvrtc_find(const lf_nvrtc **out, lf_diag *diag);
+lf_status __wrap_lf_cuda_compile(const char *source, const char *arch, char **cubin, size_t *size, char **log, lf_diag *diag);
+
+lf_status __wrap_lf_cuda_driver_find(const lf_cuda_driver **out, lf_diag *diag)
+{
+    int (*const f)(void) = fine;
+    (void)diag;
+    for (size_t i = 0; i < sizeof driver / sizeof f; i++)
+        memcpy((char *)&driver + i * sizeof f, &f, sizeof f);
+    driver.to_host = fake_to_host;
+    driver.stream_captures = fake_stream_captures;
+    driver.context_current = fake_context_current;
+    driver.device_count = fake_device_count;
+    driver.blocks = fake_blocks;
+    own_functions(&driver);
+    *out = &driver;
+    return LF_OK;
+}
+
+lf_status __wrap_lf_nvrtc_find(const lf_nvrtc **out, lf_diag *diag)
+{
+    static lf_nvrtc none;
+    (void)diag;
+    *out = &none;
+    return LF_OK;
+}
+
+#endif
