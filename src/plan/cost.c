@@ -504,7 +504,7 @@ static lf_cost cost_group(const lf_plan *plan, const lf_group *g, double around,
 {
     product_cost product = group_product(g, dims, d);
     work w = group_work(plan, g, &product, dims, d);
-    double us = product.tail > 0 || (product.tiles && d->start_us > 0) ? tiled_us(w, &product, around, d) : work_us(w, product.us, d->memory_shown, around, d);
+    double us = product.tiles && d->start_us > 0 ? tiled_us(w, &product, around, d) : work_us(w, product.us, d->memory_shown, around, d);
     return (lf_cost){.flops = work_flops(&w), .bytes = w.read + w.written + w.cached,
                      .us = shared_out(us, waits(g, &product) * d->wait_us, d) + (g > plan->group && d->stage_us > 0 ? d->stage_us : d->launch_us)};
 }
