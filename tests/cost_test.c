@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The cost model: known times of known models, how cost grows, every op, and the device that is measured and remembered. */
 #include "plan/cost.h"
+#include "plan/tiles.h"
 #include "run/device.h"
 
 #include <setjmp.h>
@@ -78,6 +79,14 @@ static lf_cost fused(const char *on)
     return lf_cost_plan_total(plan, dims, device(on));
 }
 
+/* As explain has it: what is special to a precision counts too. */
+static double fused_us_in_fp32(const char *on)
+{
+    lf_device d = *device(on);
+    lf_device_use(&d, 0);
+    return lf_cost_plan_total(plan, dims, &d).us;
+}
+
 static lf_cost named(const char *value, const char *on)
 {
     lf_node n = lf_graph_named(&g, value);
@@ -123,7 +132,7 @@ static void h200_other_shapes(void **state)
         {16384, 4096, 4096, 2340, "return a"},
         {32768, 4096, 1024, 1180, "return a"},
         {128, 32768, 32768, 1280, "return a"},
-        {65536, 8192, 64, 475, "b2 = logsumexp(a, dim=1)\nreturn b2"},
+        {65536, 8192, 64, 707, "b2 = logsumexp(a, dim=1)\nreturn b2"},
         {8192, 128256, 4096, 38200, "b2 = logsumexp(a, dim=1)\nreturn b2"},
     };
     (void)state;
@@ -133,7 +142,7 @@ static void h200_other_shapes(void **state)
                  cases[i].n, cases[i].k, cases[i].n, cases[i].tail);
         take(text);
         dims[0] = cases[i].m;
-        near_to(fused("h200").us, cases[i].us, 0.15);
+        near_to(fused_us_in_fp32("h200"), cases[i].us, 0.15);
     }
 }
 

@@ -163,8 +163,8 @@ static void the_fastest_is_taken_and_found_again(void **state)
     rig r = rig_begin(1, text, "device=cuda tune=true");
     assert_true(times_of_run(&r, 300, &last) > 0);
     assert_int_equal(last, LF_CUDA_SINGLE);
-    for (int s = 0; s < LF_CUDA_SHAPES; s++) /* every shape that can serve so many rows, as often as any other */
-        assert_int_equal(timed[s], lf_cuda_shape_table[s].few ? 0 : timed[LF_CUDA_PAIRS]);
+    for (int s = 0; s < LF_CUDA_SHAPES; s++) /* every shape that can serve so many rows in fp32, as often as any other */
+        assert_int_equal(timed[s], lf_cuda_shape_table[s].few || lf_cuda_shape_table[s].turns ? 0 : timed[LF_CUDA_PAIRS]);
     assert_int_equal(times_of_run(&r, 300, &last), 0);
     assert_int_equal(last, LF_CUDA_SINGLE);
     assert_true(explains(&r, 300, "single, 128 x 256, as measured: pairs 2.00 ms"));
@@ -252,7 +252,7 @@ static void a_shape_can_be_told(void **state)
     for (int s = 0; s < LF_CUDA_SHAPES; s++) {
         const int64_t rows = lf_cuda_shape_table[s].few ? lf_cuda_shape_table[s].rows : 300;
         setenv("LINFUSE_CUDA_SHAPE", lf_cuda_shape_table[s].name, 1);
-        rig r = rig_begin(1, text, "device=cuda tune=true");
+        rig r = rig_begin(1, text, lf_cuda_shape_table[s].turns ? "device=cuda tune=true precision=bf16" : "device=cuda tune=true");
         assert_int_equal(times_of_run(&r, rows, &last), 0);
         assert_int_equal(last, s);
         assert_true(explains(&r, rows, "LINFUSE_CUDA_SHAPE"));
@@ -314,6 +314,7 @@ static void choices_can_serve_and_are_the_least(void **state)
                         assert_true(isfinite(c.expected[s]) && c.expected[s] >= 0);
                         assert_true(c.expected[s] == 0 || c.expected[c.shape] <= c.expected[s]);
                         assert_true(unit == LF_CUDA_WGMMA || c.expected[s] == 0 || s == LF_CUDA_PAIRS || s == LF_CUDA_ALONE);
+                        assert_true(c.expected[s] == 0 || !lf_cuda_shape_table[s].turns || mode != LF_CUDA_FP32 || extents[e % 4] <= 96);
                     }
                 }
 }
@@ -333,7 +334,7 @@ static void the_device_table_has_the_same_tiles(void **state)
         int same = 0;
         for (int i = 0; i < tiles; i++) {
             const lf_tile *t = &device->tile[i];
-            same += t->rows == shape->rows && t->columns == shape->columns && t->cluster == shape->cluster && t->raster == shape->raster && t->few == shape->few;
+            same += t->rows == shape->rows && t->columns == shape->columns && t->cluster == shape->cluster && t->raster == shape->raster && t->few == shape->few && t->turns == shape->turns;
         }
         assert_int_equal(same, 1);
     }

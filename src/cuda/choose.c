@@ -19,16 +19,18 @@ bool lf_cuda_serves(const lf_plan *plan, lf_cuda_target target, lf_cuda_shape sh
 {
     const lf_cuda_shape_info *info = &lf_cuda_shape_table[shape];
     bool fits = has_shape(target, shape);
-    for (int32_t g = 0; g < plan->groups && fits && info->few; g++)
-        if (lf_is_tensor_product(target, &plan->group[g].product))
-            fits = lf_extent_at(plan->group[g].rows, dims) <= info->rows;
+    for (int32_t g = 0; g < plan->groups && fits; g++) {
+        const lf_product *p = &plan->group[g].product;
+        if (lf_is_tensor_product(target, p))
+            fits = (!info->few || lf_extent_at(plan->group[g].rows, dims) <= info->rows) && (!info->turns || lf_takes_turns(target, p));
+    }
     return fits;
 }
 
 static lf_tile tile_of(lf_cuda_target target)
 {
     const lf_cuda_shape_info *s = &lf_cuda_shape_table[target.shape];
-    lf_tile tile = {.rows = s->rows, .columns = s->columns, .cluster = s->cluster, .raster = s->raster, .few = s->few};
+    lf_tile tile = {.rows = s->rows, .columns = s->columns, .cluster = s->cluster, .raster = s->raster, .few = s->few, .turns = s->turns};
     if (target.unit == LF_CUDA_MMA) {
         tile.cluster = 1;
         tile.columns = target.mode == LF_CUDA_FP32 ? LF_CUDA_TILE : s->columns;
@@ -99,5 +101,5 @@ lf_status lf_cuda_shape_told(lf_cuda_shape *out, lf_diag *diag)
     *out = LF_CUDA_SHAPES;
     if (!name || !*name || lf_cuda_shape_named(name, out))
         return LF_OK;
-    return lf_fail(diag, LF_ERR_ARG, "LINFUSE_CUDA_SHAPE: '%.64s' is no shape of tiles (pairs, single, alone, halves, few16, few64)", name);
+    return lf_fail(diag, LF_ERR_ARG, "LINFUSE_CUDA_SHAPE: '%.64s' is no shape of tiles (pairs, single, alone, halves, turns, few16, few64)", name);
 }

@@ -127,8 +127,8 @@ lf_status lf_cuda_compile(const char *source, const char *arch, char **cubin, si
 {
     const lf_nvrtc *nvrtc;
     char target[48];
-    const char *options[] = {target, "--std=c++17", "--ptxas-options=-v"};
-    int major = 0, minor = 0;
+    const char *options[] = {target, "--std=c++17", "--ptxas-options=-v", "--split-compile=2"}; /* two threads: the kernel, and what it rarely calls */
+    int major = 0, minor = 0, count = sizeof options / sizeof *options;
     lf_str key = {0};
     *cubin = NULL;
     if (log)
@@ -138,6 +138,8 @@ lf_status lf_cuda_compile(const char *source, const char *arch, char **cubin, si
         return status;
     snprintf(target, sizeof target, "--gpu-architecture=%.16s", arch);
     nvrtc->version(&major, &minor);
+    if (major < 13) /* they may not know the last */
+        count--;
     lf_str_addf(&key, "nvrtc %d.%d %s %s\n", major, minor, options[0], options[1]);
     lf_str_add(&key, source);
     if (key.failed) {
@@ -145,7 +147,7 @@ lf_status lf_cuda_compile(const char *source, const char *arch, char **cubin, si
         return lf_fail_nomem(diag, "the run-time compiler");
     }
     if (log || !load_entry(key.text, key.length, cubin, size)) { /* who wants the log wants it compiled */
-        status = compile(nvrtc, source, options, sizeof options / sizeof *options, cubin, size, log, diag);
+        status = compile(nvrtc, source, options, count, cubin, size, log, diag);
         if (status == LF_OK)
             save_entry(key.text, key.length, *cubin, *size);
     }

@@ -114,6 +114,8 @@ lf_cuda_shape lf_cuda_shape_for(lf_cuda_program *program, const int64_t *dims, b
 /* Runs the job in every shape that can serve it, unless that was done before, and remembers which took least, under the user's cache too. Not where the stream
  * captures. Where it cannot be measured, nothing is remembered, and the run that follows tells why if it has to. False: that is still to be done, by a run that does not. */
 bool lf_cuda_tune(lf_cuda_program *program, lf_cuda_call *call, const lf_cuda_job *job, bool aligned);
+/* Raises bytes to the workspace that measuring at these extents wants, where that is still to be done: the most of all that can serve, or some would not take part. */
+void lf_cuda_tune_workspace(lf_cuda_program *program, const int64_t *dims, int64_t *bytes);
 
 /* ---- call.c, for tune.c ---- */
 

@@ -43,13 +43,14 @@ static void emit_texts(lf_str *to, const lf_cuda_source *source)
 
 /* ---- the kernel ---- */
 
-static void emit_stage_calls(lf_str *to, const lf_cuda_part *part, int role, int indent)
+static void emit_stage_calls(lf_str *to, const lf_cuda_part *part)
 {
+    const char *name = namespaces[LF_CUDA_MAIN];
     int product = 0;
     for (int32_t i = 0; i < part->stages; i++) {
         if (i > 0)
-            lf_str_addf(to, "%*sgrid_sync(c);\n", indent, "");
-        lf_str_addf(to, "%*s%s::%s(%s", indent, "", namespaces[role], part->stage[i].name, namespaces[role]);
+            lf_str_add(to, "    grid_sync(c);\n");
+        lf_str_addf(to, "    %s::%s(%s", name, part->stage[i].name, name);
         if (part->stage[i].work == LF_CUDA_SPLIT)
             lf_str_add(to, ", c");
         if (part->stage[i].work == LF_CUDA_TENSOR) {
@@ -66,13 +67,17 @@ static const char *flags_of(lf_cuda_role role)
     return role == LF_CUDA_FULL_RANGE ? "wide" : "watched";
 }
 
-/* Rarely run: kept out of the way of what is. Clears the flags it went by. */
+/* Rarely run: kept out of the way of what is, and small: there is one barrier for all its stages. Clears the flags it went by. */
 static void emit_redo(lf_str *to, const lf_cuda_source *source, lf_cuda_role role)
 {
+    const lf_cuda_part *part = &source->part[role];
     const char *name = namespaces[role], *flags = flags_of(role);
-    lf_str_addf(to, "__device__ __noinline__ void redo_%s(const %s::Args &%s, const Control &c)\n{\n", name, name, name);
-    emit_stage_calls(to, &source->part[role], role, 4);
-    lf_str_addf(to, "    grid_sync(c);\n    if (blockIdx.x == 0) {\n        const i64 rows = clear_flags(c.%s, c.%s_any, c.batch);\n", flags, flags);
+    lf_str_addf(to, "__device__ __noinline__ void redo_%s(const %s::Args &%s, const Control &c)\n{\n#pragma unroll 1\n    for (int stage = 0; stage <= %d; ++stage) {\n"
+                    "        grid_sync(c);\n",
+                name, name, name, (int)part->stages);
+    for (int32_t i = 0; i < part->stages; i++)
+        lf_str_addf(to, "        if (stage == %d)\n            %s::%s(%s);\n", (int)i, name, part->stage[i].name, name);
+    lf_str_addf(to, "    }\n    if (blockIdx.x == 0) {\n        const i64 rows = clear_flags(c.%s, c.%s_any, c.batch);\n", flags, flags);
     if (role == LF_CUDA_AS_WRITTEN)
         lf_str_add(to, "        if (threadIdx.x == 0)\n            *c.redone = rows;\n");
     else
@@ -84,7 +89,7 @@ static void emit_redo_call(lf_str *to, lf_cuda_role role)
 {
     const char *name = namespaces[role], *flags = flags_of(role);
     if (role == LF_CUDA_FULL_RANGE) /* set before a barrier that is long past */
-        lf_str_addf(to, "    if (any_set(c.%s_any)) {\n        grid_sync(c);\n        redo_%s(%s, c);\n    }\n", flags, name, name);
+        lf_str_addf(to, "    if (any_set(c.%s_any))\n        redo_%s(%s, c);\n", flags, name, name);
     else /* set until now */
         lf_str_addf(to, "    grid_sync(c);\n    if (any_set(c.%s_any))\n        redo_%s(%s, c);\n    else if (blockIdx.x == 0 && threadIdx.x == 0)\n        *c.redone = 0;\n", flags,
                     name, name);
@@ -116,7 +121,7 @@ static void emit_kernel(lf_str *to, const lf_cuda_source *source)
         if (source->part[role].plan)
             lf_str_addf(to, ", const __grid_constant__ %s::Args %s", namespaces[role], namespaces[role]);
     lf_str_add(to, ")\n{\n");
-    emit_stage_calls(to, main, LF_CUDA_MAIN, 4);
+    emit_stage_calls(to, main);
     for (int role = LF_CUDA_MAIN + 1; role < LF_CUDA_ROLES; role++)
         if (source->part[role].plan)
             emit_redo_call(to, (lf_cuda_role)role);

@@ -41,6 +41,7 @@ typedef enum lf_cuda_shape {
     LF_CUDA_FEW64, /* at most 64 rows x 64, likewise */
     LF_CUDA_SINGLE, /* 128 x 256 without clusters; mma has only the first two shapes */
     LF_CUDA_HALVES, /* 128 x 128 in clusters of two */
+    LF_CUDA_TURNS,  /* likewise, by one half of a block's multiplying warps: the other half finishes meanwhile */
     LF_CUDA_SHAPES
 } lf_cuda_shape;
 
@@ -52,8 +53,9 @@ typedef struct lf_cuda_shape_info {
     int cluster;                /* blocks of a cluster */
     int raster;                 /* row blocks that go past the weight together; 0: all there are */
     bool few;                   /* rows are one tile: such a product takes no more */
+    bool turns;                 /* half of a block's multiplying warps finish a tile while the others multiply the next */
     bool x_shared;              /* each block fetches half of x's rows for both */
-    int w_box;                  /* rows of the boxes in which the weight is fetched */
+    int w_box, w_lines;         /* rows of the boxes in which the weight is fetched, and lines */
     int stage, stages;          /* bytes of a stage, and how many there are */
     int room;                   /* bytes of sums in shared memory */
 } lf_cuda_shape_info;

@@ -89,7 +89,7 @@ static bool has_room(const lf_emitter *e, const lf_held *held)
 {
     const lf_cuda_shape_info *shape = &lf_cuda_shape_table[e->target.shape];
     const int64_t tiles = (e->g->product.n.coef + shape->columns - 1) / shape->columns, blocks = tiles * shape->cluster;
-    return !held->waits || (e->target.unit == LF_CUDA_WGMMA && !e->target.small && blocks <= UNITS && (shape->few || UNITS / blocks * blocks >= BUSY));
+    return !held->waits || (e->target.unit == LF_CUDA_WGMMA && !e->target.small && !shape->turns && blocks <= UNITS && (shape->few || UNITS / blocks * blocks >= BUSY));
 }
 
 lf_held lf_find_held(const lf_emitter *e)

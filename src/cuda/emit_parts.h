@@ -103,6 +103,8 @@ void lf_emit_columns(lf_emitter *e, int32_t stat);
 
 /* Can tensor cores do this group's product? Its extents must be known but for the rows. */
 bool lf_is_tensor_product(lf_cuda_target target, const lf_product *p);
+/* Can groups of warps take turns at its tiles? See text/wgmma.cu. */
+bool lf_takes_turns(lf_cuda_target target, const lf_product *p);
 /* Lines of a row of x or of the weight: a whole number of chunks between promotions, of *chunk lines each. */
 int64_t lf_tensor_lines(lf_cuda_target target, const lf_product *p, int *chunk);
 /* What the struct of a product says for tensor cores, and its stages. */

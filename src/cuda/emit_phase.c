@@ -20,6 +20,7 @@ static const struct own_form {
 } own_forms[] = {
     {LF_OP_gelu, "sel(a == 0.0f, gelu_erf(x), x / (1.0f + exp(-1.59576912f * (x + 0.044715f * x * x * x))))"},
     {LF_OP_silu, "x / (1.0f + exp(-x))"}, /* 0 below -88, as PyTorch has it */
+    {LF_OP_mish, "mish(x)"},
 };
 
 static const char *expression_of(lf_op op)
@@ -30,14 +31,16 @@ static const char *expression_of(lf_op op)
     return lf_op_row(op)->expression;
 }
 
-/* What stands for a division: the ordinary one; quotient(a, b) where the divisor is neither tiny nor huge; a * inverse(b) where a statistic is the divisor, whose inverse
- * is then had once for all that share it. */
+/* What stands for a division: the ordinary one; quotient(a, b) where the divisor is not tiny, near_quotient(a, b) where it is finite too; a * inverse(b) where a statistic is
+ * the divisor, whose inverse is then had once for all that share it. */
 static const char *divider_of(lf_op op)
 {
-    static const lf_op mild[] = {LF_OP_gelu, LF_OP_sigmoid, LF_OP_silu, LF_OP_mish, LF_OP_hardswish, LF_OP_hardsigmoid};
+    static const struct { lf_op op; const char *divider; } mild[] = {
+        {LF_OP_sigmoid, "near_quotient"}, {LF_OP_gelu, "quotient"}, {LF_OP_silu, "quotient"}, {LF_OP_hardswish, "quotient"}, {LF_OP_hardsigmoid, "quotient"},
+    };
     for (size_t i = 0; i < sizeof mild / sizeof *mild; i++)
-        if (mild[i] == op)
-            return "quotient";
+        if (mild[i].op == op)
+            return mild[i].divider;
     return lf_op_row(op)->kind == LF_NORMALIZE ? "over" : NULL;
 }
 

@@ -118,7 +118,7 @@ void lf_emit_product(lf_emitter *e, int32_t range)
         lf_emit_tensor_stages(e);
         return;
     }
-    lf_str_addf(&e->s, "};\n\n__device__ __forceinline__ void %s(const Args &a)\n{\n    plain_product<g%d, %d>(a);\n}\n\n", name, (int)e->group,
-                e->role == LF_CUDA_MAIN ? 8 : 2); /* few rows are done again, by code that is small */
+    lf_str_addf(&e->s, "};\n\n__device__ __forceinline__ void %s(const Args &a)\n{\n    plain_product<g%d, %d, %s>(a);\n}\n\n", name, (int)e->group,
+                e->role == LF_CUDA_MAIN ? 8 : 4, e->role == LF_CUDA_MAIN ? "false" : "true");
     lf_emit_stage(e, name, LF_CUDA_TILES, e->g->rows, p->n);
 }

@@ -8,7 +8,7 @@
 /* Lines of 32 of K between promotions. Tensor cores cut off what no longer fits beside their sum, always toward 0, so the longer it stays there the more is
  * lost: of the rms of random results 1.1e-7 at one line, 2.2e-7 at two, 4.5e-7 at four (H200, at any K that is longer). What f32 itself loses grows with K:
  * 0.9e-7 at 64, 1.5 to 2.3e-7 at 128 .. 1024, 3.9e-7 at 4096 (cuBLAS). Products are promoted so often that they lose no more, which makes short ones 0 to 8% slower
- * and those of 4096 2%. Ampere's tensor cores keep a bit less. */
+ * and those of 4096 2%. Up to three lines even that is too much beside cuBLAS's four sums of K / 4: see is_short in text/wgmma.cu. Ampere's tensor cores keep a bit less. */
 static int most_in_chunk(lf_cuda_unit unit, int64_t lines)
 {
     return lines <= 16 ? 1 : lines <= 128 || unit != LF_CUDA_WGMMA ? 2 : 4;
@@ -19,12 +19,17 @@ bool lf_is_tensor_product(lf_cuda_target target, const lf_product *p)
     return target.unit != LF_CUDA_PLAIN && p->node != LF_NONE && !p->narrow && p->weight_fixed && lf_extent_known(p->n) && lf_extent_known(p->k);
 }
 
+static int tensor_products(const lf_plan *plan, lf_cuda_target target)
+{
+    int count = 0;
+    for (int32_t g = 0; g < plan->groups; g++)
+        count += lf_is_tensor_product(target, &plan->group[g].product);
+    return count;
+}
+
 bool lf_cuda_on_tensor_cores(const lf_plan *plan, lf_cuda_target target)
 {
-    for (int32_t g = 0; g < plan->groups; g++)
-        if (lf_is_tensor_product(target, &plan->group[g].product))
-            return true;
-    return false;
+    return tensor_products(plan, target) > 0;
 }
 
 static int elements_of_line(lf_cuda_target target)
@@ -41,13 +46,19 @@ int64_t lf_tensor_lines(lf_cuda_target target, const lf_product *p, int *chunk)
     return (lines + *chunk - 1) / *chunk * *chunk;
 }
 
+bool lf_takes_turns(lf_cuda_target target, const lf_product *p)
+{
+    int chunk;
+    return target.mode != LF_CUDA_FP32 || lf_tensor_lines(target, p, &chunk) <= 3; /* is_short, in text/wgmma.cu */
+}
+
 static bool is_scaled(const lf_emitter *e)
 {
     return e->target.mode == LF_CUDA_FP32 || e->target.mode == LF_CUDA_FP16;
 }
 
 /* How many of a thread's 64 sums in a partial's columns the steps' code is written out for; see text/wgmma.cu. Measured: logsumexp alone wants all, gelu and silu few. */
-enum { ALL = 64, SOME = 32, FEW = 16, MUCH = 8, LOTS = 14 };
+enum { ALL = 64, SOME = 32, FEW = 16, MUCH = 8, LOTS = 14, LONG = 64 /* lines */ };
 
 /* In fp32, where tensor cores take three times as long, FEW cost gelu nothing that can be measured on Hopper (but silu 1%), and are compiled sooner. */
 static int sums_at_a_time(lf_cuda_target target, int flops)
@@ -62,8 +73,14 @@ static void emit_parts(lf_emitter *e)
     int steps = 0;
     for (int32_t i = 0; i < p->steps; i++)
         steps += p->step[i].kind == LF_STEP_OP ? lf_op_row(p->step[i].op)->flops : 0;
-    const int part = e->held.run >= 0 ? SOME : sums_at_a_time(e->target, steps), run = (int)e->held.length / 2; /* a thread's sums of a segment, which are taken together */
-    lf_str_addf(&e->s, "    enum { PART = %d };\n", part > run ? part : run);
+    int chunk;
+    const int64_t lines = e->target.mode == LF_CUDA_FP32 ? lf_tensor_lines(e->target, &e->g->product, &chunk) : 0;
+    const bool is_long = lines > LONG; /* then the time of moving sums, which small code does, is not noticed */
+    int part = e->held.run >= 0 ? SOME : sums_at_a_time(e->target, steps);
+    if (lines > 2 * LONG && e->held.waits && part == ALL) /* what is done with all of them takes long to compile, twice over; this moves them most */
+        part = SOME;
+    const int run = (int)e->held.length / 2; /* a thread's sums of a segment, which are taken together */
+    lf_str_addf(&e->s, "    enum { PART = %d, LONG = %d };\n", part > run ? part : run, is_long);
 }
 
 /* Rows by a warp, by a group of threads where they are long, by a part of a warp where they are short. */
@@ -72,16 +89,21 @@ static int split_threads(const lf_product *p)
     return p->k.coef > 1024 ? 128 : p->k.coef > 128 ? 32 : 8;
 }
 
-/* A row of x into lines, by threads tid of SPLIT. */
+/* Bytes of shared memory in which rows of x can wait to be brought into lines: all shapes have them, but few rows', which fetch into theirs meanwhile. */
+static int split_room(lf_cuda_target target)
+{
+    return lf_cuda_shape_table[target.shape].few ? 0 : target.unit == LF_CUDA_WGMMA ? 192 * 1024 : 64 * 1024;
+}
+
+/* A row of x, by SPLIT threads, and its lines. */
 static void emit_split_row(lf_emitter *e)
 {
-    lf_str_addf(&e->s, "    enum { SPLIT = %d };\n    static __device__ __forceinline__ void split(const Args &a, const i64 row, const i64 rows, const int tid)\n    {\n"
-                       "        if (split_row<SPLIT, MODE, %lld, LINES, false, %s, %s>(&",
-                split_threads(&e->g->product), (long long)e->g->product.k.coef, lf_emit_aligned(e, &e->g->product.x),
-                lf_cuda_shape_table[e->target.shape].few ? "false" : "true"); /* those fetch into theirs meanwhile */
+    lf_str_addf(&e->s, "    enum { SPLIT = %d, K = %lld, X_ALIGNED = %s, ROOM = %d };\n"
+                       "    static __device__ __forceinline__ const float *x_row(const Args &a, const i64 row) { return &",
+                split_threads(&e->g->product), (long long)e->g->product.k.coef, lf_emit_aligned(e, &e->g->product.x), split_room(e->target));
     lf_emit_row_element(e, &e->g->product.x, "0");
-    lf_str_addf(&e->s, ", 1, (u8 *)a.area[%d] + row * (LINES * %d), a.area[%d] + row, tid) && tid == 0)\n"
-                       "            flag_wide(a.redo, row, rows);\n    }\n",
+    lf_str_addf(&e->s, "; }\n    static __device__ __forceinline__ u8 *x_lines(const Args &a, const i64 row) { return (u8 *)a.area[%d] + row * (LINES * %d); }\n"
+                       "    static __device__ __forceinline__ float *x_scale(const Args &a, const i64 row) { return a.area[%d] + row; }\n",
                 (int)e->x_lines, LF_CUDA_LINE, (int)e->x_scale);
 }
 
@@ -90,8 +112,8 @@ void lf_emit_tensor_extents(lf_emitter *e)
     const lf_product *p = &e->g->product;
     int chunk;
     const int64_t lines = lf_tensor_lines(e->target, p, &chunk);
-    lf_str_addf(&e->s, "    enum { MODE = %d, SCALED = %d, N = %lld, LINES = %lld, CHUNK = %d };\n", (int)e->target.mode, is_scaled(e),
-                (long long)p->n.coef, (long long)lines, chunk);
+    lf_str_addf(&e->s, "    enum { MODE = %d, SCALED = %d, N = %lld, LINES = %lld, CHUNK = %d, SEVERAL = %d };\n", (int)e->target.mode, is_scaled(e),
+                (long long)p->n.coef, (long long)lines, chunk, tensor_products(e->plan, e->target) > 1);
     emit_parts(e);
     lf_str_addf(&e->s, "    static __device__ __forceinline__ const float *x_unscale(const Args &a) { return a.area[%d]; }\n", (int)e->x_scale);
     lf_str_addf(&e->s, "    static __device__ __forceinline__ const float *w_unscale(const Args &a) { return a.scale[%d]; }\n", (int)e->group);
@@ -102,13 +124,8 @@ static void emit_split(lf_emitter *e)
 {
     char name[32];
     snprintf(name, sizeof name, "g%d_split", (int)e->group);
-    lf_str_addf(&e->s, "// x into lines of 128 bytes\n__device__ __forceinline__ void %s(const Args &a, const Control &c)\n{\n"
-                       "    enum { T = g%d::SPLIT, ROWS = THREADS / T };\n    if (blockIdx.x == 0 && threadIdx.x == 0)\n        c.barrier[2] = 0;\n"
-                       "    const i64 rows = g%d::rows(a);\n"
-                       "    for (i64 first = (i64)blockIdx.x * ROWS; first < rows; first += (i64)gridDim.x * ROWS)\n"
-                       "        g%d::split(a, min(first + threadIdx.x / T, rows - 1), rows, threadIdx.x %% T); // whole warps: those past the end do the last row again\n"
-                       "    written_to_copied();\n}\n\n",
-                name, (int)e->group, (int)e->group, (int)e->group);
+    lf_str_addf(&e->s, "// x into lines of 128 bytes\n__device__ __forceinline__ void %s(const Args &a, const Control &c)\n{\n    split_x<g%d>(a, c);\n    written_to_copied();\n}\n\n", name,
+                (int)e->group);
     lf_cuda_stage *stage = lf_emit_stage(e, name, LF_CUDA_SPLIT, e->g->rows, e->g->product.k);
     if (stage)
         stage->rows_a_block = e->threads / split_threads(&e->g->product);

@@ -242,7 +242,12 @@ size_t lf_cuda_program_bytes(const lf_cuda_program *p)
 
 lf_status lf_cuda_workspace(lf_cuda_program *program, const int64_t *dims, int64_t *bytes, lf_diag *diag)
 {
+    lf_cuda_program *p = program->full ? program->full : program;
     const lf_cuda_kernel *kernel;
-    lf_status status = compile_for(program->full ? program->full : program, dims, &kernel, diag);
-    return status == LF_OK ? lf_cuda_kernel_workspace(kernel, dims, bytes, diag) : status;
+    lf_status status = compile_for(p, dims, &kernel, diag);
+    if (status == LF_OK)
+        status = lf_cuda_kernel_workspace(kernel, dims, bytes, diag);
+    if (status == LF_OK && p->tunes)
+        lf_cuda_tune_workspace(p, dims, bytes);
+    return status;
 }

@@ -10,6 +10,7 @@ enum { /* of cuda.h */
     TYPE_BFLOAT16 = 9,
     TYPE_TFLOAT32 = 11,
     SWIZZLE_128 = 3,
+    PROMOTE_NONE = 0,
     PROMOTE_256 = 3
 };
 enum { SCALE_ROOM = 8 }; /* floats past the last scale that a pair may read */
@@ -73,8 +74,8 @@ lf_status lf_cuda_tensor_weights(lf_cuda_program *p, const lf_cuda_kernel *k, bo
 
 /* ---- maps ---- */
 
-/* [rows] of lines, in boxes of one line of box_rows rows. */
-static int encode(const lf_cuda_program *p, unsigned char *map, lf_cuda_ptr at, int64_t rows, int64_t lines, int box_rows)
+/* Lines of rows, so many apart from one row to the next and from one line to the next, in boxes of some lines of some rows. */
+static int encode(const lf_cuda_program *p, unsigned char *map, lf_cuda_ptr at, int64_t rows, int64_t lines, int64_t row_step, int64_t line_step, int box_rows, int box_lines)
 {
     const lf_cuda_mode mode = p->target.mode;
     if (p->target.unit == LF_CUDA_MMA) { /* threads copy: the address is all they need */
@@ -83,9 +84,10 @@ static int encode(const lf_cuda_program *p, unsigned char *map, lf_cuda_ptr at, 
     }
     const int type = mode == LF_CUDA_TF32 ? TYPE_TFLOAT32 : mode == LF_CUDA_BF16 ? TYPE_BFLOAT16 : TYPE_FLOAT16;
     const uint32_t each = mode == LF_CUDA_TF32 ? 32 : 64;
-    const uint64_t extents[2] = {(uint64_t)lines * each, (uint64_t)rows}, stride[1] = {(uint64_t)lines * LF_CUDA_LINE};
-    const uint32_t box[2] = {each, (uint32_t)box_rows}, steps[2] = {1, 1};
-    return p->device->driver->tensor_map(map, type, 2, (void *)(uintptr_t)at, extents, stride, box, steps, 0, SWIZZLE_128, PROMOTE_256, 0);
+    const uint64_t extents[3] = {each, (uint64_t)rows, (uint64_t)lines}, stride[2] = {(uint64_t)row_step * LF_CUDA_LINE, (uint64_t)line_step * LF_CUDA_LINE};
+    const uint32_t box[3] = {each, (uint32_t)box_rows, (uint32_t)box_lines}, steps[3] = {1, 1, 1};
+    const int promotion = row_step == 1 ? PROMOTE_NONE : PROMOTE_256; /* next to a box that lies in one piece is what another block fetches */
+    return p->device->driver->tensor_map(map, type, 3, (void *)(uintptr_t)at, extents, stride, box, steps, 0, SWIZZLE_128, promotion, 0);
 }
 
 lf_status lf_cuda_tensor_maps(const lf_cuda_program *p, const lf_cuda_kernel *k, const lf_cuda_stage *stage, const lf_cuda_pass *pass, unsigned char *to, lf_diag *diag)
@@ -97,7 +99,7 @@ lf_status lf_cuda_tensor_maps(const lf_cuda_program *p, const lf_cuda_kernel *k,
         return lf_fail(diag, LF_ERR_DATA, "the extents are too large: a product of more than 2^31 tiles");
     const int64_t rows = lf_extent_at(stage->rows, pass->dims);
     const int x_box = !shape->few ? shape->rows : shape->x_shared ? (int)(rows + 15) / 16 * 8 : (int)rows; /* no more than there are: rows of 0 take as long as others */
-    int error = encode(p, to, x, rows, stage->lines, x_box);
-    error = error ? error : encode(p, to + LF_CUDA_MAP, w, stage->width.coef, stage->lines, shape->w_box);
+    int error = encode(p, to, x, rows, stage->lines, stage->lines, 1, x_box, 1);
+    error = error ? error : encode(p, to + LF_CUDA_MAP, w, stage->width.coef, stage->lines, 1, stage->width.coef, shape->w_box, shape->w_lines);
     return lf_cuda_status(p->device, error, "describing a product's operands", diag);
 }

@@ -209,6 +209,20 @@ static void find_candidates(lf_cuda_program *p, lf_cuda_call *call, const lf_cud
     }
 }
 
+void lf_cuda_tune_workspace(lf_cuda_program *p, const int64_t *dims, int64_t *bytes)
+{
+    lf_diag ignored;
+    bool known;
+    lf_cuda_shape_for(p, dims, &known);
+    for (int s = 0; s < LF_CUDA_SHAPES && !known; s++) {
+        const lf_cuda_kernel *kernel;
+        int64_t wanted;
+        if (lf_cuda_serves(p->plan, p->target, (lf_cuda_shape)s, dims) && lf_cuda_kernel_of(p, (lf_cuda_shape)s, true, &kernel, &ignored) == LF_OK &&
+            lf_cuda_kernel_workspace(kernel, dims, &wanted, &ignored) == LF_OK && wanted > *bytes)
+            *bytes = wanted;
+    }
+}
+
 /* One run of each in turn, so that whatever else the device does falls on all of them. */
 static lf_status take_turns(lf_cuda_call *call, const lf_cuda_job *job, candidates *c, int rounds, lf_diag *diag)
 {

@@ -249,6 +249,8 @@ static void count_op(const lf_graph *g, lf_node n, const int64_t *dims, const lf
             add_op(w, after[i].op, outputs, d);
 }
 
+enum { FEW_ROWS = 64 }; /* for a library: its kernels for these read the weight more slowly */
+
 /* How long a product takes, as a library has it or in our kernels, and what it counts. */
 static double node_product(const lf_graph *g, lf_node n, const int64_t *dims, const lf_device *d, work *w)
 {
@@ -261,7 +263,8 @@ static double node_product(const lf_graph *g, lf_node n, const int64_t *dims, co
     w->operands = 4 * (p.m + p.n) * p.k;
     if (info->op == LF_OP_linear && info->arg[2] != LF_NONE)
         add_op(w, LF_OP_add, elements(g, n, dims), d);
-    return d->plain_flops > 0 ? 1e6 * w->product / d->plain_flops : p.us;
+    const double weight = rows <= FEW_ROWS ? 4 * p.n * p.k : 0;
+    return d->plain_flops > 0 ? 1e6 * fmax(w->product / d->plain_flops, weight / d->plain_bytes) : p.us;
 }
 
 lf_cost lf_cost_node(const lf_graph *g, lf_node n, const int64_t *dims, const lf_device *d)

@@ -26,6 +26,7 @@ typedef struct lf_tile {
     int cluster;              /* blocks that share what they fetch of the weight; of few rows: that share the columns */
     int raster;               /* row blocks that go past the weight together */
     bool few;                 /* all rows are one tile, filled up to eights only, and the weight goes past once */
+    bool turns;               /* half of a unit's warps finish a tile while the others multiply the next */
 } lf_tile;
 enum { LF_MOST_TILES = 8 };
 
@@ -36,6 +37,9 @@ typedef struct lf_precision_rates {
     double x_bytes;           /* as x_bytes */
     double w_bytes;           /* of an element of the weight, and of x as products read it */
     int widest;               /* columns of the largest tiles there is room for */
+    double turns;             /* up to this k halves of a unit's warps can take turns */
+    double unscale_flops;     /* of an element: to undo what its row and its column were multiplied by */
+    double short_k, short_share; /* up to this k sums are promoted so often that multiplying takes longer by this share */
 } lf_precision_rates;
 
 /* One row of devices.def. Rates are per second, and what code reaches rather than what a data sheet says. */
@@ -44,6 +48,7 @@ typedef struct lf_device {
     char title[160];
     double flops;             /* f32 multiply-add on the ordinary units: the peak */
     double plain_flops;       /* a product op by op, as a library runs it in fp32; 0: op by op runs on our kernels too */
+    double plain_bytes;       /* products as written, of a few rows: at which they read the weight */
     double product_flops;     /* an fp32-accurate product in our kernels, whole tiles, every unit busy */
     double row_flops;         /* the same of one row: a tile of few rows takes no less time than this says */
     double handed;            /* elements of a product that its tiles hand on to a tail; 0: they are in registers already */
@@ -74,6 +79,7 @@ typedef struct lf_device {
     lf_tile tile[LF_MOST_TILES]; /* rows 0: no more of them */
     lf_precision_rates precision[LF_PRECISIONS];
     int widest;
+    double turns, unscale_flops, short_k, short_share;
     double w_bytes;
     double tile_bytes;        /* operands that all units together can fetch, from the last cache */
     double unit_bytes;        /* and one of them, at most */
@@ -83,6 +89,7 @@ typedef struct lf_device {
     double burst_us;          /* so long units keep their pace; 0: always */
     double slowing;           /* and what comes after takes longer by this share: power is limited */
     double folded;            /* 0 .. 1: what of a statistic's flops it takes to fold a tile that lies in registers */
+    double turns_share;       /* by how much multiplying slows down where halves of a unit's warps take turns */
     double narrow_share;      /* by how much multiplying slows down in tiles of half the columns: x is read from shared memory twice as often */
     double idle_gain;         /* how much faster a unit multiplies where all others are idle: they share what power there is */
     double empty_block;       /* by how much fetching slows down where a block of a cluster has no rows: boxes outside are filled with zeros */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tiles are dealt out to units in rounds, and a last round that is not full takes as long as a whole one. A tile takes as long as its multiplications or as fetching
- * its operands, whichever is longer, and then its tail, which nothing hides: both halves of a block are at the same tile. Memory is under way meanwhile. */
+ * its operands, whichever is longer, and then its tail, which nothing hides where both halves of a block are at the same tile. Memory is under way meanwhile. */
 #include <math.h>
 
 #include "plan/tiles.h"
@@ -41,6 +41,13 @@ static double empty_share(const lf_tile *t, double m, const lf_device *d)
     return fmod(down, t->cluster) != 0 ? d->empty_block : d->empty_rows * (1 - last / t->rows);
 }
 
+/* Two take turns at multiplying, and each finishes its tile, which takes it `tail`, while the other multiplies. */
+static double turns_us(double rounds, double multiplied, double tail)
+{
+    const double by_products = rounds * multiplied + tail, by_tails = ceil(rounds / 2) * (multiplied + tail) + (fmod(rounds, 2) == 0 ? multiplied : 0);
+    return fmax(by_products, by_tails);
+}
+
 double lf_tile_us(const lf_tile *t, const lf_tiled *p, const lf_device *d)
 {
     if (p->m == 0)
@@ -51,11 +58,11 @@ double lf_tile_us(const lf_tile *t, const lf_tiled *p, const lf_device *d)
     const double rounds = ceil(clusters / floor((double)d->units / t->cluster)), busy = down * across / rounds;
     const double rate = d->product_flops / d->units * (1 + d->idle_gain * (1 - busy / d->units));
     const double rows = p->m <= t->rows / 2.0 ? t->rows / 2.0 : t->rows; /* multiplied: both halves of a tile, or the first */
-    const double narrow = t->columns < d->tile_columns ? d->narrow_share : 0;
-    const double multiplied = 2e6 * rows * t->columns * p->k / rate * (1 + narrow), fetched = fetch_us(t->rows + (double)t->columns / t->cluster, p->k, busy, d);
+    const double often = p->k <= d->short_k ? d->short_share : 0, narrow = t->turns ? d->turns_share : t->columns < d->tile_columns ? d->narrow_share : 0;
+    const double multiplied = 2e6 * rows * t->columns * p->k / rate * (1 + narrow + often), fetched = fetch_us(t->rows + (double)t->columns / t->cluster, p->k, busy, d);
     const double tail = fmin(t->rows, p->m) * t->columns * p->tail_us;
     const double last = fmax(multiplied, fetched * (1 + empty_share(t, p->m, d))); /* of the last round, where row blocks end */
-    const double all = (rounds - 1) * fmax(multiplied, fetched) + last + rounds * tail;
+    const double each = fmax(multiplied, fetched), all = t->turns ? turns_us(rounds, each, 2 * tail) - each + last : (rounds - 1) * each + last + rounds * tail;
     const double slowed = d->burst_us > 0 ? d->slowing * fmax(0, all - d->burst_us) : 0;
     return d->start_us + beside(all + slowed, 1e6 * memory_bytes(t, p, d) / d->bytes);
 }
@@ -65,7 +72,7 @@ double lf_tiles_us(const lf_tiled *p, const lf_device *d)
     double least = 0;
     for (int i = 0; i < LF_MOST_TILES && d->tile[i].rows > 0; i++) {
         const lf_tile *t = &d->tile[i];
-        if (t->columns > d->widest || (t->few && p->m > t->rows))
+        if (t->columns > d->widest || (t->turns && p->k > d->turns) || (t->few && p->m > t->rows))
             continue;
         const double us = lf_tile_us(t, p, d);
         least = least == 0 || us < least ? us : least;
@@ -84,12 +91,16 @@ void lf_device_use(lf_device *d, int precision)
     d->x_kept_bytes = (int)r->w_bytes;
     d->w_bytes = r->w_bytes;
     d->widest = r->widest;
+    d->turns = r->turns;
+    d->unscale_flops = r->unscale_flops;
+    d->short_k = r->short_k;
+    d->short_share = r->short_share;
 }
 
 double lf_tile_tail_us(const lf_group *g, double folded, const lf_device *d)
 {
     const lf_phase *phase = &g->phase[g->product.phase];
-    double element = 0, function = 0;
+    double element = d->unscale_flops, function = 0;
     for (int32_t i = 0; i < phase->steps; i++)
         if (phase->step[i].kind == LF_STEP_OP) {
             const double flops = lf_op_row(phase->step[i].op)->flops;

@@ -32,7 +32,7 @@ struct g0 {
 
 __device__ __forceinline__ void g0_product(const Args &a)
 {
-    plain_product<g0, 8>(a);
+    plain_product<g0, 8, false>(a);
 }
 
 // A row through phases 1 to 1.

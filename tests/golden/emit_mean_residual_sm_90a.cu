@@ -105,7 +105,7 @@ struct g0 {
 
 __device__ __forceinline__ void g0_product(const Args &a)
 {
-    plain_product<g0, 2>(a);
+    plain_product<g0, 4, true>(a);
 }
 
 // A row through phases 1 to 2.
@@ -150,10 +150,14 @@ __device__ __forceinline__ void g0_rows1(const Args &a)
 
 __device__ __noinline__ void redo_as_written(const as_written::Args &as_written, const Control &c)
 {
-    as_written::g0_product(as_written);
-    grid_sync(c);
-    as_written::g0_rows1(as_written);
-    grid_sync(c);
+#pragma unroll 1
+    for (int stage = 0; stage <= 2; ++stage) {
+        grid_sync(c);
+        if (stage == 0)
+            as_written::g0_product(as_written);
+        if (stage == 1)
+            as_written::g0_rows1(as_written);
+    }
     if (blockIdx.x == 0) {
         const i64 rows = clear_flags(c.watched, c.watched_any, c.batch);
         if (threadIdx.x == 0)

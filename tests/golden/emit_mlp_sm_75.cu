@@ -32,7 +32,7 @@ struct g0 {
 
 __device__ __forceinline__ void g0_product(const Args &a)
 {
-    plain_product<g0, 8>(a);
+    plain_product<g0, 8, false>(a);
 }
 
 // ---- group 1: linear+log_softmax ----
@@ -69,7 +69,7 @@ struct g1 {
 
 __device__ __forceinline__ void g1_product(const Args &a)
 {
-    plain_product<g1, 8>(a);
+    plain_product<g1, 8, false>(a);
 }
 
 // A row through phases 1 to 1.

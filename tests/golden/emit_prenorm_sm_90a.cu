@@ -54,16 +54,14 @@ struct g0 {
     static __device__ __forceinline__ i64 rows(const Args &a) { return (a.dim[0] * a.dim[1]); }
     static __device__ __forceinline__ i64 columns(const Args &a) { return 1024; }
     static __device__ __forceinline__ i64 depth(const Args &a) { return 1024; }
-    enum { MODE = 0, SCALED = 1, N = 1024, LINES = 32, CHUNK = 2 };
-    enum { PART = 32 };
+    enum { MODE = 0, SCALED = 1, N = 1024, LINES = 32, CHUNK = 2, SEVERAL = 0 };
+    enum { PART = 32, LONG = 0 };
     static __device__ __forceinline__ const float *x_unscale(const Args &a) { return a.area[1]; }
     static __device__ __forceinline__ const float *w_unscale(const Args &a) { return a.scale[0]; }
-    enum { SPLIT = 32 };
-    static __device__ __forceinline__ void split(const Args &a, const i64 row, const i64 rows, const int tid)
-    {
-        if (split_row<SPLIT, MODE, 1024, LINES, false, true, true>(&*(a.area[2] + row * 1024 + 0), 1, (u8 *)a.area[0] + row * (LINES * 128), a.area[1] + row, tid) && tid == 0)
-            flag_wide(a.redo, row, rows);
-    }
+    enum { SPLIT = 32, K = 1024, X_ALIGNED = true, ROOM = 196608 };
+    static __device__ __forceinline__ const float *x_row(const Args &a, const i64 row) { return &*(a.area[2] + row * 1024 + 0); }
+    static __device__ __forceinline__ u8 *x_lines(const Args &a, const i64 row) { return (u8 *)a.area[0] + row * (LINES * 128); }
+    static __device__ __forceinline__ float *x_scale(const Args &a, const i64 row) { return a.area[1] + row; }
     // phase 2: B*S x 1024
     template <int W>
     static __device__ __forceinline__ void element(const Args &a, const i64 row, const i64 rows, const bool here, const i64 col, float (&p)[W], Rest &rest)
@@ -85,12 +83,7 @@ struct g0 {
 // x into lines of 128 bytes
 __device__ __forceinline__ void g0_split(const Args &a, const Control &c)
 {
-    enum { T = g0::SPLIT, ROWS = THREADS / T };
-    if (blockIdx.x == 0 && threadIdx.x == 0)
-        c.barrier[2] = 0;
-    const i64 rows = g0::rows(a);
-    for (i64 first = (i64)blockIdx.x * ROWS; first < rows; first += (i64)gridDim.x * ROWS)
-        g0::split(a, min(first + threadIdx.x / T, rows - 1), rows, threadIdx.x % T); // whole warps: those past the end do the last row again
+    split_x<g0>(a, c);
     written_to_copied();
 }
 
@@ -192,7 +185,7 @@ struct g0 {
 
 __device__ __forceinline__ void g0_product(const Args &a)
 {
-    plain_product<g0, 2>(a);
+    plain_product<g0, 4, true>(a);
 }
 
 } // namespace full_range
@@ -204,10 +197,14 @@ extern "C" __global__ void __launch_bounds__(THREADS) g0_split_weight(const floa
 
 __device__ __noinline__ void redo_full_range(const full_range::Args &full_range, const Control &c)
 {
-    full_range::g0_rows0(full_range);
-    grid_sync(c);
-    full_range::g0_product(full_range);
-    grid_sync(c);
+#pragma unroll 1
+    for (int stage = 0; stage <= 2; ++stage) {
+        grid_sync(c);
+        if (stage == 0)
+            full_range::g0_rows0(full_range);
+        if (stage == 1)
+            full_range::g0_product(full_range);
+    }
     if (blockIdx.x == 0) {
         const i64 rows = clear_flags(c.wide, c.wide_any, c.batch);
         (void)rows;
@@ -226,9 +223,7 @@ program(const __grid_constant__ Maps maps, const __grid_constant__ Control c, co
     fused::g0_split(fused, c);
     grid_sync(c);
     fused::g0_product(fused, c, &maps.map[0], &maps.map[1]);
-    if (any_set(c.wide_any)) {
-        grid_sync(c);
+    if (any_set(c.wide_any))
         redo_full_range(full_range, c);
-    }
     leave(c);
 }

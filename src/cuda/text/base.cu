@@ -98,33 +98,48 @@ struct Redo {
     unsigned *wide_any;
 };
 
-// Do all rows of a grid of so many belong to one row of the batch each?
-__device__ __forceinline__ bool one_to_one(const Redo &r, i64 rows) { return r.batch > 0 && rows >= r.batch && rows % r.batch == 0; }
+// Which row of the batch a row of a grid of so many belongs to; -1 where each has to do with all of them.
+__device__ __forceinline__ i64 batch_row_here(i64 batch, i64 row, i64 rows)
+{
+    const i64 each = batch > 0 ? rows / batch : 0;
+    return each > 0 && each * batch == rows ? row / each : -1;
+}
+// Out of line, as what is long and rarely run should be. Where a row is in registers a call would cost those.
+__device__ __noinline__ i64 batch_row(i64 batch, i64 row, i64 rows) { return batch_row_here(batch, row, rows); }
 
-__device__ __forceinline__ void flag(const Redo &r, u8 *flags, unsigned *any, i64 row, i64 rows)
+// at: of batch_row
+__device__ __forceinline__ void flag(const Redo &r, u8 *flags, unsigned *any, i64 at)
 {
     if (!flags)
         return;
-    if (one_to_one(r, rows))
-        flags[row / (rows / r.batch)] = 1;
-    else
-        for (i64 i = 0; i < r.batch; ++i)
-            flags[i] = 1;
+    const i64 end = at < 0 ? r.batch : at + 1;
+#pragma unroll 1
+    for (i64 i = max(at, (i64)0); i < end; ++i)
+        *(volatile u8 *)(flags + i) = 1; // one by one: it is rare, and memset is long
     *any = 1;
 }
-// Out of line, as what is long and rarely run should be. Where a row is in registers flag() itself is used: a call would cost those.
-__device__ __noinline__ void flag_wide(const Redo &r, i64 row, i64 rows) { flag(r, r.wide, r.wide_any, row, rows); }
+// A row of what is brought into lines, of which no memory holds 2^32. No call: the compiler would take long over the product's registers.
+__device__ __forceinline__ void flag_wide(const Redo &r, i64 row, i64 rows)
+{
+    const unsigned all = (unsigned)rows, batch = (unsigned)r.batch, each = r.batch > 0 && r.batch <= rows ? all / batch : 0;
+    flag(r, r.wide, r.wide_any, each > 0 && each * batch == all ? (i64)((unsigned)row / each) : -1);
+}
 
 template <int W> __device__ __forceinline__ void watch(const Redo &r, i64 row, i64 rows, const float (&v)[W])
 {
     bool finite = true;
     EACH finite = finite && v[w] - v[w] == 0.0f;
     if (!finite)
-        flag(r, r.flagged, r.any, row, rows);
+        flag(r, r.flagged, r.any, batch_row_here(r.batch, row, rows));
 }
 
-__device__ __noinline__ bool not_wanted(const Redo &r, i64 row, i64 rows) { return one_to_one(r, rows) && !r.wanted[row / (rows / r.batch)]; }
-__device__ __forceinline__ bool left_out(const Redo &r, i64 row, i64 rows) { return r.wanted && not_wanted(r, row, rows); }
+__device__ __forceinline__ bool left_out(const Redo &r, i64 row, i64 rows)
+{
+    if (!r.wanted)
+        return false;
+    const i64 at = batch_row(r.batch, row, rows);
+    return at >= 0 && !r.wanted[at];
+}
 
 // Behind a barrier of all blocks.
 __device__ __forceinline__ bool any_set(const unsigned *any) { return *(const volatile unsigned *)any != 0; }

@@ -7,8 +7,10 @@
 template <int MOST> struct Few {
     enum {
         ROWS = MOST, COLUMNS = 64, SUMS = ROWS / 2, SHARED = ROWS > 16, // SHARED: each block fetches half of x's rows for both
-        W_BYTES = COLUMNS * LINE, STAGE = W_BYTES + ROWS * LINE, STAGES = 200 * 1024 / STAGE,
-        PITCH = PARTIAL + 4, SUM_BYTES = (ROWS > 16 ? ROWS / 2 : 16) * PITCH * 4, BARRIERS = 2 * STAGES + 3
+        DEEP = 2, // lines of a stage: what has to be done for each stage would take longer than to multiply one
+        W_LINE = COLUMNS * LINE, X_LINE = ROWS * LINE, W_BYTES = DEEP * W_LINE, STAGE = W_BYTES + DEEP * X_LINE, STAGES = 200 * 1024 / STAGE,
+        AHEAD = 64 * 1024 / W_BYTES, // stages of the weight that are under way at once, see below
+        PITCH = PARTIAL + 4, SUM_BYTES = (ROWS > 16 ? ROWS / 2 : 16) * PITCH * 4, BARRIERS = 3 * STAGES + 3
     };
 };
 template <class G> __device__ constexpr bool few_by_pairs() // how a tile is finished, see below
@@ -22,15 +24,16 @@ template <class G, class S> struct Owners { // blocks of a cluster that finish r
     enum { N = few_by_pairs<G>() || S::ROWS > 16 ? 2 : 1, ROWS = S::ROWS / N };
 };
 struct few_room { // addresses of a block's shared memory
-    unsigned stages, sums, full, empty, ready, taken, split, target;
+    unsigned stages, sums, full_w, full_x, empty, ready, taken, split, target;
 };
 template <class S> __device__ __forceinline__ few_room few_room_at()
 {
     few_room r;
     r.stages = (shared_address(raw) + 1023) & ~1023u;
     r.sums = r.stages + S::STAGES * S::STAGE;
-    r.full = r.sums + S::SUM_BYTES;
-    r.empty = r.full + 8 * S::STAGES;
+    r.full_w = r.sums + S::SUM_BYTES;
+    r.full_x = r.full_w + 8 * S::STAGES;
+    r.empty = r.full_x + 8 * S::STAGES;
     r.ready = r.empty + 8 * S::STAGES; // all sums of a tile are there
     r.taken = r.ready + 8;             // and have been read
     r.split = r.taken + 8;             // this block's rows of x are in lines
@@ -50,46 +53,45 @@ __device__ __forceinline__ unsigned address_in(unsigned address, int rank)
     return there;
 }
 __device__ __forceinline__ void write_there(unsigned there, float v) { asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(there), "f"(v) : "memory"); }
-// With what was written and read before: once a tile.
+// With what was written and read before: once a tile. From each thread: one of a warp would do, but not for racecheck.
 __device__ __forceinline__ void barrier_pass(unsigned bar, int rank)
 {
     asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(address_in(bar, rank)) : "memory");
 }
-__device__ __forceinline__ void barrier_wait_cluster(unsigned bar, int parity)
-{
-    barrier_wait(bar, parity);
-    asm volatile("fence.acq_rel.cluster;" ::: "memory");
-}
 
 // ---- copies ----
 
-template <class G> struct Lines { // elements of the map in a line; column tiles of a cluster
-    enum { STEP = G::MODE == MODE_TF32 ? 32 : 64, TILES = (G::N + PARTIAL - 1) / PARTIAL };
+template <class G> struct Lines { // column tiles of a cluster
+    enum { TILES = (G::N + PARTIAL - 1) / PARTIAL };
 };
 
 // The weight is read once: it gives way to whatever else is in L2.
-__device__ __forceinline__ void copy_box_once(unsigned to, const TensorMap *map, int x, int y, unsigned bar)
+__device__ __forceinline__ void copy_box_once(unsigned to, const TensorMap *map, int line, int row, unsigned bar)
 {
-    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%2, %3}], [%4], %5;"
-                 ::"r"(to), "l"(map), "r"(x), "r"(y), "r"(bar), "l"(0x12F0000000000000ull) : "memory"); // evict_first, as createpolicy makes it
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {0, %2, %3}], [%4], %5;"
+                 ::"r"(to), "l"(map), "r"(row), "r"(line), "r"(bar), "l"(0x12F0000000000000ull) : "memory"); // evict_first, as createpolicy makes it
 }
 
-// A stage's barrier hears of the weight and of x from a thread each: the weight does not wait for x.
+// The weight does not wait for x: each has a thread and barriers of its own. Of the weight's stages AHEAD are under way at once, which keeps memory busy; more would
+// stand in line there, in front of what x's way into lines has to wait for, and L2 would have to make room for all of them by writing back what others left.
 template <class G, class S> __device__ __forceinline__ void few_produce_w(const TensorMap *w_map, const few_room &r, int rank)
 {
-    int s = 0, phase = 0;
+    int s = 0, phase = 0, before = S::STAGES - S::AHEAD, before_phase = 1;
     for (int t = blockIdx.x / 2; t < Lines<G>::TILES; t += gridDim.x / 2)
-        for (int line = 0; line < G::LINES; ++line) {
+        for (int line = 0; line < G::LINES; line += S::DEEP) {
             barrier_wait(r.empty + 8 * s, phase ^ 1);
-            barrier_expect(r.full + 8 * s, S::W_BYTES);
-            copy_box_once(r.stages + s * S::STAGE, w_map, line * Lines<G>::STEP, t * PARTIAL + rank * S::COLUMNS, r.full + 8 * s);
+            barrier_wait(r.full_w + 8 * before, before_phase);
+            barrier_expect(r.full_w + 8 * s, S::W_BYTES);
+            copy_box_once(r.stages + s * S::STAGE, w_map, line, t * PARTIAL + rank * S::COLUMNS, r.full_w + 8 * s);
             if (++s == S::STAGES)
                 s = 0, phase ^= 1;
+            if (++before == S::STAGES)
+                before = 0, before_phase ^= 1;
         }
 }
 template <class G, class S> __device__ __forceinline__ void few_produce_x(const Control &c, const TensorMap *x_map, const few_room &r, int rank, int rows)
 {
-    const int mine = S::SHARED ? (rows + 15) / 16 * 8 : rows, bytes = (S::SHARED ? 2 : 1) * mine * LINE; // whole groups of eight rows, as they are swizzled
+    const int mine = S::SHARED ? (rows + 15) / 16 * 8 : rows, bytes = (S::SHARED ? 2 : 1) * S::DEEP * mine * LINE; // whole groups of eight rows, as they are swizzled
     int s = 0, phase = 0;
     unsigned target;
     barrier_wait(r.split, 0);
@@ -98,20 +100,37 @@ template <class G, class S> __device__ __forceinline__ void few_produce_x(const 
     __threadfence();
     written_to_copied();
     for (int t = blockIdx.x / 2; t < Lines<G>::TILES; t += gridDim.x / 2)
-        for (int line = 0; line < G::LINES; ++line) {
-            const unsigned to = r.stages + s * S::STAGE + S::W_BYTES, full = r.full + 8 * s;
+        for (int line = 0; line < G::LINES; line += S::DEEP) {
+            const unsigned to = r.stages + s * S::STAGE + S::W_BYTES, full = r.full_x + 8 * s;
             barrier_wait(r.empty + 8 * s, phase ^ 1);
             barrier_expect(full, bytes);
-            if (S::SHARED)
-                copy_box_to(to + rank * mine * LINE, x_map, line * Lines<G>::STEP, rank * mine, full, 3);
-            else
-                copy_box(to, x_map, line * Lines<G>::STEP, 0, full);
+#pragma unroll
+            for (int i = 0; i < S::DEEP; ++i) // past the last line there is 0
+                if (S::SHARED)
+                    copy_box_to(to + i * S::X_LINE + rank * mine * LINE, x_map, line + i, rank * mine, full, 3);
+                else
+                    copy_box(to + i * S::X_LINE, x_map, line + i, 0, full);
             if (++s == S::STAGES)
                 s = 0, phase ^= 1;
         }
 }
 
 // ---- the multiplying warps ----
+
+// For two barriers at once.
+__device__ __forceinline__ void barrier_wait_both(unsigned a, unsigned b, int parity)
+{
+    unsigned done;
+#pragma unroll 1
+    for (int spin = 0; spin < (1 << 24); ++spin) {
+        asm volatile("{ .reg .pred p, q; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %3;\n"
+                     "mbarrier.try_wait.parity.shared::cta.b64 q, [%2], %3;\n"
+                     "and.pred p, p, q; selp.u32 %0, 1, 0, p; }" : "=r"(done) : "r"(a), "r"(b), "r"(parity) : "memory");
+        if (done)
+            return;
+    }
+    __trap();
+}
 
 // Rows of x into lines, G::SPLIT threads each: at once, before the weight's lines are on their way and everything takes its turn behind them. The barrier of all
 // blocks that follows is passed by the thread that copies x, and by nobody else.
@@ -123,7 +142,7 @@ template <class G> __device__ __forceinline__ void few_split(const typename G::A
     if (blockIdx.x == 0 && tid == 0)
         c.barrier[2] = 0;
     for (int first = blockIdx.x * EACH_BLOCK; first < rows; first += gridDim.x * EACH_BLOCK)
-        G::split(a, min(first + tid / T, rows - 1), rows, tid % T); // whole warps: those past the end do the last row again
+        split_x_row<G>(a, min(first + tid / T, rows - 1), rows, tid % T); // whole warps: those past the end do the last row again
     written_to_copied();
     asm volatile("bar.sync 2, 128;" ::: "memory");
     if (tid == 0) {
@@ -147,52 +166,86 @@ template <class G, class S> __device__ __forceinline__ void few_unscale(const ty
     }
 }
 
+// N lines, whole chunks, and whole stages but for the last of a tile. line: the first of them. s, phase: the stage that is next. last: the one before, which is
+// released when its products are done.
+template <class G, class S, int N, class Release>
+__device__ __forceinline__ void multiply_lines(const few_room &r, float (&acc)[S::SUMS], float (&sum)[S::SUMS], int line, int &s, int &phase, int &last, Release release)
+{
+    constexpr bool promotes = G::MODE == MODE_FP32;
+    constexpr int pieces = is_short<G>() ? 2 : 1, chunk = promotes ? G::CHUNK : 1, DEEP = S::DEEP; // pieces: of a line, each of which is a chunk where there are two
+#pragma unroll
+    for (int piece = 0; piece < pieces * N; ++piece) {
+        const int i = piece / pieces;
+        const bool begins = piece % chunk == 0, ends = promotes && piece % chunk == chunk - 1; // a chunk
+        const bool closes = (piece + 1) % pieces == 0 && (i % DEEP == DEEP - 1 || i == N - 1); // a stage
+        const unsigned at = s * (S::STAGE >> 4) + piece % pieces * 2;
+        if (piece % (pieces * DEEP) == 0)
+            barrier_wait_both(r.full_x + 8 * s, r.full_w + 8 * s, phase);
+        if (promotes && begins)
+            pin(acc);
+        wgmma_fence();
+        multiply_stage<stage_mode<G>()>(acc, tile_low(r.stages + S::W_BYTES) + at + i % DEEP * (S::X_LINE >> 4), tile_low(r.stages) + at + i % DEEP * (S::W_LINE >> 4),
+                                        promotes ? !begins : line + i != 0); // a chunk's first product clears the sums
+        if (closes || ends)
+            wgmma_commit();
+        if (ends) {
+            wgmma_wait<0>();
+            pin(acc);
+#pragma unroll
+            for (int k = 0; k < S::SUMS; ++k)
+                sum[k] += acc[k];
+        }
+        if (!closes)
+            continue;
+        if (promotes ? i % chunk >= DEEP : line + i >= DEEP) { // the stage before this one
+            if (!ends)
+                wgmma_wait<1>();
+            release(last);
+        }
+        if (ends)
+            release(s);
+        last = s;
+        if (++s == S::STAGES)
+            s = 0, phase ^= 1;
+    }
+}
+
 template <class G, class S> __device__ __forceinline__ void few_multiply(const typename G::A &a, const few_room &r, int rank, int rows)
 {
     constexpr bool promotes = G::MODE == MODE_FP32;
-    constexpr int chunk = promotes ? G::CHUNK : G::LINES, SUMS = S::SUMS;
+    constexpr int SUMS = S::SUMS, together = promotes && G::CHUNK > S::DEEP ? (int)G::CHUNK : (int)S::DEEP;
     const int tid = threadIdx.x - 128, column = rank * S::COLUMNS + tid / 32 * 16 + tid % 32 / 4, row = 2 * (tid % 4);
-    const unsigned at_w = tile_low(r.stages), at_x = tile_low(r.stages + S::W_BYTES);
     int s = 0, phase = 0, last = 0, turn = 0;
     const auto release = [&](int stage) {
         if (tid < (S::SHARED ? 2 : 1)) // thread i tells block i
             barrier_arrive(r.empty + 8 * stage, S::SHARED ? tid : rank);
     };
+    float acc[SUMS], sum[SUMS], unscale[SUMS / 2];
     for (int t = blockIdx.x / 2; t < Lines<G>::TILES; t += gridDim.x / 2, turn ^= 1) {
-        float acc[SUMS], sum[SUMS], unscale[SUMS / 2];
         for (int i = 0; i < SUMS; ++i)
             sum[i] = 0;
         if (S::ROWS <= 16) { // they fit into registers: long there when they are wanted
-            barrier_wait(r.full + 8 * s, phase); // x is there, and so are its scales
+            barrier_wait(r.full_x + 8 * s, phase); // x is there, and so are its scales
             few_unscale<G, S>(a, unscale, row, rows);
         }
-        for (int line = 0; line < G::LINES; line += chunk) {
+        if (!promotes)
             pin(acc);
-#pragma unroll(promotes ? chunk : 1)
-            for (int i = 0; i < chunk; ++i) {
-                barrier_wait(r.full + 8 * s, phase);
-                wgmma_fence();
-                const unsigned o = s * (S::STAGE >> 4);
-                multiply_stage<G::MODE>(acc, at_x + o, at_w + o, i != 0); // a chunk's first product clears the sums
-                wgmma_commit();
-                if (i > 0) {
-                    wgmma_wait<1>();
-                    release(last);
-                }
-                last = s;
-                if (++s == S::STAGES)
-                    s = 0, phase ^= 1;
-            }
+#pragma unroll 1
+        for (int line = 0; line + together <= G::LINES; line += together)
+            multiply_lines<G, S, together>(r, acc, sum, line, s, phase, last, release);
+        if constexpr (G::LINES % together != 0)
+            multiply_lines<G, S, G::LINES % together>(r, acc, sum, G::LINES / together * together, s, phase, last, release);
+        if (!promotes) {
             wgmma_wait<0>();
             pin(acc);
             release(last);
 #pragma unroll
             for (int i = 0; i < SUMS; ++i)
-                sum[i] = promotes ? sum[i] + acc[i] : acc[i];
+                sum[i] = acc[i];
         }
         if (S::ROWS > 16)
             few_unscale<G, S>(a, unscale, row, rows);
-        barrier_wait_cluster(r.taken, turn ^ 1);
+        barrier_wait<true>(r.taken, turn ^ 1);
 #pragma unroll
         for (int i = 0; i < SUMS; ++i) {
             const int at = row + i / 4 * 8 + i % 2; // its row in the tile
@@ -309,7 +362,7 @@ template <class G, class S> __device__ __forceinline__ void few_finish(const typ
         const int col = t * PARTIAL + threadIdx.x % 64 * 2;
         if (few_by_pairs<G>() && G::SCALED && col < G::N)
             load<true, G::N % 2 == 0>(s, G::w_unscale(a) + col);
-        barrier_wait_cluster(r.ready, turn);
+        barrier_wait<true>(r.ready, turn);
         if constexpr (few_by_pairs<G>())
             few_finish_by_pairs<G, S>(a, c, r, t, rank * Owners<G, S>::ROWS, rows, s, taken);
         else
@@ -323,7 +376,7 @@ template <class G, class S> __device__ __forceinline__ void few_rows_product(con
     const int rank = blockIdx.x % 2, part = __shfl_sync(~0u, threadIdx.x / 128, 0), rows = (int)G::rows(a);
     if (threadIdx.x < 32) {
         for (int s = threadIdx.x; s < S::STAGES; s += 32)
-            barrier_init(r.full + 8 * s, 2), barrier_init(r.empty + 8 * s, S::SHARED ? 2 : 1);
+            barrier_init(r.full_w + 8 * s, 1), barrier_init(r.full_x + 8 * s, 1), barrier_init(r.empty + 8 * s, S::SHARED ? 2 : 1);
         if (threadIdx.x == 0)
             barrier_init(r.ready, 2 * 128), barrier_init(r.taken, Owners<G, S>::N * 128), barrier_init(r.split, 1);
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
@@ -346,5 +399,5 @@ template <class G, class S> __device__ __forceinline__ void few_rows_product(con
     }
     cluster_sync(); // no block goes on while another may still signal it
     for (int s = threadIdx.x; s < S::BARRIERS; s += THREADS)
-        barrier_end(r.full + 8 * s);
+        barrier_end(r.full_w + 8 * s);
 }

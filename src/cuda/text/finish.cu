@@ -5,6 +5,10 @@
 
 enum { PARTIAL = 128, HALF = 64 }; // HALF: sums of a thread in a partial's columns
 
+// A product of fewer columns than a partial has: no code for those that are not there. Is there a column `right` of the partial's first; parts of them.
+template <class G> __device__ constexpr bool is_within(int right) { return G::N >= PARTIAL || right < G::N; }
+template <class G> __device__ constexpr int parts() { return G::N >= PARTIAL ? HALF / G::PART : (G::N + 2 * G::PART - 1) / (2 * G::PART); }
+
 // Where much is done with each sum, they are taken PART at a time: code for all of a thread's at once would not stay in the instruction cache, and would take
 // seconds to compile. Registers have no index, so there is a piece of code that moves each part, and one that does the work.
 template <int PART, int SUMS, int P = 0> __device__ __forceinline__ void take_part(float (&part)[PART], const float (&v)[SUMS], int which)
@@ -28,15 +32,27 @@ template <int PART, int SUMS, int P = 0> __device__ __forceinline__ void put_par
     }
 }
 
-// The two halves of a thread's sums change places.
-template <int SUMS> __device__ __forceinline__ void turn(float (&v)[SUMS])
+// The first BY sums go behind the others. More is moved than by take_part and put_part, by less code.
+template <int BY, int SUMS> __device__ __forceinline__ void rotate(float (&v)[SUMS])
+{
+    float first[BY];
+#pragma unroll
+    for (int i = 0; i < BY; ++i)
+        first[i] = v[i];
+#pragma unroll
+    for (int i = 0; i < SUMS - BY; ++i)
+        v[i] = v[i + BY];
+#pragma unroll
+    for (int i = 0; i < BY; ++i)
+        v[SUMS - BY + i] = first[i];
+}
+
+// The second half takes the place of the first, which is done with.
+template <int SUMS> __device__ __forceinline__ void move_up(float (&v)[SUMS])
 {
 #pragma unroll
-    for (int i = 0; i < SUMS / 2; ++i) {
-        const float first = v[i];
+    for (int i = 0; i < SUMS / 2; ++i)
         v[i] = v[SUMS / 2 + i];
-        v[SUMS / 2 + i] = first;
-    }
 }
 
 // The first statistic over the elements of a thread's two rows in a partial's columns, v[AT..AT + HALF), in order of column; a quad of lanes holds a
@@ -78,7 +94,7 @@ template <class G, int AT, int SUMS>
 __device__ __forceinline__ void finish_stats(const typename G::A &a, const float (&v)[SUMS], i64 row, i64 rows, int col, int partial, typename G::Rest (&rest)[2])
 {
     typename G::First first[2];
-    quad_fold<typename G::First>::template of<AT>(v, [&](int j, int w) { return G::N % PARTIAL == 0 || col + 8 * j + w < G::N; }, first);
+    quad_fold<typename G::First>::template of<AT>(v, [&](int j, int w) { return G::N % PARTIAL == 0 || (is_within<G>(8 * j) && col + 8 * j + w < G::N); }, first);
 #pragma unroll
     for (int which = 0; which < 2; ++which) {
         rest[which].join_lanes(4);
@@ -86,6 +102,9 @@ __device__ __forceinline__ void finish_stats(const typename G::A &a, const float
             G::end(a, row + 8 * which, partial, (G::N + PARTIAL - 1) / PARTIAL, first[which], rest[which]);
     }
 }
+
+// A product that is long beside its steps, of which nothing is left in registers: both halves of a thread's sums go through the same code.
+template <class G> __device__ constexpr bool is_by_halves() { return G::LONG && G::PART == HALF && !G::HELD; }
 
 // Steps that end with the element, or with a run of elements that lies within a part, take a part through all of it.
 template <class G> __device__ constexpr bool is_straight() { return G::STATS == 0 && !(G::HELD && G::WAITS); }
@@ -97,7 +116,7 @@ __device__ __forceinline__ void finish_part(const typename G::A &a, float (&v)[S
 #pragma unroll
     for (int j = 0; j < PART / 4; ++j) { // no branch in here where N fills tiles: loads can go ahead of what is done with them, and serve both rows
         const int c = col + 8 * j, i = AT + 4 * j;
-        if (G::N % PARTIAL != 0 && c >= G::N)
+        if (G::N % PARTIAL != 0 && (!is_within<G>(8 * j) || c >= G::N))
             continue;
         float s[2] = {1.0f, 1.0f};
         if (G::SCALED)
@@ -111,16 +130,22 @@ template <class G, int AT, int PART, int SUMS>
 __device__ __forceinline__ void later_part(const typename G::A &a, const float (&v)[SUMS], i64 row, i64 rows, int col, typename G::Known (&known)[2]);
 
 // The columns of one partial. A thread holds two rows, eight apart; neighbouring pairs of columns, eight apart. BY_PARTS: of half `half` of the sums; the halves
-// have changed places after it where statistics were fed. Otherwise v[AT] on.
+// have changed places after it where statistics were fed, or the second is in the first's. Otherwise v[AT] on.
 template <class G, int AT, bool BY_PARTS, int SUMS>
 __device__ __forceinline__ void finish_half(const typename G::A &a, float (&v)[SUMS], i64 row, i64 rows, int col, int partial, const float (&unscale)[2], int half)
 {
-    constexpr int PARTS = HALF / G::PART, AT_STATS = BY_PARTS ? SUMS - HALF : AT;
+    constexpr int PARTS = HALF / G::PART, AT_STATS = BY_PARTS && PARTS > 1 ? SUMS - HALF : AT;
     typename G::Rest rest[2];
     rest[0].begin(), rest[1].begin();
-    if constexpr (BY_PARTS) {
+    if constexpr (BY_PARTS && PARTS > 1 && G::LONG && G::STATS > 0 && G::N >= PARTIAL) {
 #pragma unroll 1
         for (int p = 0; p < PARTS; ++p) {
+            finish_part<G, 0, G::PART>(a, v, row, rows, col + 2 * G::PART * p, unscale, rest);
+            rotate<G::PART>(v);
+        }
+    } else if constexpr (BY_PARTS && PARTS > 1) {
+#pragma unroll 1
+        for (int p = 0; p < parts<G>(); ++p) {
             float part[G::PART];
             const int which = G::STATS > 0 ? p : half * PARTS + p, c = col + 2 * G::PART * p;
             take_part(part, v, which);
@@ -133,12 +158,14 @@ __device__ __forceinline__ void finish_half(const typename G::A &a, float (&v)[S
             }
         }
         if constexpr (G::STATS > 0 && SUMS > HALF)
-            turn(v);
+            rotate<SUMS / 2>(v);
     } else {
         finish_part<G, AT, HALF>(a, v, row, rows, col, unscale, rest);
     }
     if constexpr (G::STATS > 0)
         finish_stats<G, AT_STATS>(a, v, row, rows, col, partial, rest);
+    if constexpr (BY_PARTS && PARTS == 1 && SUMS > HALF)
+        move_up(v);
 }
 
 // ---- a phase that goes on with what the product's phase left in registers ----
@@ -180,7 +207,7 @@ __device__ __forceinline__ void later_run(const typename G::A &a, const float (&
     }
 #pragma unroll
     for (int j = 0; j < STEPS; ++j)
-        if (G::N % PARTIAL == 0 || col + 8 * j < G::N)
+        if (G::N % PARTIAL == 0 || (is_within<G>(8 * j) && col + 8 * j < G::N))
 #pragma unroll
             for (int which = 0; which < 2; ++which)
                 later_pair<G>(a, v[AT + 4 * j + 2 * which], v[AT + 4 * j + 2 * which + 1], min(row + 8 * which, rows - 1), rows, row + 8 * which < rows, col + 8 * j, known[which]);
@@ -206,7 +233,7 @@ __device__ __forceinline__ void later_half(const typename G::A &a, const float (
 {
     if constexpr (BY_PARTS) {
 #pragma unroll 1
-        for (int p = 0; p < HALF / G::PART; ++p) {
+        for (int p = 0; p < parts<G>(); ++p) {
             float part[G::PART];
             take_part(part, v, half * (HALF / G::PART) + p);
             later_part<G, 0, G::PART>(a, part, row, rows, col + 2 * G::PART * p, known);

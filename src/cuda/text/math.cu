@@ -8,6 +8,18 @@ __device__ __forceinline__ float power_of_two(float x)
     return y;
 }
 
+// NaN where one of them is.
+__device__ __forceinline__ float largest(float a, float b)
+{
+#if __CUDA_ARCH__ >= 800
+    float y;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+    return y;
+#else
+    return sel((a > b) | (a != a), a, b);
+#endif
+}
+
 // a / b for b that is neither tiny nor about to overflow, which the ops that use it see to: within two units of the last place, and without the branch that IEEE's
 // division has.
 __device__ __forceinline__ float quotient(float a, float b)
@@ -17,8 +29,24 @@ __device__ __forceinline__ float quotient(float a, float b)
     return a * r;
 }
 
+// The same with a step more, for b that is finite: within little more than half a unit, as IEEE's.
+__device__ __forceinline__ float near_quotient(float a, float b)
+{
+    float r;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(b));
+    const float q = a * r;
+    return fmaf(fmaf(-b, q, a), r, q);
+}
+
 // a / b where b is a statistic: 1 / b is had once for all that share it.
 __device__ __forceinline__ float over(float a, float b) { return a * (1.0f / b); }
+
+// x tanh(log(1 + e^x)) = x n / (n + 2) with n = e^x (e^x + 2).
+__device__ __forceinline__ float mish(float x)
+{
+    const float e = expf(x), n = fmaf(e, e, e + e);
+    return x > 20.0f ? x : x * near_quotient(n, n + 2.0f);
+}
 
 // x Phi(x), Phi the normal distribution: relu(x) less |x| (1 - Phi(|x|)), which is w T(2w - 1) exp(-x^2 / 2) with w = |x| / (|x| + k); near 0
 // Phi is 1/2 + x P(x^2). Polynomials as in src/cpu/kern_math.h. x^2 / 2 is had in two parts, or exp would lose digits. A few units of the

@@ -17,7 +17,7 @@ enum { SHARED = 163 << 10 };
 enum { SHARED = 227 << 10 };
 #endif
 
-enum { TILE_M = 128, LINE = 128, RASTER = 8, SIXTEEN = 16 * LINE }; // SIXTEEN: bytes of a line of 16 rows
+enum { TILE_M = 128, RASTER = 8, SIXTEEN = 16 * LINE }; // SIXTEEN: bytes of a line of 16 rows
 struct Pairs { enum { COLUMNS = 256 }; };
 struct Alone { enum { COLUMNS = 128 }; };
 template <int PRECISION, int COLUMNS> struct Shape {
@@ -116,20 +116,20 @@ template <class G, class S> struct Feed {
         tile_at<G, S>(tile, row_blocks, mt, nt);
         const i64 row = (i64)mt * TILE_M + threadIdx.x / 8, column = (i64)nt * N + threadIdx.x / 8;
         from_x = x + row * (G::LINES * LINE) + threadIdx.x % 8 * 16;
-        from_w = w + column * (G::LINES * LINE) + threadIdx.x % 8 * 16;
+        from_w = w + column * LINE + threadIdx.x % 8 * 16;
 #pragma unroll
         for (int i = 0; i < COPIES; ++i)
             here |= (unsigned)(i < OF_X ? row + i * ROWS < rows : G::N % N == 0 || column + (i - OF_X) * ROWS < G::N) << i;
     }
     __device__ __forceinline__ void copy(int i, unsigned stage) const
     {
-        const u8 *from = i < OF_X ? from_x + (i64)i * ROWS * (G::LINES * LINE) : from_w + (i64)(i - OF_X) * ROWS * (G::LINES * LINE);
+        const u8 *from = i < OF_X ? from_x + (i64)i * ROWS * (G::LINES * LINE) : from_w + (i64)(i - OF_X) * ROWS * LINE;
         copy_async(stage + to + i * (ROWS * LINE), from, here >> (i >= OF_X && G::N % N == 0 ? OF_X : i) & 1);
     }
     __device__ __forceinline__ void end_line()
     {
         copy_commit();
-        from_x += LINE, from_w += LINE;
+        from_x += LINE, from_w += (i64)G::N * LINE;
         if (++line == G::LINES) {
             line = 0, tile += gridDim.x;
             aim();
@@ -338,7 +338,7 @@ template <class G, class S> __device__ __forceinline__ void finish_tile(const ty
     }
 }
 
-// x: [rows][LINES], w: [N][LINES], lines as text/split.cu makes them. All threads come out of it together, and shared memory is free.
+// x: [rows][LINES], w: [LINES][N], lines as text/split.cu makes them. All threads come out of it together, and shared memory is free.
 template <class G, class P> __device__ __forceinline__ void tensor_product(const typename G::A &a, const Control &, const TensorMap *x, const TensorMap *w)
 {
     typedef Shape<G::MODE, P::COLUMNS> S;

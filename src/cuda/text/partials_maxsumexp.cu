@@ -11,18 +11,18 @@ template <> struct partials<maxsumexp_stat> {
             if (4 * j + lane >= tiles)
                 continue;
             const float t = __ldcg((const float2 *)partial + 4 * j + lane).x;
-            most = sel((most > t) | (most != most), most, t);
+            most = largest(most, t);
         }
         for (int o = 1; o < 4; o *= 2) {
             const float t = __shfl_xor_sync(~0u, most, o);
-            most = sel((most > t) | (most != most), most, t);
+            most = largest(most, t);
         }
 #pragma unroll(SMALL ? 1 : 16)
         for (int j = 0; j < (tiles + 3) / 4; ++j) {
             if (4 * j + lane >= tiles)
                 continue;
             const float2 t = __ldcg((const float2 *)partial + 4 * j + lane);
-            sum += (double)t.y * (double)expf(sel(t.y == 0.0f, 0.0f, t.x - most)); // all -Inf: nothing, not NaN
+            sum += (double)t.y * (double)power_of_two(1.44269504f * sel(t.y == 0.0f, 0.0f, t.x - most)); // all -Inf: nothing, not NaN
         }
         maxsumexp_stat<double> s;
         s.s0 = most, s.s1 = quad_sum(sum);

@@ -108,35 +108,48 @@ template <int T, int N, i64 K, int TURNS> __device__ __forceinline__ void narrow
 enum { PLAIN_THREADS = 256 };
 __device__ __forceinline__ void plain_sync() { asm volatile("bar.sync 8, %0;" ::"n"((int)PLAIN_THREADS) : "memory"); }
 
-template <class G, int RM> __device__ __forceinline__ void plain_tile(const typename G::A &a, i64 row0, i64 col0, int tile, int tiles)
+template <class G, int RM, bool SMALL> __device__ __forceinline__ void plain_tile(const typename G::A &a, i64 row0, i64 col0, int tile, int tiles)
 {
     enum { ROWS = 16 * RM, TILE = 128, STEP = 16, RUN = 256, W = G::W };
     float(*xs)[ROWS + 4] = (float(*)[ROWS + 4])raw, (*ws)[TILE + 4] = (float(*)[TILE + 4])(raw + sizeof(float[STEP][ROWS + 4]));
     const i64 rows = G::rows(a), n = G::columns(a), k = G::depth(a);
-    const int tid = threadIdx.x, tx = tid % 16, ty = tid / 16;
-    const auto row_of = [&](int i) { return row0 + (RM == 8 ? ty * 4 + i / 4 * 64 + i % 4 : ty * RM + i); };
+    const int tid = threadIdx.x, tx = tid % 16, ty = tid / 16, down = (int)min((i64)ROWS, rows - row0), across = (int)min((i64)TILE, n - col0);
+    const auto row_of = [&](int i) { return ty * 4 + i / 4 * 64 + i % 4; }; // of the tile
     float acc[RM][8], sum[RM][8];
 #pragma unroll
     for (int i = 0; i < RM; ++i)
 #pragma unroll
         for (int j = 0; j < 8; ++j)
             acc[i][j] = sum[i][j] = 0.0f;
+    float x_next[RM], w_next[8]; // under way while what is there is multiplied
+    const auto fetch = [&](i64 k0) {
+        const int deep = (int)min((i64)STEP, k - k0);
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+            const int line = i * 16 + ty; // 16 threads take 16 neighbours of K
+            if (i < RM)
+                x_next[i] = line < down && tx < deep ? G::x(a, row0 + line, k0 + tx) : 0.0f;
+            const int c = G::WEIGHT_IS_KN ? tid % TILE : line, d = G::WEIGHT_IS_KN ? i * 2 + tid / TILE : tx;
+            w_next[i] = c < across && d < deep ? G::weight(a, col0 + c, k0 + d) : 0.0f;
+        }
+    };
+    fetch(0);
+#pragma unroll 1
     for (i64 k0 = 0; k0 < k; k0 += STEP) {
 #pragma unroll
         for (int i = 0; i < 8; ++i) {
-            const int line = i * 16 + ty, at = tx; // 16 threads take 16 neighbours of K
             if (i < RM)
-                xs[at][line] = row0 + line < rows && k0 + at < k ? G::x(a, row0 + line, k0 + at) : 0.0f;
-            const int c = G::WEIGHT_IS_KN ? tid % TILE : line, d = G::WEIGHT_IS_KN ? i * 2 + tid / TILE : at;
-            ws[d][c] = col0 + c < n && k0 + d < k ? G::weight(a, col0 + c, k0 + d) : 0.0f;
+                xs[tx][i * 16 + ty] = x_next[i];
+            ws[G::WEIGHT_IS_KN ? i * 2 + tid / TILE : tx][G::WEIGHT_IS_KN ? tid % TILE : i * 16 + ty] = w_next[i];
         }
         plain_sync();
-#pragma unroll(RM == 8 ? STEP : 4)
+        fetch(k0 + STEP);
+#pragma unroll(SMALL ? 1 : STEP)
         for (int d = 0; d < STEP; ++d) {
             float u[RM], v[8];
 #pragma unroll
             for (int i = 0; i < RM; ++i)
-                u[i] = xs[d][(int)(row_of(i) - row0)];
+                u[i] = xs[d][row_of(i)];
 #pragma unroll
             for (int j = 0; j < 8; ++j)
                 v[j] = ws[d][tx * 4 + j / 4 * 64 + j % 4];
@@ -157,20 +170,20 @@ template <class G, int RM> __device__ __forceinline__ void plain_tile(const type
     }
 #pragma unroll 1 // the sums may lie in local memory, which is touched rarely; eight copies of the steps would take seconds to compile
     for (int i = 0; i < RM; ++i) {
-        const i64 row = row_of(i);
+        const i64 row = row0 + row_of(i);
         const bool here = row < rows && !left_out(a.redo, row, rows);
         typename G::First first;
         typename G::Rest rest;
         first.begin();
         rest.begin();
-#pragma unroll(RM == 8 ? 8 / W : 1) // few rows are done again, by code that is small
+#pragma unroll(SMALL ? 1 : 8 / W)
         for (int j = 0; j < 8; j += W) {
-            const i64 col = col0 + tx * 4 + j / 4 * 64 + j % 4;
-            if (!here || col >= n)
+            const int col = tx * 4 + j / 4 * 64 + j % 4;
+            if (!here || col >= across)
                 continue;
             float p[W];
             EACH p[w] = sum[i][j + w];
-            G::template element<W>(a, row, rows, true, col, p, rest);
+            G::template element<W>(a, row, rows, true, col0 + col, p, rest);
             EACH first.put(p[w]);
         }
         if (G::STATS > 0) {
@@ -182,20 +195,23 @@ template <class G, int RM> __device__ __forceinline__ void plain_tile(const type
     }
 }
 
-template <class G, int RM> __device__ __forceinline__ void plain_product(const typename G::A &a)
+// SMALL: rows that are done again, few as a rule, by code that is small.
+template <class G, int RM, bool SMALL> __device__ __forceinline__ void plain_product(const typename G::A &a)
 {
     enum { ROWS = 16 * RM, TILE = 128 };
-    const i64 rows = G::rows(a), row_tiles = (rows + ROWS - 1) / ROWS, column_tiles = (G::columns(a) + TILE - 1) / TILE;
+    const i64 rows = G::rows(a);
+    const unsigned row_tiles = (unsigned)((rows + ROWS - 1) / ROWS), column_tiles = (unsigned)((G::columns(a) + TILE - 1) / TILE); // no memory holds 2^32 tiles
     if (threadIdx.x >= PLAIN_THREADS)
         return;
 #pragma unroll 1
-    for (i64 t = blockIdx.x; t < row_tiles * column_tiles; t += gridDim.x) {
-        const i64 row0 = t % row_tiles * ROWS;
+    for (unsigned t = blockIdx.x; t < row_tiles * column_tiles; t += gridDim.x) {
+        const unsigned across = t / row_tiles;
+        const i64 row0 = (i64)(t - across * row_tiles) * ROWS;
         bool wanted = !a.redo.wanted;
         for (int i = 0; i < ROWS && !wanted; ++i)
             wanted = row0 + i < rows && !left_out(a.redo, row0 + i, rows);
         if (wanted)
-            plain_tile<G, RM>(a, row0, t / row_tiles * TILE, (int)(t / row_tiles), (int)column_tiles);
+            plain_tile<G, RM, SMALL>(a, row0, (i64)across * TILE, (int)across, (int)column_tiles);
     }
 }
 

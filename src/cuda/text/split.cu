@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Operands as the tensor cores read them: rows of lines of 128 bytes. MODE says what a line holds:
+// Operands as the tensor cores read them: lines of 128 bytes, x's [rows][lines], weights' [lines][rows]. MODE says what a line holds:
 //   0  fp32: 32 elements, each the sum of two fp16, [hi x32 | lo x32]; the row scaled by a power of two so that its largest lies in [2^14, 2^15)
 //   1  tf32: 32 elements, rounded      2  bf16: 64 elements, rounded      3  fp16: 64 elements, rounded, the row scaled as in 0
 enum { MODE_FP32, MODE_TF32, MODE_BF16, MODE_FP16 };
+enum { LINE = 128 }; // bytes
 template <int MODE> struct Line {
     enum { ELEMENTS = MODE == MODE_FP32 || MODE == MODE_TF32 ? 32 : 64, SCALED = MODE == MODE_FP32 || MODE == MODE_FP16 };
 };
@@ -38,11 +39,11 @@ __device__ __forceinline__ unsigned tensor_float(float x)
     return d;
 }
 
-// Four elements from k on, k a multiple of 4.
-template <int MODE> __device__ __forceinline__ void put_four(u8 *lines, i64 k, const float (&v)[4], float scale)
+// Four elements from k on, k a multiple of 4, of a row whose lines stand `pitch` bytes apart.
+template <int MODE> __device__ __forceinline__ void put_four(u8 *lines, i64 pitch, i64 k, const float (&v)[4], float scale)
 {
     const float s[4] = {v[0] * scale, v[1] * scale, v[2] * scale, v[3] * scale};
-    u8 *line = lines + k / Line<MODE>::ELEMENTS * 128;
+    u8 *line = lines + k / Line<MODE>::ELEMENTS * pitch;
     const int at = (int)(k % Line<MODE>::ELEMENTS);
     if (MODE == MODE_FP32) {
         const uint2 hi = make_uint2(halves(s[0], s[1]), halves(s[2], s[3]));
@@ -96,50 +97,55 @@ template <int MODE> __device__ __forceinline__ float scale_of(const row_range &r
 
 // A row that begins at a multiple of 16 bytes, by way of shared memory, where every thread keeps what it is to split: all of it is under way at once, by little code.
 enum { MOST_TURNS = 16 };
-template <int T, int MODE, i64 K, i64 LINES> __device__ __forceinline__ bool split_row_kept(const float *row, u8 *lines, float *unscale, int tid)
-{
-    constexpr int W = 4, PADDED = (int)LINES * Line<MODE>::ELEMENTS, TURNS = (PADDED + T * W - 1) / (T * W);
-    const unsigned kept = (((unsigned)__cvta_generic_to_shared(raw) + 15) & ~15u) + threadIdx.x * 16;
-    const auto four = [&](float (&v)[W], int i) {
+template <int T, int MODE, i64 K, i64 LINES> struct kept_row {
+    enum { W = 4, PADDED = (int)LINES * Line<MODE>::ELEMENTS, TURNS = (PADDED + T * W - 1) / (T * W), BYTES = TURNS * THREADS * 16 };
+    static __device__ __forceinline__ void fetch(unsigned kept, const float *row, int tid)
+    {
+#pragma unroll 4
+        for (int i = 0; i < TURNS; ++i) {
+            const int k = (i * T + tid) * W, bytes = k < K ? 16 : 0; // 0 is put where there is nothing to copy
+            asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(kept + i * (THREADS * 16)), "l"(row + (k < K ? k : 0)), "r"(bytes) : "memory");
+        }
+    }
+    static __device__ __forceinline__ void four(float (&v)[W], unsigned kept, int i)
+    {
         asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v[0]), "=f"(v[1]), "=f"(v[2]), "=f"(v[3]) : "r"(kept + i * (THREADS * 16)) : "memory");
-    };
-#pragma unroll 4
-    for (int i = 0; i < TURNS; ++i) {
-        const int k = (i * T + tid) * W, bytes = k < K ? 16 : 0; // 0 is put where there is nothing to copy
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(kept + i * (THREADS * 16)), "l"(row + (k < K ? k : 0)), "r"(bytes) : "memory");
     }
-    asm volatile("cp.async.wait_all;" ::: "memory");
-    row_range range = {0, ~0u};
+    // Returns whether it is too wide.
+    static __device__ __forceinline__ bool split(unsigned kept, u8 *lines, float *unscale, int tid)
+    {
+        row_range range = {0, ~0u};
+        if (Line<MODE>::SCALED) {
 #pragma unroll 4
-    for (int i = 0; i < TURNS; ++i) {
-        float v[W];
-        four(v, i);
-        EACH range.put(v[w]);
-    }
-    range = join_row<T>(range);
-    const float scale = scale_of<MODE>(range, unscale, tid);
+            for (int i = 0; i < TURNS; ++i) {
+                float v[W];
+                four(v, kept, i);
+                EACH range.put(v[w]);
+            }
+            range = join_row<T>(range);
+        }
+        const float scale = scale_of<MODE>(range, unscale, tid);
 #pragma unroll 4
-    for (int i = 0; i < TURNS; ++i) {
-        const int k = (i * T + tid) * W;
-        float v[W];
-        four(v, i);
-        if (k < PADDED)
-            put_four<MODE>(lines, k, v, scale);
+        for (int i = 0; i < TURNS; ++i) {
+            const int k = (i * T + tid) * W;
+            float v[W];
+            four(v, kept, i);
+            if (k < PADDED)
+                put_four<MODE>(lines, LINE, k, v, scale);
+        }
+        return MODE == MODE_FP32 && is_too_wide(range);
     }
-    return MODE == MODE_FP32 && is_too_wide(range);
-}
+};
 
 // One row by T threads into LINES lines, 0 after K elements; k stands `step` apart in `row`. Returns whether it is too wide. fixed: a weight's, which is split once:
-// by little code. known: the row begins at a multiple of 16 bytes, and step is 1. room: there is shared memory for MOST_TURNS turns; otherwise a row stays in
-// registers where it fits.
-template <int T, int MODE, i64 K, i64 LINES, bool fixed, bool known, bool room>
-__device__ __forceinline__ bool split_row(const float *row, i64 step, u8 *lines, float *unscale, int tid)
+// by little code. known: the row begins at a multiple of 16 bytes, and step is 1. It stays in registers where it fits. pitch:
+// bytes from one of the row's lines to the next.
+template <int T, int MODE, i64 K, i64 LINES, bool fixed, bool known>
+__device__ __forceinline__ bool split_row(const float *row, i64 step, u8 *lines, float *unscale, int tid, const i64 pitch = LINE)
 {
     constexpr int W = 4, E = Line<MODE>::ELEMENTS;
     constexpr bool SCALED = Line<MODE>::SCALED;
     constexpr i64 PADDED = LINES * E, TURNS = (PADDED + T * W - 1) / (T * W);
-    if constexpr (SCALED && room && known && K % W == 0 && TURNS <= MOST_TURNS)
-        return split_row_kept<T, MODE, K, LINES>(row, lines, unscale, tid);
     constexpr int HELD = TURNS <= MOST_TURNS && !fixed ? (int)TURNS : 1;
     float v[HELD][W];
     const bool aligned = !fixed && K % W == 0 && (known || (step == 1 && ((size_t)row & 15) == 0));
@@ -187,31 +193,79 @@ __device__ __forceinline__ bool split_row(const float *row, i64 step, u8 *lines,
         for (int i = 0; i < HELD; ++i) {
             const i64 k = ((i64)i * T + tid) * W;
             if (k < PADDED)
-                put_four<MODE>(lines, k, v[i], scale);
+                put_four<MODE>(lines, pitch, k, v[i], scale);
         }
     } else if (aligned) {
 #pragma unroll 8
         for (i64 k = tid * W; k < PADDED; k += T * W) {
             take_aligned(v[0], k);
-            put_four<MODE>(lines, k, v[0], scale);
+            put_four<MODE>(lines, pitch, k, v[0], scale);
         }
     } else {
 #pragma unroll(fixed ? 1 : 4)
         for (i64 k = tid * W; k < PADDED; k += T * W) {
             take(v[0], k);
-            put_four<MODE>(lines, k, v[0], scale);
+            put_four<MODE>(lines, pitch, k, v[0], scale);
         }
     }
     return MODE == MODE_FP32 && is_too_wide(range);
 }
 
-// Weights, when they are prepared: [rows] of K elements, element k of row r at from[r * row_step + k * step]. wide: set where one is too wide.
+// Row `row` of a product's x, by threads tid of G::SPLIT.
+template <class G> __device__ __forceinline__ void split_x_row(const typename G::A &a, i64 row, i64 rows, int tid)
+{
+    if (split_row<G::SPLIT, G::MODE, G::K, G::LINES, false, G::X_ALIGNED>(G::x_row(a, row), 1, G::x_lines(a, row), G::x_scale(a, row), tid) && tid == 0)
+        flag_wide(a.redo, row, rows);
+}
+
+// All rows of a product's x, by all blocks. The next ones are on their way through shared memory while one is split, as many as there is room for.
+template <class G> __device__ __forceinline__ void split_x(const typename G::A &a, const Control &c)
+{
+    typedef kept_row<G::SPLIT, G::MODE, G::K, G::LINES> Kept;
+    enum { T = G::SPLIT, ROWS = THREADS / T, FIT = G::ROOM / Kept::BYTES, DEEP = FIT < 4 ? FIT : 4 };
+    const i64 rows = G::rows(a), step = (i64)gridDim.x * ROWS, begin = (i64)blockIdx.x * ROWS;
+    const int tid = threadIdx.x % T;
+    const auto mine = [&](i64 first) { return min(first + (int)threadIdx.x / T, rows - 1); }; // whole warps: those past the end do the last row again
+    if (blockIdx.x == 0 && threadIdx.x == 0)
+        c.barrier[2] = 0;
+    if constexpr (G::X_ALIGNED && G::K % 4 == 0 && Kept::TURNS <= MOST_TURNS && DEEP > 0) {
+        const unsigned kept = (((unsigned)__cvta_generic_to_shared(raw) + 15) & ~15u) + threadIdx.x * 16;
+        int at = 0, to = 0;
+        i64 ahead = begin;
+        const auto fetch = [&] {
+            if (ahead < rows)
+                Kept::fetch(kept + to * Kept::BYTES, G::x_row(a, mine(ahead)), tid);
+            asm volatile("cp.async.commit_group;" ::: "memory");
+            ahead += step, to = to + 1 == DEEP ? 0 : to + 1;
+        };
+        int lead = DEEP - 1; // so many are fetched before the first is split
+#pragma unroll 1
+        for (i64 first = begin; first < rows;) {
+            fetch();
+            if (--lead >= 0)
+                continue;
+            asm volatile("cp.async.wait_group %0;" ::"n"(DEEP - 1) : "memory");
+            const i64 row = mine(first);
+            if (Kept::split(kept + at * Kept::BYTES, G::x_lines(a, row), G::x_scale(a, row), tid) && tid == 0)
+                flag_wide(a.redo, row, rows);
+            first += step, at = at + 1 == DEEP ? 0 : at + 1;
+        }
+        asm volatile("cp.async.wait_all;" ::: "memory");
+    } else {
+        for (i64 first = begin; first < rows; first += step)
+            split_x_row<G>(a, mine(first), rows, tid);
+    }
+}
+
+// Weights, when they are prepared: [rows] of K elements, element k of row r at from[r * row_step + k * step], into [LINES][rows]: what is copied at a time, a line of
+// some neighbouring rows, lies in one piece, and blocks that go through their lines in step read one stretch of memory together. wide: set where one is too wide.
 template <int T, int MODE, i64 K, i64 LINES>
 __device__ __forceinline__ void split_weight(const float *from, i64 row_step, i64 step, i64 rows, u8 *to, float *unscale, unsigned *wide)
 {
     for (i64 first = (i64)blockIdx.x * (THREADS / T); first < rows; first += (i64)gridDim.x * (THREADS / T)) {
         const i64 row = min(first + threadIdx.x / T, rows - 1); // whole warps: those past the end do the last row again
-        if (split_row<T, MODE, K, LINES, true, false, false>(from + row * row_step, step, to + row * (LINES * 128), unscale + row, threadIdx.x % T) && threadIdx.x % T == 0)
+        if (split_row<T, MODE, K, LINES, true, false>(from + row * row_step, step, to + row * LINE, unscale + row, threadIdx.x % T, rows * LINE) &&
+            threadIdx.x % T == 0)
             *wide = 1;
     }
 }

@@ -5,16 +5,19 @@
 //   Single tiles of 256 columns, no cluster: where row blocks do not come in pairs
 //   Alone  tiles of 128 columns, no cluster: where there are few tiles, more blocks have one
 //   Halves tiles of 128 columns, in clusters as Pairs
+//   Turns  tiles of 128 columns, in clusters as Pairs, all 128 rows of one by one group: while it finishes, the other multiplies. In fp32 only for short K: promotions
+//          would leave the tensor cores idle
 // The sums go where text/finish.cu takes them, whose partials are of 128 columns either way.
 //
 // MODE_FP32: a = hi + lo, so a * b is lo*hi + hi*lo + hi*hi. Tensor cores add with truncation: every CHUNK lines the sums so far are added
-// to sums of their own, in f32 as it is known. Of these, KEPT are in registers, the others in shared memory.
+// to sums of their own, in f32 as it is known. Of these, KEPT are in registers, the others in shared memory. Short K: see is_short.
 
-enum { TILE_M = 128, LINE = 128, A_BYTES = TILE_M * LINE, RASTER = 8 };
-struct Pairs { enum { N = 256, CM = 2, STAGES = 4, SUMS = 128, KEPT = 96 }; };
-struct Single { enum { N = 256, CM = 1, STAGES = 4, SUMS = 128, KEPT = 96 }; };
-struct Alone { enum { N = 128, CM = 1, STAGES = 6, SUMS = 64, KEPT = 64 }; };
-struct Halves { enum { N = 128, CM = 2, STAGES = 6, SUMS = 64, KEPT = 64 }; };
+enum { TILE_M = 128, A_BYTES = TILE_M * LINE, RASTER = 8 };
+struct Pairs { enum { N = 256, CM = 2, STAGES = 4, SUMS = 128, KEPT = 96, TURNS = 0 }; };
+struct Single { enum { N = 256, CM = 1, STAGES = 4, SUMS = 128, KEPT = 96, TURNS = 0 }; };
+struct Alone { enum { N = 128, CM = 1, STAGES = 6, SUMS = 64, KEPT = 64, TURNS = 0 }; };
+struct Halves { enum { N = 128, CM = 2, STAGES = 6, SUMS = 64, KEPT = 64, TURNS = 0 }; };
+struct Turns { enum { N = 128, CM = 2, STAGES = 6, SUMS = 128, KEPT = 128, TURNS = 1 }; };
 template <class S> struct Bytes { enum { B = S::N * LINE, STAGE = A_BYTES + B, SLOTS = (S::SUMS - S::KEPT) * 256 * 4 }; };
 
 struct alignas(64) TensorMap {
@@ -40,14 +43,18 @@ __device__ __forceinline__ void barrier_arrive(unsigned bar, int rank)
     asm volatile("{ .reg .b32 r; mapa.shared::cluster.u32 r, %0, %1;\n"
                  "mbarrier.arrive.shared::cluster.b64 _, [r]; }" ::"r"(bar), "r"(rank) : "memory");
 }
-// Bounded: a hang becomes an error on the host.
-__device__ __forceinline__ void barrier_wait(unsigned bar, int parity)
+// Bounded: a hang becomes an error on the host. CLUSTER: with what other blocks of the cluster wrote before.
+template <bool CLUSTER = false> __device__ __forceinline__ void barrier_wait(unsigned bar, int parity)
 {
     unsigned done;
 #pragma unroll 1
     for (int spin = 0; spin < (1 << 24); ++spin) {
-        asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
-                     "selp.u32 %0, 1, 0, p; }" : "=r"(done) : "r"(bar), "r"(parity) : "memory");
+        if constexpr (CLUSTER)
+            asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n"
+                         "selp.u32 %0, 1, 0, p; }" : "=r"(done) : "r"(bar), "r"(parity) : "memory");
+        else
+            asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+                         "selp.u32 %0, 1, 0, p; }" : "=r"(done) : "r"(bar), "r"(parity) : "memory");
         if (done)
             return;
     }
@@ -61,24 +68,23 @@ __device__ __forceinline__ void cluster_sync()
 // What threads have written, copies may read, and write over: on both sides of the barrier between them.
 __device__ __forceinline__ void written_to_copied() { asm volatile("fence.proxy.async;" ::: "memory"); }
 
-// A box of a map into shared memory: this block's, or, at the same offset, that of all blocks in mask.
-__device__ __forceinline__ void copy_box(unsigned to, const TensorMap *map, int x, int y, unsigned bar)
+// Rows of a line, as many as the map has in a box, into shared memory: this block's, or, at the same offset, that of all blocks in mask.
+__device__ __forceinline__ void copy_box(unsigned to, const TensorMap *map, int line, int row, unsigned bar)
 {
-    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];"
-                 ::"r"(to), "l"(map), "r"(x), "r"(y), "r"(bar) : "memory");
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {0, %2, %3}], [%4];"
+                 ::"r"(to), "l"(map), "r"(row), "r"(line), "r"(bar) : "memory");
 }
-__device__ __forceinline__ void copy_box_to(unsigned to, const TensorMap *map, int x, int y, unsigned bar, unsigned short mask)
+__device__ __forceinline__ void copy_box_to(unsigned to, const TensorMap *map, int line, int row, unsigned bar, unsigned short mask)
 {
-    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
-                 " [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(to), "l"(map), "r"(x), "r"(y), "r"(bar), "h"(mask) : "memory");
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
+                 " [%0], [%1, {0, %2, %3}], [%4], %5;" ::"r"(to), "l"(map), "r"(row), "r"(line), "r"(bar), "h"(mask) : "memory");
 }
 
 // ---- wgmma ----
 
-// A tile of 128-byte lines, swizzled: eight lines are 1024 bytes apart. The low word counts 16 bytes: +2 is the next 32 bytes of
-// the line.
+// A tile of 128-byte lines, swizzled: eight lines are 1024 bytes apart, which the high word of its descriptor says. The low word counts 16 bytes: +2 is the next 32
+// bytes of the line.
 __device__ __forceinline__ unsigned tile_low(unsigned address) { return (1u << 16) | ((address & 0x3ffff) >> 4); }
-__device__ __forceinline__ unsigned long long tile_descriptor(unsigned low) { return ((unsigned long long)((1u << 30) | (1024 >> 4)) << 32) | low; }
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 template <int n> __device__ __forceinline__ void wgmma_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(n) : "memory"); }
@@ -96,70 +102,52 @@ template <int n> __device__ __forceinline__ void wgmma_wait() { asm volatile("wg
     R8(88, 89, 90, 91, 92, 93, 94, 95) "," R8(96, 97, 98, 99, 100, 101, 102, 103) ","                                              \
     R8(104, 105, 106, 107, 108, 109, 110, 111) "," R8(112, 113, 114, 115, 116, 117, 118, 119) ","                                  \
     R8(120, 121, 122, 123, 124, 125, 126, 127)
-// d (64 x N, over four warps) = a b^T + (keep ? d : 0)
-#define WGMMA_256(TYPE, TAIL)                                                                                                      \
-    asm volatile("{ .reg .pred p; setp.ne.b32 p, %130, 0; wgmma.mma_async.sync.aligned.m64n256" TYPE " {" R128                      \
-                 "}, %128, %129, p, 1, 1" TAIL "; }" : D64(0), D64(64) : "l"(tile_descriptor(a)), "l"(tile_descriptor(b)), "r"(keep))
-#define WGMMA_128(TYPE, TAIL)                                                                                                      \
-    asm volatile("{ .reg .pred p; setp.ne.b32 p, %66, 0; wgmma.mma_async.sync.aligned.m64n128" TYPE " {" R64                        \
-                 "}, %64, %65, p, 1, 1" TAIL "; }" : D64(0) : "l"(tile_descriptor(a)), "l"(tile_descriptor(b)), "r"(keep))
-template <int MODE> __device__ __forceinline__ void multiply(float (&d)[128], unsigned a, unsigned b, int keep)
-{
-    if constexpr (MODE == MODE_TF32)
-        WGMMA_256("k8.f32.tf32.tf32", "");
-    else if constexpr (MODE == MODE_BF16)
-        WGMMA_256("k16.f32.bf16.bf16", ", 0, 0");
-    else
-        WGMMA_256("k16.f32.f16.f16", ", 0, 0");
-}
-template <int MODE> __device__ __forceinline__ void multiply(float (&d)[64], unsigned a, unsigned b, int keep)
-{
-    if constexpr (MODE == MODE_TF32)
-        WGMMA_128("k8.f32.tf32.tf32", "");
-    else if constexpr (MODE == MODE_BF16)
-        WGMMA_128("k16.f32.bf16.bf16", ", 0, 0");
-    else
-        WGMMA_128("k16.f32.f16.f16", ", 0, 0");
-}
-
-// The other way round, for few rows of x: d (64 columns of y x N rows) = w x^T + (keep ? d : 0). The sums are the same to the last bit.
-#define WGMMA_SWAPPED(N, REGISTERS, X, W, KEEP, TYPE, TAIL, ...)                                                                   \
-    asm volatile("{ .reg .pred p; setp.ne.b32 p, %" #KEEP ", 0; wgmma.mma_async.sync.aligned.m64n" #N TYPE " {" REGISTERS "}, %" #W ", %" #X    \
-                 ", p, 1, 1" TAIL "; }" : __VA_ARGS__ : "l"(tile_descriptor(x)), "l"(tile_descriptor(w)), "r"(keep))
-#define MULTIPLY_SWAPPED(N, SUMS, REGISTERS, X, W, KEEP, ...)                                                                      \
-    template <int MODE> __device__ __forceinline__ void multiply(float (&d)[SUMS], unsigned x, unsigned w, int keep)               \
-    {                                                                                                                              \
-        if constexpr (MODE == MODE_TF32)                                                                                           \
-            WGMMA_SWAPPED(N, REGISTERS, X, W, KEEP, "k8.f32.tf32.tf32", "", __VA_ARGS__);                                          \
-        else if constexpr (MODE == MODE_BF16)                                                                                      \
-            WGMMA_SWAPPED(N, REGISTERS, X, W, KEEP, "k16.f32.bf16.bf16", ", 0, 0", __VA_ARGS__);                                   \
-        else                                                                                                                       \
-            WGMMA_SWAPPED(N, REGISTERS, X, W, KEEP, "k16.f32.f16.f16", ", 0, 0", __VA_ARGS__);                                     \
-    }
 #define R16 R8(0, 1, 2, 3, 4, 5, 6, 7) "," R8(8, 9, 10, 11, 12, 13, 14, 15)
 #define R32 R16 "," R8(16, 17, 18, 19, 20, 21, 22, 23) "," R8(24, 25, 26, 27, 28, 29, 30, 31)
-MULTIPLY_SWAPPED(8, 4, "%0,%1,%2,%3", 4, 5, 6, D4(0))
-MULTIPLY_SWAPPED(16, 8, R8(0, 1, 2, 3, 4, 5, 6, 7), 8, 9, 10, D4(0), D4(4))
-MULTIPLY_SWAPPED(32, 16, R16, 16, 17, 18, D16(0))
-MULTIPLY_SWAPPED(64, 32, R32, 32, 33, 34, D16(0), D16(16))
 
-// All products of a stage, in 32-byte steps of a line.
-template <int MODE, int SUMS> __device__ __forceinline__ void multiply_stage(float (&acc)[SUMS], unsigned a, unsigned b, int keep)
-{
-    if (MODE == MODE_FP32) { // the small products first, while the sum is small
-        multiply<MODE>(acc, a + 4, b + 0, keep);
-        multiply<MODE>(acc, a + 6, b + 2, 1);
-        multiply<MODE>(acc, a + 0, b + 4, 1);
-        multiply<MODE>(acc, a + 2, b + 6, 1);
-        multiply<MODE>(acc, a + 0, b + 0, 1);
-        multiply<MODE>(acc, a + 2, b + 2, 1);
-    } else {
-        multiply<MODE>(acc, a + 0, b + 0, keep);
-        multiply<MODE>(acc, a + 2, b + 2, 1);
-        multiply<MODE>(acc, a + 4, b + 4, 1);
-        multiply<MODE>(acc, a + 6, b + 6, 1);
+// Where K is short f32 loses so little that what is left out elsewhere counts: lo*lo is not, and sums are promoted every half line, 16 of K. Of the rms of random
+// results 1.1e-7 are lost at whole lines (measured), by reckoning 0.4e-7 of it for want of lo*lo and 0.6e-7 because hi + lo have 23 bits; f32 loses 0.9e-7 at K = 64.
+enum { MODE_PIECE = MODE_FP16 + 1 }; // such a half of a line
+template <class G> __device__ constexpr bool is_short() { return G::MODE == MODE_FP32 && G::LINES <= 3; }
+template <class G> __device__ constexpr int stage_mode() { return is_short<G>() ? (int)MODE_PIECE : (int)G::MODE; }
+
+// All products of a stage, in 32-byte steps of a line: d (64 x N, over four warps) = x w^T + (keep ? d : 0). They are one statement: the compiler's optimizer takes
+// as long over each as it has operands. SWAPPED: the other way round, for few rows of x: d (64 columns of y x N rows) = w x^T. The sums are the same to the last bit.
+#define STRAIGHT(X, W) X ", " W
+#define SWAPPED(X, W) W ", " X
+#define PRODUCT(ORDER, N, SUMS, TYPE, TAIL, X, W, KEEP) "wgmma.mma_async.sync.aligned.m64n" #N TYPE " {" SUMS "}, " ORDER(X, W) ", " KEEP ", 1, 1" TAIL ";\n"
+#define FOUR(...) PRODUCT(__VA_ARGS__, "x0", "w0", "p") PRODUCT(__VA_ARGS__, "x2", "w2", "t") PRODUCT(__VA_ARGS__, "x4", "w4", "t") PRODUCT(__VA_ARGS__, "x6", "w6", "t")
+#define SIX(...) /* the small ones first, while the sum is small */                                                                \
+    PRODUCT(__VA_ARGS__, "x4", "w0", "p") PRODUCT(__VA_ARGS__, "x6", "w2", "t") PRODUCT(__VA_ARGS__, "x0", "w4", "t")              \
+    PRODUCT(__VA_ARGS__, "x2", "w6", "t") PRODUCT(__VA_ARGS__, "x0", "w0", "t") PRODUCT(__VA_ARGS__, "x2", "w2", "t")
+#define PIECE(...) PRODUCT(__VA_ARGS__, "x4", "w4", "p") PRODUCT(__VA_ARGS__, "x4", "w0", "t") PRODUCT(__VA_ARGS__, "x0", "w4", "t") PRODUCT(__VA_ARGS__, "x0", "w0", "t")
+#define STEPS(T, LOW)                                                                                                              \
+    "mov.b64 " T "0, {" LOW ", 0x40000040}; add.u32 l, " LOW ", 2; mov.b64 " T "2, {l, 0x40000040};\n"                            \
+    "add.u32 l, " LOW ", 4; mov.b64 " T "4, {l, 0x40000040}; add.u32 l, " LOW ", 6; mov.b64 " T "6, {l, 0x40000040};\n"
+#define STAGE(PRODUCTS, X, W, KEEP, ...)                                                                                           \
+    asm volatile("{ .reg .pred p, t; .reg .b32 l; .reg .b64 x0, x2, x4, x6, w0, w2, w4, w6;\n"                                    \
+                 "setp.ne.b32 p, %" #KEEP ", 0; setp.ne.b32 t, 1, 0;\n" STEPS("x", "%" #X) STEPS("w", "%" #W) PRODUCTS "}"        \
+                 : __VA_ARGS__ : "r"(x), "r"(w), "r"(keep))
+#define MULTIPLY_STAGE(ORDER, N, COUNT, SUMS, ...) /* then the operands that follow the sums */                                    \
+    template <int MODE> __device__ __forceinline__ void multiply_stage(float (&d)[COUNT], unsigned x, unsigned w, int keep)        \
+    {                                                                                                                              \
+        if constexpr (MODE == MODE_FP32)                                                                                           \
+            STAGE(SIX(ORDER, N, SUMS, "k16.f32.f16.f16", ", 0, 0"), __VA_ARGS__);                                                  \
+        else if constexpr (MODE == MODE_PIECE)                                                                                     \
+            STAGE(PIECE(ORDER, N, SUMS, "k16.f32.f16.f16", ", 0, 0"), __VA_ARGS__);                                                \
+        else if constexpr (MODE == MODE_TF32)                                                                                      \
+            STAGE(FOUR(ORDER, N, SUMS, "k8.f32.tf32.tf32", ""), __VA_ARGS__);                                                      \
+        else if constexpr (MODE == MODE_BF16)                                                                                      \
+            STAGE(FOUR(ORDER, N, SUMS, "k16.f32.bf16.bf16", ", 0, 0"), __VA_ARGS__);                                               \
+        else                                                                                                                       \
+            STAGE(FOUR(ORDER, N, SUMS, "k16.f32.f16.f16", ", 0, 0"), __VA_ARGS__);                                                 \
     }
-}
+MULTIPLY_STAGE(STRAIGHT, 256, 128, R128, 128, 129, 130, D64(0), D64(64))
+MULTIPLY_STAGE(STRAIGHT, 128, 64, R64, 64, 65, 66, D64(0))
+MULTIPLY_STAGE(SWAPPED, 8, 4, "%0,%1,%2,%3", 4, 5, 6, D4(0))
+MULTIPLY_STAGE(SWAPPED, 16, 8, R8(0, 1, 2, 3, 4, 5, 6, 7), 8, 9, 10, D4(0), D4(4))
+MULTIPLY_STAGE(SWAPPED, 32, 16, R16, 16, 17, 18, D16(0))
+MULTIPLY_STAGE(SWAPPED, 64, 32, R32, 32, 33, 34, D16(0), D16(16))
 
 // Registers change here: no use of them moves across.
 template <int SUMS> __device__ __forceinline__ void pin(float (&d)[SUMS])
@@ -197,19 +185,20 @@ template <class G, class S>
 __device__ __forceinline__ void produce(const TensorMap *x_map, const TensorMap *w_map, unsigned stages, unsigned full, unsigned empty, int rank, int row_blocks,
                                         int tiles)
 {
-    constexpr int CM = S::CM, step = G::MODE == MODE_TF32 ? 32 : 64; // elements of the map in a line
+    constexpr int CM = S::CM;
     int s = 0, phase = 0, mt, nt;
     for (int t = Tiles<G, S>::first(tiles); t < tiles; t += Tiles<G, S>::step()) {
         tile_at<G, S>(t, row_blocks, rank, mt, nt);
+#pragma unroll 1
         for (int line = 0; line < G::LINES; ++line) {
             barrier_wait(empty + 8 * s, phase ^ 1);
             barrier_expect(full + 8 * s, Bytes<S>::STAGE); // all that lands here, whoever sends it
             const unsigned to = stages + s * Bytes<S>::STAGE;
-            copy_box(to, x_map, line * step, mt * TILE_M, full + 8 * s);
+            copy_box(to, x_map, line, mt * TILE_M, full + 8 * s);
             if (CM == 1)
-                copy_box(to + A_BYTES, w_map, line * step, nt * S::N, full + 8 * s);
+                copy_box(to + A_BYTES, w_map, line, nt * S::N, full + 8 * s);
             else
-                copy_box_to(to + A_BYTES + rank * (Bytes<S>::B / CM), w_map, line * step, nt * S::N + rank * (S::N / CM), full + 8 * s, (1 << CM) - 1);
+                copy_box_to(to + A_BYTES + rank * (Bytes<S>::B / CM), w_map, line, nt * S::N + rank * (S::N / CM), full + 8 * s, (1 << CM) - 1);
             if (++s == S::STAGES)
                 s = 0, phase ^= 1;
         }
@@ -240,44 +229,66 @@ template <class G, class S> __device__ __forceinline__ int wave_end(int t, int t
     return min((t / step + 1) * step, tiles);
 }
 
+// What half of a thread's sums is: the next columns of its rows, or the rows 64 below.
+template <class G, class S> __device__ __forceinline__ bool half_is_there(int nt, int half)
+{
+    return S::TURNS || G::N % S::N == 0 || ((half == 0 || G::N > PARTIAL) && nt * S::N + half * PARTIAL < G::N);
+}
+
 template <class G, class S> __device__ __forceinline__ void later_tile(const typename G::A &a, float (&v)[S::SUMS], int nt, i64 row, i64 rows, int col)
 {
+    constexpr int DOWN = S::TURNS ? 64 : 0, ACROSS = S::TURNS ? 0 : PARTIAL;
     typename G::Known known[2];
+    static_assert(!(G::WAITS && S::TURNS), "rows' statistics are those of one half");
     if constexpr (G::WAITS) { // rows past the last one have no partials: any row's will do
         G::total(a, row < rows ? row : 0, known[0]);
         G::total(a, row + 8 < rows ? row + 8 : 0, known[1]);
     }
     if constexpr (G::PART < HALF) {
 #pragma unroll 1
-        for (int half = 0; half < S::SUMS / HALF && (G::N % S::N == 0 || nt * S::N + half * PARTIAL < G::N); ++half)
-            later_half<G, 0, true>(a, v, row, rows, col + half * PARTIAL, known, half);
+        for (int half = 0; half < S::SUMS / HALF && half_is_there<G, S>(nt, half); ++half)
+            later_half<G, 0, true>(a, v, row + half * DOWN, rows, col + half * ACROSS, known, half);
     } else {
         later_half<G, 0, false>(a, v, row, rows, col, known, 0);
         if constexpr (S::SUMS > HALF)
-            if (G::N % S::N == 0 || nt * S::N + PARTIAL < G::N)
-                later_half<G, S::SUMS - HALF, false>(a, v, row, rows, col + PARTIAL, known, 1);
+            if (half_is_there<G, S>(nt, 1))
+                later_half<G, S::SUMS - HALF, false>(a, v, row + DOWN, rows, col + ACROSS, known, 1);
     }
+}
+
+template <class G> __device__ __forceinline__ void unscale_of(const typename G::A &a, i64 row, i64 rows, float (&unscale)[2])
+{
+    unscale[0] = G::SCALED && row < rows ? __ldcg(G::x_unscale(a) + row) : 1.0f;
+    unscale[1] = G::SCALED && row + 8 < rows ? __ldcg(G::x_unscale(a) + row + 8) : 1.0f;
 }
 
 template <class G, class S>
 __device__ __forceinline__ void finish_tile(const typename G::A &a, const Control &c, float (&v)[S::SUMS], int mt, int nt, int tid, i64 rows, int wave)
 {
+    constexpr int DOWN = S::TURNS ? 64 : 0, ACROSS = S::TURNS ? 0 : PARTIAL;
     const int lane = tid % 32, col = nt * S::N + 2 * (lane % 4), partial = nt * (S::N / PARTIAL);
-    const i64 row = (i64)mt * TILE_M + tid / 32 * 16 + lane / 4;
-    const float unscale[2] = {G::SCALED && row < rows ? __ldcg(G::x_unscale(a) + row) : 1.0f, G::SCALED && row + 8 < rows ? __ldcg(G::x_unscale(a) + row + 8) : 1.0f};
-    if constexpr (G::PART < HALF) {
+    const i64 row = (i64)mt * TILE_M + (S::TURNS ? tid % 128 : tid) / 32 * 16 + lane / 4;
+    float unscale[2];
+    unscale_of<G>(a, row, rows, unscale);
+    if constexpr (G::PART < HALF || is_by_halves<G>()) {
 #pragma unroll 1
-        for (int half = 0; half < S::SUMS / HALF && (G::N % S::N == 0 || nt * S::N + half * PARTIAL < G::N); ++half)
-            finish_half<G, 0, true>(a, v, row, rows, col + half * PARTIAL, partial + half, unscale, half);
+        for (int half = 0; half < S::SUMS / HALF && half_is_there<G, S>(nt, half); ++half) {
+            if (S::TURNS && half > 0)
+                unscale_of<G>(a, row + half * DOWN, rows, unscale);
+            finish_half<G, 0, true>(a, v, row + half * DOWN, rows, col + half * ACROSS, partial + half * (ACROSS / PARTIAL), unscale, half);
+        }
     } else {
         finish_half<G, 0, false>(a, v, row, rows, col, partial, unscale, 0);
         if constexpr (S::SUMS > HALF)
-            if (G::N % S::N == 0 || nt * S::N + PARTIAL < G::N)
-                finish_half<G, S::SUMS - HALF, false>(a, v, row, rows, col + PARTIAL, partial + 1, unscale, 1);
+            if (half_is_there<G, S>(nt, 1)) {
+                if (S::TURNS)
+                    unscale_of<G>(a, row + DOWN, rows, unscale);
+                finish_half<G, S::SUMS - HALF, false>(a, v, row + DOWN, rows, col + ACROSS, partial + ACROSS / PARTIAL, unscale, 1);
+            }
     }
     if constexpr (G::PART < HALF && S::SUMS > HALF) // a last half that is not there was not turned
-        if (G::HELD && G::STATS > 0 && G::N % S::N != 0 && nt * S::N + PARTIAL >= G::N)
-            turn(v);
+        if (G::HELD && G::STATS > 0 && !half_is_there<G, S>(nt, 1))
+            rotate<S::SUMS / 2>(v);
     if constexpr (G::WAITS)
         wait_for_tiles(c, 2 * S::CM * wave, tid, true); // two groups in each block
     if constexpr (G::HELD && !(is_straight<G>() && G::PART < HALF))
@@ -296,6 +307,14 @@ __device__ __forceinline__ void shared_write(unsigned a, float4 v)
 {
     asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(a), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w));
 }
+// The sums so far, KEPT of a thread's in registers and the others at `slot` on.
+template <int SUMS, int KEPT> __device__ __forceinline__ void begin_sums(float (&sum)[KEPT], unsigned slot)
+{
+    for (int i = 0; i < KEPT; ++i)
+        sum[i] = 0;
+    for (int i = KEPT; i < SUMS; i += 4)
+        shared_write(slot + (i - KEPT) * 1024, make_float4(0, 0, 0, 0));
+}
 template <int SUMS, int KEPT> __device__ __forceinline__ void promote(const float (&acc)[SUMS], float (&sum)[KEPT], unsigned slot)
 {
 #pragma unroll
@@ -308,91 +327,210 @@ template <int SUMS, int KEPT> __device__ __forceinline__ void promote(const floa
         shared_write(at, make_float4(v.x + acc[i], v.y + acc[i + 1], v.z + acc[i + 2], v.w + acc[i + 3]));
     }
 }
+template <int SUMS, int KEPT> __device__ __forceinline__ void end_sums(float (&acc)[SUMS], const float (&sum)[KEPT], unsigned slot)
+{
+#pragma unroll
+    for (int i = 0; i < KEPT; ++i)
+        acc[i] = sum[i];
+#pragma unroll
+    for (int i = KEPT; i < SUMS; i += 4) {
+        const float4 v = shared_read(slot + (i - KEPT) * 1024);
+        acc[i] = v.x, acc[i + 1] = v.y, acc[i + 2] = v.z, acc[i + 3] = v.w;
+    }
+}
+
+// Where the stages are, and which comes next.
+template <class S> struct Ring {
+    unsigned full, empty;
+    int at, phase, last;
+    __device__ __forceinline__ void wait() { barrier_wait(full + 8 * at, phase); }
+    __device__ __forceinline__ void next()
+    {
+        last = at;
+        if (++at == S::STAGES)
+            at = 0, phase ^= 1;
+    }
+    __device__ __forceinline__ void skip(int lines) { phase ^= (at + lines) / S::STAGES & 1, at = (at + lines) % S::STAGES; }
+    // Thread i of a group tells block i that a stage is free.
+    __device__ __forceinline__ void free(int stage, int peer)
+    {
+        if (peer < S::CM)
+            barrier_arrive(empty + 8 * stage, peer);
+    }
+};
+
+// A tile's sums, 64 rows by each group.
+template <class G, class S> __device__ __forceinline__ void sum_tile(float (&acc)[S::SUMS], Ring<S> &ring, unsigned at_a, unsigned at_b, unsigned slot, int peer)
+{
+    constexpr bool promotes = G::MODE == MODE_FP32;
+    constexpr int pieces = is_short<G>() ? 2 : 1, chunk = promotes ? G::CHUNK : G::LINES; // pieces: of a line
+    float sum[S::KEPT];
+    if constexpr (promotes)
+        begin_sums<S::SUMS>(sum, slot);
+#pragma unroll 1
+    for (int piece = 0; piece < pieces * G::LINES; piece += chunk) {
+        const bool ends = (piece + 1) % pieces == 0; // the line
+        pin(acc);
+#pragma unroll 1
+        for (int i = 0; i < chunk; ++i) {
+            ring.wait();
+            wgmma_fence();
+            const unsigned o = ring.at * (Bytes<S>::STAGE >> 4) + piece % pieces * 2;
+            multiply_stage<stage_mode<G>()>(acc, at_a + o, at_b + o, i != 0); // a chunk's first product clears the sums
+            wgmma_commit();
+            if (i > 0) { // one stage stays under way; the one before it is done with
+                wgmma_wait<1>();
+                ring.free(ring.last, peer);
+            }
+            if (ends)
+                ring.next();
+        }
+        wgmma_wait<0>();
+        pin(acc);
+        if (ends)
+            ring.free(ring.last, peer);
+        if constexpr (promotes)
+            promote(acc, sum, slot); // the other group keeps the tensor cores busy
+    }
+    if constexpr (promotes)
+        end_sums(acc, sum, slot);
+}
+
+// The other group's turn comes when all four warps of this one have seen its tile's lines: one that has not would miss its own turn if both went on without it.
+__device__ __forceinline__ void pass_turn(unsigned turn)
+{
+    __syncwarp();
+    if (threadIdx.x % 32 == 0)
+        asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(turn) : "memory");
+}
+
+enum { LOWER = 64 * LINE >> 4 }; // from the upper half of x's rows in a stage to the lower one, as descriptors count
+
+// All 128 rows by one group, upper ones and lower ones. next: the other group's turn.
+template <class G, class S> __device__ __forceinline__ void sum_tile_alone(float (&upper)[HALF], float (&lower)[HALF], Ring<S> &ring, unsigned at_a, unsigned at_b, unsigned next, int peer)
+{
+    pin(upper), pin(lower);
+#pragma unroll 1
+    for (int line = 0; line < G::LINES; ++line) {
+        ring.wait();
+        const unsigned o = ring.at * (Bytes<S>::STAGE >> 4);
+        wgmma_fence();
+        multiply_stage<G::MODE>(upper, at_a + o, at_b + o, line != 0);
+        multiply_stage<G::MODE>(lower, at_a + o + LOWER, at_b + o, line != 0);
+        wgmma_commit();
+        if (line > 0) {
+            wgmma_wait<1>();
+            ring.free(ring.last, peer);
+        }
+        ring.next();
+    }
+    pass_turn(next);
+    wgmma_wait<0>();
+    pin(upper), pin(lower);
+    ring.free(ring.last, peer);
+}
+
+// The same where K is short: each piece's sums by themselves, added to those before.
+template <class G, class S> __device__ __forceinline__ void sum_short_tile(float (&upper)[HALF], float (&lower)[HALF], Ring<S> &ring, unsigned at_a, unsigned at_b, unsigned next, int peer)
+{
+    float piece[HALF];
+    int stage = ring.at;
+    const auto add = [&](float (&sum)[HALF], unsigned a, unsigned b) {
+        pin(piece);
+        wgmma_fence();
+        multiply_stage<stage_mode<G>()>(piece, a, b, 0);
+        wgmma_commit();
+        wgmma_wait<0>();
+        pin(sum), pin(piece);
+#pragma unroll
+        for (int i = 0; i < HALF; ++i)
+            sum[i] += piece[i];
+        pin(sum);
+    };
+    const auto address = [&](unsigned of, int i) { return of + stage * (Bytes<S>::STAGE >> 4) + i % 2 * 2; };
+    for (int line = 0; line < G::LINES; ++line) {
+        ring.wait();
+        ring.next();
+    }
+    pass_turn(next);
+    pin(upper), pin(lower);
+    wgmma_fence();
+    multiply_stage<stage_mode<G>()>(upper, address(at_a, 0), address(at_b, 0), 0);
+    multiply_stage<stage_mode<G>()>(lower, address(at_a, 0) + LOWER, address(at_b, 0), 0);
+    wgmma_commit();
+    wgmma_wait<0>();
+    pin(upper), pin(lower);
+#pragma unroll 1
+    for (int i = 1; i < 2 * G::LINES; ++i) {
+        add(upper, address(at_a, i), address(at_b, i));
+        add(lower, address(at_a, i) + LOWER, address(at_b, i));
+        if (i % 2 == 1) {
+            ring.free(stage, peer);
+            stage = stage + 1 == S::STAGES ? 0 : stage + 1;
+        }
+    }
+}
 
 template <class G, class S>
-__device__ __forceinline__ void consume(const typename G::A &a, const Control &c, unsigned stages, unsigned full, unsigned empty, unsigned slot, int rank, int row_blocks, int tiles, i64 rows)
+__device__ __forceinline__ void consume(const typename G::A &a, const Control &c, unsigned stages, unsigned full, unsigned empty, unsigned turns, unsigned slot, int rank, int row_blocks,
+                                        int tiles, i64 rows)
 {
-    constexpr bool promotes = G::MODE == MODE_FP32 && G::LINES > G::CHUNK, once = G::MODE == MODE_FP32 && !promotes; // K of one chunk: its sums are all there is
-    constexpr int chunk = promotes ? G::CHUNK : G::LINES, CM = S::CM, SUMS = S::SUMS, KEPT = S::KEPT;
-    const int tid = threadIdx.x - 128, group = __shfl_sync(~0u, tid / 128, 0); // the same in all lanes, and known to be
-    const int peer = tid % 128;                                               // thread i tells block i that a stage is free
-    const unsigned at_a = tile_low(stages + group * (64 * LINE)), at_b = tile_low(stages + A_BYTES);
-    int s = 0, phase = 0, last = 0;
+    const int tid = threadIdx.x - 128, group = __shfl_sync(~0u, tid / 128, 0), peer = tid % 128; // group: the same in all lanes, and known to be
+    const unsigned at_a = tile_low(stages + (S::TURNS ? 0 : group * (64 * LINE))), at_b = tile_low(stages + A_BYTES);
+    Ring<S> ring = {full, empty, 0, 0, 0};
+    int turn = 0, after = 0; // whose, and how often the other has ended
     for (int t = Tiles<G, S>::first(tiles); t < tiles; t += Tiles<G, S>::step()) {
         int mt, nt;
+        if (S::TURNS && (turn ^= 1) == group) { // the other's
+            ring.skip(G::LINES);
+            continue;
+        }
         tile_at<G, S>(t, row_blocks, rank, mt, nt);
-        if ((i64)mt * TILE_M + group * 64 >= rows) { // no such rows: only hand the stages on
+        if (S::TURNS && (group == 1 || after > 0)) // not before the other has seen all of its lines: a stage filled twice more would look as if it were not filled
+            barrier_wait(turns + 8 * group, (after - (group == 0)) & 1);
+        ++after;
+        if ((i64)mt * TILE_M + (S::TURNS ? 0 : group * 64) >= rows) { // no such rows: only hand the stages on
             for (int line = 0; line < G::LINES; ++line) {
-                barrier_wait(full + 8 * s, phase);
+                ring.wait();
                 asm volatile("bar.sync %0, 128;" ::"r"(1 + group) : "memory"); // all warps: one still at the last tile would miss it once it is filled twice more
-                if (peer < CM)
-                    barrier_arrive(empty + 8 * s, peer);
-                if (++s == S::STAGES)
-                    s = 0, phase ^= 1;
+                ring.free(ring.at, peer);
+                ring.next();
             }
+            if (S::TURNS)
+                pass_turn(turns + 8 * (group ^ 1));
             if constexpr (G::WAITS)
                 wait_for_tiles(c, 0, tid, false);
             continue;
         }
-        float acc[SUMS], sum[KEPT];
-        if constexpr (promotes) {
-            for (int i = 0; i < KEPT; ++i)
-                sum[i] = 0;
-            for (int i = KEPT; i < SUMS; i += 4)
-                shared_write(slot + (i - KEPT) * 1024, make_float4(0, 0, 0, 0));
-        }
-        for (int line = 0; line < G::LINES; line += chunk) {
-            pin(acc);
-#pragma unroll(once ? chunk : 1)
-            for (int i = 0; i < chunk; ++i) {
-                barrier_wait(full + 8 * s, phase);
-                wgmma_fence();
-                const unsigned o = s * (Bytes<S>::STAGE >> 4);
-                multiply_stage<G::MODE>(acc, at_a + o, at_b + o, i != 0); // a chunk's first product clears the sums
-                wgmma_commit();
-                if (i > 0) { // one stage stays under way; the one before it is done with
-                    wgmma_wait<1>();
-                    if (peer < CM)
-                        barrier_arrive(empty + 8 * last, peer);
-                }
-                last = s;
-                if (++s == S::STAGES)
-                    s = 0, phase ^= 1;
-            }
-            wgmma_wait<0>();
-            pin(acc);
-            if (peer < CM)
-                barrier_arrive(empty + 8 * last, peer);
-            if constexpr (promotes)
-                promote(acc, sum, slot); // the other group keeps the tensor cores busy
-        }
-        if constexpr (promotes) {
-#pragma unroll
-            for (int i = 0; i < KEPT; ++i)
-                acc[i] = sum[i];
-#pragma unroll
-            for (int i = KEPT; i < SUMS; i += 4) {
-                const float4 v = shared_read(slot + (i - KEPT) * 1024);
-                acc[i] = v.x, acc[i + 1] = v.y, acc[i + 2] = v.z, acc[i + 3] = v.w;
-            }
-        }
+        float acc[S::SUMS];
+        if constexpr (G::SEVERAL) // or the compiler has room for the sums of each from the kernel's beginning on
+            for (int i = 0; i < S::SUMS; ++i)
+                acc[i] = 0;
+        if constexpr (S::TURNS && is_short<G>())
+            sum_short_tile<G, S>(*(float(*)[HALF])acc, *(float(*)[HALF])(acc + HALF), ring, at_a, at_b, turns + 8 * (group ^ 1), peer);
+        else if constexpr (S::TURNS)
+            sum_tile_alone<G, S>(*(float(*)[HALF])acc, *(float(*)[HALF])(acc + HALF), ring, at_a, at_b, turns + 8 * (group ^ 1), peer);
+        else
+            sum_tile<G, S>(acc, ring, at_a, at_b, slot, peer);
+        pin(acc); // products want all their sums in registers, also those of columns that are not there: without it those of two products may be done one by one (C7511)
         finish_tile<G, S>(a, c, acc, mt, nt, tid, rows, wave_end<G, S>(t, tiles));
     }
 }
 
-// All warps meet, from two places in the code: a barrier with a number and a count.
-__device__ __forceinline__ void registers_free() { asm volatile("bar.sync 9, %0;" ::"n"((int)THREADS) : "memory"); }
+// All warps meet, from two places in the code: a barrier with a number and a count, and not "aligned", which would have all come from one.
+__device__ __forceinline__ void registers_free() { asm volatile("barrier.sync 9, %0;" ::"n"((int)THREADS) : "memory"); }
 
 template <class G, class S> __device__ __forceinline__ void tensor_product(const typename G::A &a, const Control &c, const TensorMap *x_map, const TensorMap *w_map)
 {
     const unsigned stages = (shared_address(raw) + 1023) & ~1023u, slots = stages + S::STAGES * Bytes<S>::STAGE;
-    const unsigned full = slots + (G::MODE == MODE_FP32 ? Bytes<S>::SLOTS : 0), empty = full + 8 * S::STAGES;
+    const unsigned full = slots + (G::MODE == MODE_FP32 ? Bytes<S>::SLOTS : 0), empty = full + 8 * S::STAGES, turns = empty + 8 * S::STAGES;
     constexpr int CM = S::CM;
     const i64 rows = G::rows(a);
     const int rank = blockIdx.x % CM, row_blocks = (int)((rows + TILE_M - 1) / TILE_M), tiles = (row_blocks + CM - 1) / CM * ((G::N + S::N - 1) / S::N);
     if (threadIdx.x == 0) {
         for (int s = 0; s < S::STAGES; ++s)
-            barrier_init(full + 8 * s, 1), barrier_init(empty + 8 * s, 2 * CM);
+            barrier_init(full + 8 * s, 1), barrier_init(empty + 8 * s, S::TURNS ? CM : 2 * CM);
+        barrier_init(turns, 4), barrier_init(turns + 8, 4);
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     cluster_sync();
@@ -407,12 +545,12 @@ template <class G, class S> __device__ __forceinline__ void tensor_product(const
         asm volatile("setmaxnreg.inc.sync.aligned.u32 168;"); // as the kernel began
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
-        consume<G, S>(a, c, stages, full, empty, slots + (threadIdx.x - 128) * 16, rank, row_blocks, tiles, rows);
+        consume<G, S>(a, c, stages, full, empty, turns, slots + (threadIdx.x - 128) * 16, rank, row_blocks, tiles, rows);
         asm volatile("setmaxnreg.dec.sync.aligned.u32 168;");
         registers_free();
     }
     cluster_sync(); // no block goes on while another may still signal it
     if (threadIdx.x == 0)
-        for (int s = 0; s < 2 * S::STAGES; ++s)
+        for (int s = 0; s < 2 * S::STAGES + 2; ++s)
             barrier_end(full + 8 * s);
 }
