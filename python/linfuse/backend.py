@@ -11,7 +11,7 @@ import torch
 import torch._dynamo
 from torch.fx import Graph, GraphModule, Node
 
-from . import cuda, native, weights
+from . import cuda, native, running, weights
 from .capture import device_of, mark_statistics
 from .fused import CompiledGraph
 from .inplace import make_functional
@@ -36,6 +36,9 @@ class Options:
                    everything is computed in fp32, whatever is asked for.
     assume_finite  True: rows with NaN or Inf in them are not looked for.
     rules          "+NAME,-NAME": rewrites switched on and off.
+    tune           True: the first call at some extents measures on the GPU which tiles of products take least, and
+                   waits for it; remembered on disk. Results are the same to the bit. torch.compile's mode
+                   "max-autotune" asks for it too. The CPU has nothing to measure.
     fallback       "pytorch": what is not supported runs in PyTorch; "error": it is an error.
     """
 
@@ -46,14 +49,16 @@ class Options:
         self.precision = str(words.pop("precision", asked))
         self.assume_finite = words.pop("assume_finite", False)
         self.rules = words.pop("rules", None)
+        self.tune = words.pop("tune", False)
         self.fallback = words.pop("fallback", "pytorch")
         if words:
             unknown = ", ".join(sorted(map(str, words)))
-            raise native.Error(f"linfuse has no option {unknown}; it has precision, assume_finite, rules, fallback")
+            raise native.Error(f"linfuse has no option {unknown}; it has precision, assume_finite, rules, tune, fallback")
         if self.precision not in _PRECISIONS:
             raise native.Error(f"precision is one of {', '.join(_PRECISIONS)}, not {self.precision}")
-        if not isinstance(self.assume_finite, bool):
-            raise native.Error(f"assume_finite is True or False, not {self.assume_finite!r}")
+        for name, value in (("assume_finite", self.assume_finite), ("tune", self.tune)):
+            if not isinstance(value, bool):
+                raise native.Error(f"{name} is True or False, not {value!r}")
         if self.rules is not None and not isinstance(self.rules, str):
             if not isinstance(self.rules, (list, tuple)) or not all(isinstance(rule, str) for rule in self.rules):
                 raise native.Error(f'rules is "+NAME,-NAME" or a list of such words, not {self.rules!r}')
@@ -65,6 +70,8 @@ class Options:
         words = {"device": device.type}
         if device.type == "cuda":  # what PyTorch's setting allows need not be done; what an option names must be
             words["precision"] = self.precision if self.named or _has(device, self.precision) else "fp32"
+            if self.tune:
+                words["tune"] = "true"
         if self.assume_finite:
             words["assume_finite"] = "true"
         if self.rules is not None:
@@ -88,7 +95,10 @@ def _has(device: torch.device, precision: str) -> bool:
 
 def backend(module: GraphModule, inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None,
             mode: str | None = None) -> Callable[..., Any]:
-    """Compiles a graph that Dynamo has traced; what torch.compile calls. mode is accepted and chooses nothing."""
+    """Compiles a graph that Dynamo has traced; what torch.compile calls. mode: "max-autotune" and its kin are the option
+    tune; others choose nothing."""
+    if (mode or "").startswith("max-autotune"):
+        options = {"tune": True, **(options or {})}
     return compile_graph(module, inputs, options).run
 
 
@@ -99,6 +109,7 @@ def compile_graph(
     chosen = Options(options)
     own = _copied(module, inputs)
     make_functional(own.graph)
+    running.separate(own.graph)
     mark_statistics(own.graph)
     with weights.making:
         context = weights.context(device_of(own.graph), torch.get_num_threads())

@@ -37,6 +37,8 @@ from .weights import Prepared, Slot, stamp
 _run_on = native.lib.lf_call_run_on
 _stream_of: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # not there, and not wanted, without CUDA
 _capturing: Any = getattr(torch._C, "_cuda_isCurrentStreamCapturing", None)
+_current_gpu: Any = getattr(torch._C, "_cuda_getDevice", None)
+_new = fused.quick_empty("cuda")
 _f32, _bytes = torch.float32, torch.uint8
 _grad_enabled, _transforms = fused._grad_enabled, fused._transforms
 _KEPT = 1 << 20  # bytes of workspace that a slot keeps from call to call: making a tensor takes 3 us
@@ -114,8 +116,7 @@ class CudaPart(fused.Part):
 
     def _run(self, args: Sequence[Any], tensors: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...] | str:
         """The results; or why there are none."""
-        device, empty = self.device, fused._empty
-        index = device.index
+        index = self.device.index
         for tensor in tensors:
             if tensor.dtype is not _f32 or tensor.get_device() != index or not tensor.is_contiguous():
                 adapted = self._adapt(tensors)
@@ -126,11 +127,14 @@ class CudaPart(fused.Part):
         sized = self._sized.get(self._key_of(tensors)) or self._size(tensors)
         if isinstance(sized, str):
             return sized
+        if _current_gpu() != index:  # what is made is made there
+            with torch.cuda.device(index):
+                return self._run(args, tensors)
         stream = _stream_of(index)
         capturing = bool(stream) and _capturing()  # nobody can capture the default stream
         prepared, slot = self._slot_on(stream, capturing, self._pick_params(args), sized.key)
         try:
-            results = [empty(shape, strides, dtype=_f32, device=device) for shape, strides in sized.outputs]
+            results = [_new(shape, strides, _f32) for shape, strides in sized.outputs]
             inputs, kept = slot.inputs, []
             at = 0
             for tensor in tensors:
@@ -149,7 +153,7 @@ class CudaPart(fused.Part):
                 size = prepared.workspace(slot, sized)
             address = slot.room_at
             if slot.room_size < size:
-                room = empty((size,), (1,), dtype=_bytes, device=device)
+                room = _new((size,), (1,), _bytes)
                 address = room.data_ptr()
                 if size <= _KEPT and not capturing:
                     slot.room, slot.room_at, slot.room_size = room, address, size
@@ -233,14 +237,16 @@ def in_use() -> bool:
 
 @functools.cache
 def _find_compiler() -> None:
-    """Lets the C library find the run-time compiler that PyTorch brings along, where there is no toolkit."""
+    """Lets the C library find the run-time compiler that PyTorch brings along, where there is no toolkit; and the compiler
+    what it opens itself by name."""
     if "LINFUSE_NVRTC" not in os.environ:
-        beside = os.path.join(os.path.dirname(os.path.dirname(torch.__file__)), "nvidia", "*", "lib", "libnvrtc.so.*")
-        for file in sorted(glob.glob(beside)):
-            try:
-                ctypes.CDLL(file)  # loaded, it is found by its name
-            except OSError:
-                continue
+        beside = os.path.join(os.path.dirname(os.path.dirname(torch.__file__)), "nvidia", "*", "lib")
+        for name in ("libnvrtc-builtins.so.*", "libnvrtc.so.*"):
+            for file in sorted(glob.glob(os.path.join(beside, name))):
+                try:
+                    ctypes.CDLL(file)  # loaded, it is found by its name
+                except OSError:
+                    continue
 
 
 def _is_no_time_to_free() -> bool:

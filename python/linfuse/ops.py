@@ -60,15 +60,19 @@ class Spelling:
     signature: inspect.Signature
     in_place: bool
 
-    def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Arguments by name, defaults filled in. NumPy's names for dim and keepdim are PyTorch's too."""
+    def bound(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> inspect.BoundArguments:
+        """Arguments as they go to the op, defaults filled in. NumPy's names for dim and keepdim are PyTorch's too."""
         named = {_ALIASES.get(key, key): value for key, value in kwargs.items()}
         try:
             bound = self.signature.bind(*args, **named)
         except TypeError as why:
             raise Unsupported(f"{self.name}: {why}") from None
         bound.apply_defaults()
-        return dict(bound.arguments)
+        return bound
+
+    def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """The same by name."""
+        return dict(self.bound(args, kwargs).arguments)
 
     def changes_first(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         """Whether this use writes into its first argument."""

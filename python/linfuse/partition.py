@@ -18,7 +18,7 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
-from . import native, ops, weights
+from . import native, ops, running, weights
 from .capture import NAMINGS, Capture, Naming, example, is_view_of_param, target_name
 from .cuda import CudaPart
 from .fused import CompiledGraph, Fused, Part
@@ -208,7 +208,8 @@ def split(module: GraphModule, context: weights.Context, options: dict[str, str]
                 captures[stage] = made
         if len(captures) == len(parts):
             break
-    left = [Left(node.name, target_name(node), why) for node, why in work.reasons.items() if not work.idle(node)]
+    left = [Left(node.name, target_name(node), why) for node, why in work.reasons.items()
+            if not (work.idle(node) or running.is_own(node))]
     whole = _as_a_whole(module, work, parts, captures, options, strict) if not left else None
     if whole is not None:
         return CompiledGraph([whole], [], whole.__call__)

@@ -45,6 +45,7 @@ def load(
     precision: str = "fp32",
     rules: str = "",
     assume_finite: bool = False,
+    tune: bool = False,
     dims: Mapping[str, int] | None = None,
     threads: int = 0,
 ) -> Program:
@@ -58,6 +59,7 @@ def load(
     precision:      "fp32", "tf32", "bf16" or "fp16": what a GPU's products may round to.
     rules:          rewrites to switch, "+NAME,-NAME"; "-all" switches all off.
     assume_finite:  leave out the guards for NaN and Inf.
+    tune:           on a GPU, measure at the first call at some extents which kernels take least, and remember it on disk.
     dims:           extents to weigh choices by, such as {"B": 1024}; the program serves every value all the same.
     threads:        the most a call uses; 0 means one per core.
 
@@ -69,6 +71,8 @@ def load(
     options = {"device": kind, "precision": precision, "assume_finite": "true" if assume_finite else "false"}
     if rules:
         options["rules"] = rules
+    if tune:
+        options["tune"] = "true"
     options.update({f"dim.{name}": str(extent) for name, extent in (dims or {}).items()})
     gpu = _gpu(index) if kind == "cuda" else None
     with _current(gpu):

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from torch.fx import GraphModule, Node
 
-from . import native, weights
+from . import native, running, weights
 from .backend import Options
 from .capture import device_of, example, hints, mark_statistics, module_path
 from .cuda import in_use, on
@@ -74,7 +74,8 @@ def trace(model: Any, inputs: Sequence[Any], options: Mapping[str, str], whole: 
     def record(module: GraphModule, _inputs: list[Any]) -> Callable[..., Any]:
         forward = GraphModule(module, module.graph.__deepcopy__()).forward  # as written, to be run
         make_functional(module.graph)
-        if not whole:
+        if not whole:  # a file has no running statistics that change
+            running.separate(module.graph)
             mark_statistics(module.graph)
         with weights.making:
             context = weights.context(device_of(module.graph), torch.get_num_threads())

@@ -586,6 +586,7 @@ def test_a_gpu_that_cannot_be_used(monkeypatch):
 
     monkeypatch.setattr(partition, "_part", part_for_gpu)
     monkeypatch.setattr(cuda, "_stream_of", lambda index: 0)
+    monkeypatch.setattr(cuda, "_current_gpu", lambda: None)
     monkeypatch.setattr(cuda, "_capturing", lambda: False)
     monkeypatch.setattr(cuda, "_no_use", {})
     module, x = GeluSoftmax().eval(), torch.randn(3, 48)

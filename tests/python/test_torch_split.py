@@ -403,7 +403,7 @@ def test_batch_norm_in_training():
             for name, buffer in theirs.named_buffers():
                 torch.testing.assert_close(dict(mine.named_buffers())[name], buffer, rtol=1e-5, atol=1e-6)
     assert int(mine.norm.num_batches_tracked) == 3
-    assert "updates its running statistics" in reasons() and linfuse.stats().calls_fused >= 6
+    assert "updates its running statistics" not in reasons() and linfuse.stats().calls_fused >= 6
 
 
 def test_training_loop():

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 import linfuse
-from linfuse import fused
+from linfuse import cuda, fused
 from linfuse.counters import registry
-from torch_door import ON_GPU, assert_fused, compiled, flat
+from torch_door import DEVICE, ON_GPU, assert_fused, compiled, flat
 from torch_models import Drawn
 
 MODELS, SEEDS = 72, 5
@@ -27,10 +27,11 @@ def poisoned(monkeypatch):
     gc.collect()
     linfuse.reset_stats()
 
-    def poison(shape, strides, **how):
-        return torch.empty_strided(shape, strides, **how).fill_(-987654.25 if how["dtype"] is torch.float32 else 255)
+    def poison(shape, strides, dtype):
+        made = torch.empty_strided(shape, strides, dtype=dtype, device=DEVICE)
+        return made.fill_(-987654.25 if dtype is torch.float32 else 255)
 
-    monkeypatch.setattr(fused, "_empty", poison)
+    monkeypatch.setattr(cuda if ON_GPU else fused, "_new", poison)
     yield
     torch._dynamo.reset()
 
