@@ -70,6 +70,7 @@ test-gpu: $(if $(BUILT),,tested .venv/ready)
 	$(if $(BUILT),tools/test-gpu $(BUILT),ctest --test-dir $(BUILD) -L '^gpu$$' --output-on-failure --no-tests=error)
 
 sanitize-gpu: $(if $(BUILT),,tested)
+	$(if $(BUILT),,@$(BUILD)/linfuse explain models/mlp.lf --device cuda >/dev/null)
 	$(if $(BUILT),tools/test-gpu $(BUILT) sanitize_gpu,ctest --test-dir $(BUILD) -R '^sanitize_gpu$$' --verbose --no-tests=error)
 
 pack-gpu: tested

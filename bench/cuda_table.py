@@ -48,6 +48,11 @@ def _mark(records, record):
     return EARLIER if record in ours and record["commit"] != max(ours, key=lambda r: r["date"])["commit"] else ""
 
 
+def _sign(lines):
+    """What the mark says, where it is in these."""
+    return f" {EARLIER}: linfuse at an earlier commit than the last that was measured." if any(EARLIER in line for line in lines) else ""
+
+
 def _times(record):
     return "failed" if "failed" in record else f"{number(record['burst_ms'])} / {number(record['steady_ms'])}" if record else DASH
 
@@ -76,7 +81,7 @@ def table(records):
         facts.append(f"| {row.title} | {error['lf fp32']} / {error['eager']} | {error['lf tf32']}, {error['lf bf16']} | {error['tf32']}, {error['bf16']} | "
                      f"{' / '.join(megabytes)} | {held} | {fp32.get('launches', DASH)} | {number(fp32.get('host_us'))} | {compile_ms} | "
                      f"{', '.join(r['commit'][:7] if r else DASH for r in ours.values())} |")
-    return f"Times are burst / steady, in ms. {EARLIER}: linfuse at an earlier commit than the last that was measured.\n\n" + "\n".join(times) + "\n\n" + "\n".join(facts) + "\n"
+    return f"Times are burst / steady, in ms.{_sign(times)}\n\n" + "\n".join(times) + "\n\n" + "\n".join(facts) + "\n"
 
 
 def short(records):
@@ -94,10 +99,10 @@ def into_readme(file, records, saved):
     begin, end = "<!-- bench/cuda.py --readme -->\n", "<!-- end of it -->"
     before, _, rest = file.read_text().partition(begin)
     _, _, after = rest.partition(end)
-    newest = max(records, key=lambda r: r["date"])
-    where = (f"{newest['device']}, torch {newest['torch']}, {newest['date'][:10]}. {EARLIER}: linfuse at an earlier commit than the others. "
+    newest, table = max(records, key=lambda r: r["date"]), short(records)
+    where = (f"{newest['device']}, torch {newest['torch']}, {newest['date'][:10]}.{_sign([table])} "
              f"Steady times, errors, memory, commits: `bench/results/{saved.name}`.")
-    file.write_text(f"{before}{begin}\n{short(records)}\n\n{where}\n\n{end}{after}")
+    file.write_text(f"{before}{begin}\n{table}\n\n{where}\n\n{end}{after}")
 
 
 def _runs(records):
