@@ -16,8 +16,8 @@
 
 enum {
     LF_STRIP = 256,  /* the longest strip of elements a tail works on: three of them and a result stay in L1 */
-    LF_RUNS = 16,    /* of K: so many are added one after the other, then such sums to each other */
-    LF_KBLOCK = 256  /* K is summed in runs of this length, each added to the total: bounds both error growth and panel size */
+    LF_RUNS = 22,    /* of K: so many are added one after the other, then such sums to each other; K = 4096 has no more */
+    LF_KBLOCK = 192  /* K is summed in runs of at most so many: bounds panel size and error, which is MKL's where it is least */
 };
 enum { LF_STRETCH = 4 * LF_STRIP }; /* the longest stretch of one row that steps go over at once: so long that what each call costs is little */
 enum { LF_STREAM_BYTES = 4 << 20 }; /* a thread; past this, what is written does not stay in the second-level cache until it is read */
