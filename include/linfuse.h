@@ -11,8 +11,8 @@
  * - Handles are opaque. *_new and *_read make one, the matching *_free ends it and takes NULL.
  *   A model outlives no context, a program outlives its model's end, a call outlives no program.
  * - Strings handed out belong to the handle and live as long as it does, unless a comment says `owns`.
- * - A context, a model and a call belong to one thread at a time. A program may be used by many calls in many threads at
- *   once, as long as nobody changes its parameters meanwhile.
+ * - A context, a model and a call belong to one thread at a time. A program may be used by many calls in many threads
+ *   at once, as long as nobody changes its parameters meanwhile.
  */
 #ifndef LINFUSE_H
 #define LINFUSE_H
@@ -73,16 +73,17 @@ LF_API lf_status lf_context_set_threads(lf_context *context, int threads);
 LF_API int lf_context_threads(const lf_context *context);
 
 /* A loop of the caller's own in place of linfuse's threads, for a process that has its threads already. It calls
- * fn(arg, index, slot) once for each index in [0, count), in any order and on any threads, and returns when all these calls
- * have returned; what they wrote is then visible to whoever called the loop. slot tells calls apart that run at the same time: it is in
- * [0, lf_context_threads(context)), and no two calls of one loop are in the same slot at once. (The number of a thread
- * within a team is such a slot; so is 0 throughout where one thread does it all.) fn neither fails nor waits for other indices.
- * The loop is called by lf_program_set_param, lf_program_prepare, lf_program_explain, lf_device_peak and lf_call_run, on their caller's thread;
- * by several of these at once where several threads call them. Slots of different loops have nothing to do with each other. */
+ * fn(arg, index, slot) once for each index in [0, count), in any order and on any threads, and returns when all these
+ * calls have returned; what they wrote is then visible to whoever called the loop. slot tells calls apart that run at
+ * the same time: it is in [0, lf_context_threads(context)), and no two calls of one loop are in the same slot at once.
+ * (The number of a thread within a team is such a slot; so is 0 throughout where one thread does it all.) fn neither
+ * fails nor waits for other indices. The loop is called by lf_program_set_param, lf_program_prepare,
+ * lf_program_explain, lf_device_peak and lf_call_run, on their caller's thread; by several of these at once where
+ * several threads call them. Slots of different loops have nothing to do with each other. */
 typedef void (*lf_parallel_for)(void *user, int64_t count, void (*fn)(void *arg, int64_t index, int slot), void *arg);
-/* Has everything of this context run by loop, with user handed to it (borrowed while the context lives), and starts no thread. NULL:
- * linfuse's own threads. lf_context_set_threads says how many slots there are. Results do not depend on the loop, to the
- * bit. Before the first program. */
+/* Has everything of this context run by loop, with user handed to it (borrowed while the context lives), and starts no
+ * thread. NULL: linfuse's own threads. lf_context_set_threads says how many slots there are. Results do not depend on
+ * the loop, to the bit. Before the first program. */
 LF_API lf_status lf_context_set_parallel_for(lf_context *context, lf_parallel_for loop, void *user);
 
 /* ---- model ---- */
@@ -119,8 +120,8 @@ typedef struct lf_arg {
 /* Appends `name = op(args...)`. name may be NULL: one is made up. */
 LF_API lf_status lf_model_op(lf_model *model, const char *name, const char *op, const lf_arg *args, size_t arg_count,
                              lf_value *out);
-/* The extents of a value, where the named extents have the values dims, in order of their first appearance; *rank <= LF_MAX_RANK. For a builder
- * to check that it built what it meant. */
+/* The extents of a value, where the named extents have the values dims, in order of their first appearance; *rank <=
+ * LF_MAX_RANK. For a builder to check that it built what it meant. */
 LF_API lf_status lf_model_value_shape(lf_model *model, lf_value value, const int64_t *dims, int *rank, int64_t *extents);
 /* Says what the model returns; ends building. */
 LF_API lf_status lf_model_return(lf_model *model, const lf_value *values, size_t count);
@@ -135,7 +136,8 @@ LF_API size_t lf_model_port_count(const lf_model *model, lf_port port);
 LF_API const char *lf_model_port_name(const lf_model *model, lf_port port, size_t index);
 LF_API lf_dtype lf_model_port_dtype(const lf_model *model, lf_port port, size_t index);
 LF_API int lf_model_port_rank(const lf_model *model, lf_port port, size_t index);
-/* The named extents, and one extent of a port at given values of them (dims[i] belongs to name i). -1 when out of range. */
+/* The named extents, and one extent of a port at given values of them (dims[i] belongs to name i). -1 when out of
+ * range. */
 LF_API size_t lf_model_dim_count(const lf_model *model);
 LF_API const char *lf_model_dim_name(const lf_model *model, size_t index);
 LF_API int64_t lf_model_port_extent(const lf_model *model, lf_port port, size_t index, int axis, const int64_t *dims);
@@ -143,8 +145,8 @@ LF_API int64_t lf_model_port_extent(const lf_model *model, lf_port port, size_t 
  * computed alone. has_rows[i] (one per input, may be NULL) then tells which inputs carry rows. */
 LF_API bool lf_model_rows_independent(const lf_model *model, bool *has_rows);
 
-/* The model's meaning: every op in double precision. inputs, params and outputs are in port order; inputs and params are f32, outputs are
- * caller's doubles, row-major, of the extents the ports have at dims. */
+/* The model's meaning: every op in double precision. inputs, params and outputs are in port order; inputs and params
+ * are f32, outputs are caller's doubles, row-major, of the extents the ports have at dims. */
 LF_API lf_status lf_model_eval(lf_model *model, const int64_t *dims, const float *const *inputs, const float *const *params,
                                double *const *outputs);
 
@@ -155,10 +157,12 @@ LF_API lf_status lf_model_eval(lf_model *model, const int64_t *dims, const float
  *   precision   fp32 | tf32 | bf16 | fp16
  *   rules       +NAME,-NAME,...  (all, none are names too)
  *   assume_finite, fuse    true | false        (fuse=false: op by op, as written, no rewrites)
- *   tune        true | false                  (cuda: the first run at some extents measures which kernels take least, remembers it on disk, and
- *                                              waits for the device meanwhile; results are the same, to the bit)
+ *   tune        true | false                  (cuda: the first run at some extents measures which kernels take least,
+ *                                              remembers it on disk, and waits for the device meanwhile; results are
+ *                                              the same, to the bit)
  *   dim.B       an extent to weigh choices by (the program still serves every value)
- *   first.B     the extent of the first call, where it is known: what a GPU needs for it is compiled with the program (otherwise for dim.B)
+ *   first.B     the extent of the first call, where it is known: what a GPU needs for it is compiled with the program
+ *               (otherwise for dim.B)
  * An unknown key or value is LF_ERR_ARG. */
 LF_API lf_status lf_options_new(lf_context *context, lf_options **out);
 LF_API void lf_options_free(lf_options *options);
@@ -173,18 +177,19 @@ LF_API const char *lf_program_message(const lf_program *program);
 /* Gives a parameter its values (f32, row-major, the declared extents); they are copied. May be called again: the next
  * prepare makes the change count. */
 LF_API lf_status lf_program_set_param(lf_program *program, const char *name, const float *data, size_t count);
-/* The same for a program compiled for cuda from the GPU's memory (data: an address there), once the work on stream (a CUstream; NULL is the default
- * one) is done, for which it waits. */
+/* The same for a program compiled for cuda from the GPU's memory (data: an address there), once the work on stream (a
+ * CUstream; NULL is the default one) is done, for which it waits. */
 LF_API lf_status lf_program_set_param_cuda(lf_program *program, const char *name, const float *data, size_t count, void *stream);
-/* The same, and the values stay where and as they are until the parameter is given anew or the program is freed: runs read them there where nothing else was
- * made of them (and they begin at a multiple of 256 bytes), and the GPU holds one copy less. */
+/* The same, and the values stay where and as they are until the parameter is given anew or the program is freed: runs
+ * read them there where nothing else was made of them (and they begin at a multiple of 256 bytes), and the GPU holds
+ * one copy less. */
 LF_API lf_status lf_program_borrow_param_cuda(lf_program *program, const char *name, const float *data, size_t count, void *stream);
-/* The same as lf_program_set_param without the copy: the values are borrowed, and stay where and as they are until the parameter is given anew or the program is
- * freed. After a change of them, give them again and prepare. */
+/* The same as lf_program_set_param without the copy: the values are borrowed, and stay where and as they are until the
+ * parameter is given anew or the program is freed. After a change of them, give them again and prepare. */
 LF_API lf_status lf_program_borrow_param(lf_program *program, const char *name, const float *data, size_t count);
-/* Whether lent parameters still look as they did when they were prepared: every value of those of up to 16384 elements, a sample spread over larger
- * ones. A net under callers who are told of changes by other means, not a proof that nothing changed. True before the first prepare. Any
- * thread may ask while calls run. */
+/* Whether lent parameters still look as they did when they were prepared: every value of those of up to 16384 elements,
+ * a sample spread over larger ones. A net under callers who are told of changes by other means, not a proof that
+ * nothing changed. True before the first prepare. Any thread may ask while calls run. */
 LF_API bool lf_program_params_hold(const lf_program *program);
 /* All parameters of the model from a safetensors file; further tensors in the file are ignored. */
 LF_API lf_status lf_program_load_params(lf_program *program, const char *path);
@@ -195,15 +200,17 @@ LF_API lf_status lf_program_prepare(lf_program *program);
 /* One parameter's values as given, NULL when there are none yet. */
 LF_API const float *lf_program_param(const lf_program *program, const char *name);
 
-/* Bytes the program holds: parameters as given (borrowed ones are not its own), parameters prepared, everything else. Any pointer may be NULL. */
+/* Bytes the program holds: parameters as given (borrowed ones are not its own), parameters prepared, everything else.
+ * Any pointer may be NULL. */
 LF_API void lf_program_memory(const lf_program *program, size_t *params, size_t *prepared, size_t *other);
 
-/* The account of what was done: costs as written, rewrites, refusals, kernels, costs now, at the extents given (NULL: those of the options; a
- * name without one counts as 1024). As JSON (the fields of `linfuse explain --json`) or as text for people. Caller owns *out. */
+/* The account of what was done: costs as written, rewrites, refusals, kernels, costs now, at the extents given (NULL:
+ * those of the options; a name without one counts as 1024). As JSON (the fields of `linfuse explain --json`) or as text
+ * for people. Caller owns *out. */
 LF_API lf_status lf_program_explain(lf_program *program, const int64_t *dims, bool json, char **out);
 
-/* The program's kernels as CUDA C for an architecture (sm_70, sm_75: ordinary units; sm_80, sm_86, sm_89, sm_90, sm_90a: tensor cores); needs no GPU.
- * Caller owns *out, lf_string_free. */
+/* The program's kernels as CUDA C for an architecture (sm_70, sm_75: ordinary units; sm_80, sm_86, sm_89, sm_90,
+ * sm_90a: tensor cores); needs no GPU. Caller owns *out, lf_string_free. */
 LF_API lf_status lf_program_emit(lf_program *program, const char *arch, char **out);
 
 /* ---- calling ---- */
@@ -220,32 +227,37 @@ LF_API lf_status lf_call_output_shape(lf_call *call, size_t index, int *rank, in
 LF_API lf_status lf_call_set_output(lf_call *call, size_t index, float *data);
 /* Runs. After the first run at some extents, a run at them allocates nothing. */
 LF_API lf_status lf_call_run(lf_call *call);
-/* Binds everything and runs, in one go, for callers to whom every call of a function is dear. dims: the values of the named extents, in the
- * order of lf_model_dim_name (NULL where there are none). inputs, outputs: one address each, in order of declaration, bound as by
- * lf_call_set_input and lf_call_set_output. threads: how many may work on this run, the caller's included; 0 means as many as the context
- * has, more than it has are not had. Results do not depend on it. */
+/* Binds everything and runs, in one go, for callers to whom every call of a function is dear. dims: the values of the
+ * named extents, in the order of lf_model_dim_name (NULL where there are none). inputs, outputs: one address each, in
+ * order of declaration, bound as by lf_call_set_input and lf_call_set_output. threads: how many may work on this run,
+ * the caller's included; 0 means as many as the context has, more than it has are not had. Results do not depend on
+ * it. */
 LF_API lf_status lf_call_run_at(lf_call *call, const int64_t *dims, const float *const *inputs, float *const *outputs, int threads);
-/* For a program compiled for cuda. Without it inputs and outputs are host memory, which a run copies to the GPU and back before it returns.
- * With it they are the GPU's memory (device addresses as pointers), and a run launches on this stream (a CUstream or cudaStream_t; NULL is the
- * default one), does not synchronise, and may be captured into a graph. Programs use the CUDA context that
- * is current when the first of them is compiled in a context of linfuse, or else the first GPU's primary one. */
+/* For a program compiled for cuda. Without it inputs and outputs are host memory, which a run copies to the GPU and
+ * back before it returns. With it they are the GPU's memory (device addresses as pointers), and a run launches on this
+ * stream (a CUstream or cudaStream_t; NULL is the default one), does not synchronise, and may be captured into a graph.
+ * Programs use the CUDA context that is current when the first of them is compiled in a context of linfuse, or else the
+ * first GPU's primary one. */
 LF_API lf_status lf_call_use_stream(lf_call *call, void *stream);
-/* cuda: how many bytes of the GPU's memory a run wants beside inputs, outputs and weights, at the extents of the inputs bound now, or at these values
- * of the named extents. */
+/* cuda: how many bytes of the GPU's memory a run wants beside inputs, outputs and weights, at the extents of the inputs
+ * bound now, or at these values of the named extents. */
 LF_API lf_status lf_call_workspace(lf_call *call, size_t *bytes);
 LF_API lf_status lf_call_workspace_at(lf_call *call, const int64_t *dims, size_t *bytes);
-/* cuda: lends that memory (a device address, a multiple of 256) for the runs to come, in place of the call's own; NULL: the call's own again. Whatever
- * stands in it when a run begins makes no difference, and nothing in it is needed once the run is over. Where a run wants more than was lent, it is
- * LF_ERR_ARG, and the message has the bytes. */
+/* cuda: lends that memory (a device address, a multiple of 256) for the runs to come, in place of the call's own; NULL:
+ * the call's own again. Whatever stands in it when a run begins makes no difference, and nothing in it is needed once
+ * the run is over. Where a run wants more than was lent, it is LF_ERR_ARG, and the message has the bytes. */
 LF_API lf_status lf_call_use_workspace(lf_call *call, void *memory, size_t bytes);
-/* cuda: lf_call_use_stream and lf_call_run_at in one go, workspace (NULL: as lf_call_use_workspace left it) lent for this run alone. Runs of one
- * call must come one after the other, also on the GPU: on one stream, or ordered by events; that includes launches of a graph a run was
- * captured into, which may be launched as long as the call lives. Runs of different calls need no order. */
+/* cuda: lf_call_use_stream and lf_call_run_at in one go, workspace (NULL: as lf_call_use_workspace left it) lent for
+ * this run alone. Runs of one call must come one after the other, also on the GPU: on one stream, or ordered by events;
+ * that includes launches of a graph a run was captured into, which may be launched as long as the call lives. Runs of
+ * different calls need no order. */
 LF_API lf_status lf_call_run_on(lf_call *call, const int64_t *dims, const float *const *inputs, float *const *outputs, void *stream, void *workspace,
                                 size_t workspace_bytes);
-/* cuda: seconds of each of `runs` runs by the GPU's own clock, its cache flushed before each, copies of host memory not counted. */
+/* cuda: seconds of each of `runs` runs by the GPU's own clock, its cache flushed before each, copies of host memory not
+ * counted. */
 LF_API lf_status lf_call_time(lf_call *call, size_t runs, double *seconds);
-/* How many rows the last run redid as written because a guarded rewrite met a number that is not finite. On cuda it waits for the stream. */
+/* How many rows the last run redid as written because a guarded rewrite met a number that is not finite. On cuda it
+ * waits for the stream. */
 LF_API int64_t lf_call_rows_redone(const lf_call *call);
 /* Bytes of workspace the call holds. */
 LF_API size_t lf_call_memory(const lf_call *call);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The account: what its JSON holds and that it adds up, what the text looks like, and what happens when memory runs out. Rewritten graphs
- * and notes are made by hand here, so that nothing depends on which rules there are. Texts are kept under tests/golden;
- * LINFUSE_REFRESH=1 writes them anew. */
+/* The account: what its JSON holds and that it adds up, what the text looks like, and what happens when memory runs
+ * out. Rewritten graphs and notes are made by hand here, so that nothing depends on which rules there are. Texts are
+ * kept under tests/golden; LINFUSE_REFRESH=1 writes them anew. */
 #include "run/account.h"
 
 #include <setjmp.h>
@@ -96,8 +96,8 @@ static const lf_device *device(const char *name)
     return found;
 }
 
-/* The account of a model and of what it became. homes: "a>a b>c" says where written values went; one that is not named there and
- * whose name the new graph has too went to that; any other is dead. */
+/* The account of a model and of what it became. homes: "a>a b>c" says where written values went; one that is not named
+ * there and whose name the new graph has too went to that; any other is dead. */
 static void take(const char *before, const char *after, const char *homes, const char *on)
 {
     lf_plan *plan;
@@ -154,7 +154,8 @@ static lf_note lse_refused[] = {
     {"merge_linears", LF_REROUNDS, "a",
      "there is only one linear layer, and this sentence goes on for longer than a line is wide, to see where it is broken"}};
 
-/* Everything that can become of a value: t is prepared, u is gone, v is a view, k the input again, h is stored between two kernels. */
+/* Everything that can become of a value: t is prepared, u is gone, v is a view, k the input again, h is stored between
+ * two kernels. */
 static const char fates[] = "input x f32[B, 64]\n"
                             "param w f32[32, 64]\n"
                             "param w2 f32[16, 32]\n"

@@ -194,8 +194,8 @@ static inline double tolerance(double k)
     return 8.0 * (k + 64.0) * 0x1p-24;
 }
 
-/* The largest |y - want| / max(|want|, rms(want)); infinite where something is finite on one side only. A number too large
- * for f32 counts as infinite. */
+/* The largest |y - want| / max(|want|, rms(want)); infinite where something is finite on one side only. A number too
+ * large for f32 counts as infinite. */
 static inline double worst_error(const float *y, const double *want, size_t count)
 {
     double squares = 0, finite = 0, worst = 0;

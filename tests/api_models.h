@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A spread of small models, every shape odd: what runs fused, what runs in several kernels, what rows see of each other. */
+/* A spread of small models, every shape odd: what runs fused, what runs in several kernels, what rows see of each
+ * other. */
 #ifndef LF_TESTS_API_MODELS_H
 #define LF_TESTS_API_MODELS_H
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What calls for a GPU ask of its driver, seen by a driver that stands in for it: memory, streams, captures. Nothing is computed. */
+/* What calls for a GPU ask of its driver, seen by a driver that stands in for it: memory, streams, captures. Nothing is
+ * computed. */
 #include "api_fixture.h"
 #include "stand_in_driver.h"
 
@@ -229,7 +230,8 @@ static void a_run_at_a_known_size_allocates_nothing(void **state)
     }
 }
 
-/* A kernel is compiled with the program, for the rows of the first call where they are known; others when they are wanted. */
+/* A kernel is compiled with the program, for the rows of the first call where they are known; others when they are
+ * wanted. */
 static void the_first_calls_kernel_comes_with_the_program(void **state)
 {
     (void)state;
@@ -247,7 +249,8 @@ static void the_first_calls_kernel_comes_with_the_program(void **state)
     capability = 8;
 }
 
-/* Of a run like the last one only the arrays are looked at: they, and all else that may have changed, must be this run's. */
+/* Of a run like the last one only the arrays are looked at: they, and all else that may have changed, must be this
+ * run's. */
 static void a_run_like_the_last_has_its_own_arrays(void **state)
 {
     (void)state;
@@ -392,7 +395,8 @@ static size_t bytes_of_w(const char *text, const char *options)
     return copied - lent;
 }
 
-/* As it is only where kernels read it so: for rows of too wide a range, of which only fp32 knows, and for rows that are redone as written, who share it. */
+/* As it is only where kernels read it so: for rows of too wide a range, of which only fp32 knows, and for rows that are
+ * redone as written, who share it. */
 static void a_weight_is_kept_once(void **state)
 {
     (void)state;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The cost model: known times of known models, how cost grows, every op, and the device that is measured and remembered. */
+/* The cost model: known times of known models, how cost grows, every op, and the device that is measured and
+ * remembered. */
 #include "plan/cost.h"
 #include "plan/tiles.h"
 #include "run/device.h"

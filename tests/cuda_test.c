@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The CUDA backend without a GPU: generated text against tests/golden (LINFUSE_REFRESH=1 writes it anew), kernels through the run-time
- * compiler where it is installed (requirements-test.txt), its cache under damage, and what is said where there is no driver. */
+/* The CUDA backend without a GPU: generated text against tests/golden (LINFUSE_REFRESH=1 writes it anew), kernels
+ * through the run-time compiler where it is installed (requirements-test.txt), its cache under damage, and what is said
+ * where there is no driver. */
 #include "api_fixture.h"
 #include "cache_fixture.h"
 
@@ -152,7 +153,8 @@ static long spills(const char *log)
     return most;
 }
 
-/* wgmma: sums and promoted sums fill the registers of a product's warps; what does not fit is moved out between tiles, not in the loop. mma has room. */
+/* wgmma: sums and promoted sums fill the registers of a product's warps; what does not fit is moved out between tiles,
+ * not in the loop. mma has room. */
 static long most_spilled(const char *text)
 {
     return strstr(text, "mma.sync") ? 0 : 400;
@@ -218,7 +220,8 @@ static void every_family_compiles(void **state)
         snprintf(path, sizeof path, "%s/models/%s.lf", source_dir(), models[i]);
         text = slurp(path);
         assert_non_null(text);
-        for (int a = i == 0 ? 0 : 1; a < ARCHS; a++) /* what the ordinary units run is in the others' text too, but for the product */
+        /* what the ordinary units run is in the others' text too, but for the product */
+        for (int a = i == 0 ? 0 : 1; a < ARCHS; a++)
             compile_for(text, NULL, arch[a]);
         if (i < 2)
             compile_shapes(text);

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Calls on a GPU (make test-gpu): the same bits over runs, streams, batches and threads, whatever stood in outputs and workspace; graphs; too little
- * memory; parameters from the GPU's memory. */
+/* Calls on a GPU (make test-gpu): the same bits over runs, streams, batches and threads, whatever stood in outputs and
+ * workspace; graphs; too little memory; parameters from the GPU's memory. */
 #include "gpu_fixture.h"
 
 #include <pthread.h>
 
-/* Something of everything that is fused in a way of its own: rows kept, segments, one number a row, columns, guards, two products, a narrow one, no product. */
+/* Something of everything that is fused in a way of its own: rows kept, segments, one number a row, columns, guards,
+ * two products, a narrow one, no product. */
 static const struct { const char *name, *text; double k; } model[] = {
     {"softmax", "input x f32[B, 500]\nparam w f32[700, 500]\nparam b f32[700]\na = linear(x, w, b)\nc = gelu(a)\nd = softmax(c, dim=1)\nreturn d\n", 500},
     {"norms", "input x f32[B, 300]\nparam w f32[512, 300]\na = linear(x, w)\nc = group_norm(a, 8)\nd = layer_norm(c, [512])\ne = max(d, dim=1)\nreturn d, e\n", 300},
@@ -122,7 +123,8 @@ static void replay(const gpu *g, const on_gpu *d, tensors *t, void *runnable, vo
     on_gpu_fetch(d, t, stream);
 }
 
-/* The first run at its size included, with workspace lent and with the call's own; larger runs in between do the graph no harm. */
+/* The first run at its size included, with workspace lent and with the call's own; larger runs in between do the graph
+ * no harm. */
 static void runs_can_be_captured(void **state)
 {
     (void)state;
@@ -374,7 +376,8 @@ static void parameters_are_taken_from_the_device(void **state)
         for (int again = 0; again < 2; again++) {
             tensors_run(&given, call);
             assert_same_bits(&drawn, &given, "parameters from the device");
-            given.in[0][7] = drawn.in[0][7] = INFINITY; /* a row that is done again, from the weights as they were given */
+            /* a row that is done again, from the weights as they were given */
+            given.in[0][7] = drawn.in[0][7] = INFINITY;
             tensors_run(&drawn, r.call);
         }
         given.in[0][7] = drawn.in[0][7] = 0.5f;

@@ -36,7 +36,8 @@ static inline void draw_whole(float *x, size_t count, uint64_t seed, const char 
         x[i] = floorf(x[i]) - 3.0f;
 }
 
-/* Runs job(number) for every number below count, dealt out to processes of their own, which a GPU wants to be made before anybody uses it. */
+/* Runs job(number) for every number below count, dealt out to processes of their own, which a GPU wants to be made
+ * before anybody uses it. */
 static inline void deal(long count, bool (*job)(long number))
 {
     const char *given = getenv("LINFUSE_WORKERS");
@@ -46,7 +47,8 @@ static inline void deal(long count, bool (*job)(long number))
         child[w] = fork();
         assert_true(child[w] >= 0);
         if (child[w] == 0) {
-            setenv("CMOCKA_TEST_ABORT", "1", 1); /* what fails here ends this process, not a test of its copy of the list */
+            /* what fails here ends this process, not a test of its copy of the list */
+            setenv("CMOCKA_TEST_ABORT", "1", 1);
             for (long i = w; i < count; i += workers)
                 if (!job(i))
                     _exit(1);

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Products of every small extent and of odd large ones on a GPU (make test-gpu), on whole numbers: what comes out is exact, in every precision.
+/* Products of every small extent and of odd large ones on a GPU (make test-gpu), on whole numbers: what comes out is
+ * exact, in every precision.
  *
- * M, N and K from 1 to 40, all 64,000 of them, where N and K are named extents (one program, the ordinary units). Where they are numbers, which is what
- * tensor cores ask for, each pair of N and K is a program of its own: every M with each pair (N, K) such that K - 1 = 7 N + 5 j (mod 40) for j = 0..7. These are
- * 320 of the 1,600 pairs; every N and every K from 1 to 40 is there eight times, and so are all 64 pairs of remainders by 8.
- * Programs are compiled by several processes; LINFUSE_WORKERS says how many. The first argument: how many of the 320 pairs (of which ctest runs 80). */
+ * M, N and K from 1 to 40, all 64,000 of them, where N and K are named extents (one program, the ordinary units). Where
+ * they are numbers, which is what tensor cores ask for, each pair of N and K is a program of its own: every M with each
+ * pair (N, K) such that K - 1 = 7 N + 5 j (mod 40) for j = 0..7. These are 320 of the 1,600 pairs; every N and every K
+ * from 1 to 40 is there eight times, and so are all 64 pairs of remainders by 8. Programs are compiled by several
+ * processes; LINFUSE_WORKERS says how many. The first argument: how many of the 320 pairs (of which ctest runs 80). */
 #include "gpu_fixture.h"
 
 enum { MOST = 40, PAIRS = 320 };
@@ -19,7 +21,8 @@ static int dot(const float *x, const float *w, int64_t k, int64_t step)
     return sum;
 }
 
-/* The rows of y = x W^T + b and of its sums, of which every `every`th is looked at, and the last. Returns whether all is exact. */
+/* The rows of y = x W^T + b and of its sums, of which every `every`th is looked at, and the last. Returns whether all
+ * is exact. */
 static bool exact(const tensors *t, const float *w, const float *b, int64_t m, int64_t n, int64_t k, bool kn, int64_t every, const char *what)
 {
     for (int64_t i = 0; i < m; i = i < m - 1 && i + every >= m ? m - 1 : i + every) {
@@ -80,7 +83,8 @@ static bool small_pair(long number)
     int64_t rows[MOST];
     for (int i = 0; i < MOST; i++)
         rows[i] = i + 1;
-    const long pair = number / precision_count() * 209 % PAIRS; /* 209 goes round all of them; the first 80 have every N, every K and all pairs of remainders by 8 */
+    /* 209 goes round all of them; the first 80 have every N, every K and all pairs of remainders by 8 */
+    const long pair = number / precision_count() * 209 % PAIRS;
     const int precision = (int)(number % precision_count()), n = (int)(pair % MOST) + 1, k = (7 * n + 5 * (int)(pair / MOST)) % MOST + 1;
     return one_program((shape){n, k, pair % 3 == 0}, precision, rows, MOST, 1);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What needs a GPU (make test-gpu): products of odd extents, exactness, sameness of bits, rows that the tensor cores cannot hold, guards, device
- * memory and streams. Random models run there too (random_test, LINFUSE_TEST_DEVICE=cuda). */
+/* What needs a GPU (make test-gpu): products of odd extents, exactness, sameness of bits, rows that the tensor cores
+ * cannot hold, guards, device memory and streams. Random models run there too (random_test,
+ * LINFUSE_TEST_DEVICE=cuda). */
 #include "gpu_fixture.h"
 
 static void set_whole_params(rig *r)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Shapes of tiles on a GPU (make test-gpu): a row's bits are the same in all of them, and measuring which is fastest changes nothing but the choice. */
+/* Shapes of tiles on a GPU (make test-gpu): a row's bits are the same in all of them, and measuring which is fastest
+ * changes nothing but the choice. */
 #include "gpu_fixture.h"
 
 #include "cuda/emit.h"
@@ -14,7 +15,8 @@ static const struct { const char *name, *text; } model[] = {
 };
 enum { MODELS = sizeof model / sizeof *model };
 
-/* All precisions for the first model, those that differ most for the others: each is a kernel to compile in every shape. */
+/* All precisions for the first model, those that differ most for the others: each is a kernel to compile in every
+ * shape. */
 static bool is_tried(int which, int precision)
 {
     return which == 0 || precision % 2 == 0;

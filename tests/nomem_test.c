@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory that runs out at every place it can. A scenario is a piece of a program as a user would write it; it is run again
- * and again, and in the n-th run the n-th allocation of the library fails (once, or until the call that needed it is over),
- * until a run gets by without. Each time the call says so and why, leaves nothing behind, works when tried again, and the
- * scenario comes to the same end. */
+/* Memory that runs out at every place it can. A scenario is a piece of a program as a user would write it; it is run
+ * again and again, and in the n-th run the n-th allocation of the library fails (once, or until the call that needed it
+ * is over), until a run gets by without. Each time the call says so and why, leaves nothing behind, works when tried
+ * again, and the scenario comes to the same end. */
 #include "api_fixture.h"
 
 #include <errno.h>
@@ -263,7 +263,8 @@ static void same_floats(float **kept, const float *values, size_t count)
 
 enum { K = 12, N = 10, ROWS = 70 };
 
-/* Two products behind each other and one beside, a norm, what a rule folds, what a rule guards, numbers that become nodes. */
+/* Two products behind each other and one beside, a norm, what a rule folds, what a rule guards, numbers that become
+ * nodes. */
 static const char text[] =
     "input x f32[B, 12]\nparam w f32[10, 12]\nparam b f32[10]\nparam s f32[10]\nparam nw f32[10]\nparam nb f32[10]\nparam u f32[8, 10]\n"
     "a = linear(x, w, b)\nc = sub(a, s)\nd = mul(c, 0.5)\ne = layer_norm(d, [10], nw, nb)\nf = gelu(e)\ng = linear(f, u)\n"
@@ -417,8 +418,8 @@ static void explaining(void)
     lf_context_free(context);
 }
 
-/* Where what was measured of this machine cannot be read for want of memory, it is measured anew: that takes a while, so
- * it is tried at a few places only. */
+/* Where what was measured of this machine cannot be read for want of memory, it is measured anew: that takes a while,
+ * so it is tried at a few places only. */
 static void explaining_this_machine(void **state)
 {
     (void)state;

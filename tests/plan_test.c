@@ -342,7 +342,8 @@ CASE(a_middle_axis_is_read_across)
     PHASES(&plan->group[0], "3 x 7*B", "3 x 7*B");
     plan = plan_of("input x f32[B, 3, 7]\na = logsumexp(x, dim=[0, 2], keepdim=true)\nreturn a\n");
     PHASES(&plan->group[0], "3 x 7*B", "3 x 1");
-    plan = plan_of("input x f32[1, 5, 7]\na = softmax(x, dim=1)\nreturn a\n"); /* an extent of 1 before it does not count */
+    /* an extent of 1 before it does not count */
+    plan = plan_of("input x f32[1, 5, 7]\na = softmax(x, dim=1)\nreturn a\n");
     PHASES(&plan->group[0], "5 x 7", "5 x 7");
     assert_int_equal(plan->group[0].schedule, LF_BY_PHASE);
 }
@@ -386,7 +387,8 @@ CASE(returned_leaves_views_and_duplicates_are_copied)
         assert_int_equal(g->phase[0].store[0].to.index, copied[i]);
         assert_string_equal(g->why_apart, "the value is returned and also lives elsewhere, so it is copied");
     }
-    plan = plan_of("input x f32[B, 8]\nr = relu(x)\nv = flatten(r)\nreturn v\n"); /* a view alone names the value's memory */
+    /* a view alone names the value's memory */
+    plan = plan_of("input x f32[B, 8]\nr = relu(x)\nv = flatten(r)\nreturn v\n");
     GROUPS(plan, "relu");
     assert_true(is_stored(plan, "r", LF_IN_OUTPUT));
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One case, every way it can be run, through the public API. (The rewrites that were made are read from the program's own notes.) */
+/* One case, every way it can be run, through the public API. (The rewrites that were made are read from the program's
+ * own notes.) */
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -290,8 +291,8 @@ static bool check_part(subject *s, lf_program *program)
 
 /* ---- what is not finite ---- */
 
-/* Puts NaN, Inf, huge and tiny numbers into the data of a leaf, at one or three places of row `row` (row < 0: anywhere). True where one
- * of them is huge: then f32 may overflow where double does not, and nothing is expected. */
+/* Puts NaN, Inf, huge and tiny numbers into the data of a leaf, at one or three places of row `row` (row < 0:
+ * anywhere). True where one of them is huge: then f32 may overflow where double does not, and nothing is expected. */
 static bool plant(subject *s, lf_node n, int64_t row, float *data)
 {
     static const float bad[] = {NAN, INFINITY, -INFINITY, NAN, INFINITY, -INFINITY, 1e-42f, 3e38f};

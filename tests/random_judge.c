@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How far from its meaning may a model's result be? Not by taste: the model is evaluated again, op by op in double, with the
- * rounding that f32 would do put in between at random, and what that moves is what any order of f32 operations may move, up to
- * a factor. An element that noise turns from a number into NaN or Inf, or back, says nothing and is counted as unsure. */
+/* How far from its meaning may a model's result be? Not by taste: the model is evaluated again, op by op in double,
+ * with the rounding that f32 would do put in between at random, and what that moves is what any order of f32 operations
+ * may move, up to a factor. An element that noise turns from a number into NaN or Inf, or back, says nothing and is
+ * counted as unsure. */
 #include <tgmath.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,8 +13,9 @@
 enum { FEW = 2, MANY = 40, FACTOR = 20 };
 static const double UNIT = 0x1p-24, OVERFLOW = 0x1p126;
 
-/* The op table's expressions, in f32 and in double: what they differ by is what a formula loses on the way to a small result
- * (gelu of -5 is -5 times a number that has cancelled to nothing), and nobody who computes it in f32 can be blamed for. */
+/* The op table's expressions, in f32 and in double: what they differ by is what a formula loses on the way to a small
+ * result (gelu of -5 is -5 times a number that has cancelled to nothing), and nobody who computes it in f32 can be
+ * blamed for. */
 #define sel(p, u, v) ((p) ? (u) : (v))
 #define LF_OP(name, kind, monoid, laws, flops, tolerance, signature, ...)                                              \
     static float f32_##name(float x, float y, float z, float a, float b, float c)                                     \
@@ -84,8 +86,8 @@ static bool evaluate(noise *z, lf_node n, double *const *with, double *out)
 
 static double read_bound(const lf_bound *b, int64_t i) { return b->f64 ? b->f64[i] : (double)b->f32[i]; }
 
-/* Sums are as wrong as their terms are large: the same op of all terms without their signs. Others that run over many elements: as
- * wrong as their first argument may be. */
+/* Sums are as wrong as their terms are large: the same op of all terms without their signs. Others that run over many
+ * elements: as wrong as their first argument may be. */
 typedef enum effect { PLAIN, SUMS, RUNS } effect;
 
 static effect effect_of(const lf_graph *g, lf_node n)
@@ -151,8 +153,8 @@ static double read_arg(const noise *z, lf_node n, int slot, int64_t i)
     return read_bound(&z->bound[arg], at);
 }
 
-/* What the formula of a pointwise op may lose at element i: the most of three neighbours. Attributes are f32 to it. What it gives in
- * double may differ from `value` too, where one of the two cancels and the other does not. */
+/* What the formula of a pointwise op may lose at element i: the most of three neighbours. Attributes are f32 to it.
+ * What it gives in double may differ from `value` too, where one of the two cancels and the other does not. */
 static double lost(const noise *z, lf_node n, int64_t i, const double *numbers, double value)
 {
     lf_op op = z->graph->g.node[n].op;
@@ -202,8 +204,9 @@ static int64_t span_of(const rnd_graph *graph, lf_node n, int64_t i)
     return id;
 }
 
-/* A mean that is rounded is off by a unit of the numbers it is of, and so is what is left of an element when it is taken away: large
- * where all are alike. Gives for each element that over the deviation; NULL: no such statistic, or no memory. */
+/* A mean that is rounded is off by a unit of the numbers it is of, and so is what is left of an element when it is
+ * taken away: large where all are alike. Gives for each element that over the deviation; NULL: no such statistic, or no
+ * memory. */
 static double *mean_rounding(const noise *z, lf_node n, double eps)
 {
     const lf_graph *g = &z->graph->g;
@@ -232,7 +235,8 @@ static double *mean_rounding(const noise *z, lf_node n, double eps)
     return off;
 }
 
-/* What a product's terms may be off by because its operands are rounded to the precision that is tested: both of them, by half a unit of theirs. */
+/* What a product's terms may be off by because its operands are rounded to the precision that is tested: both of them,
+ * by half a unit of theirs. */
 static double operand_unit(void)
 {
     static const struct { const char *name; double unit; } row[] = {{"tf32", 0x1p-10}, {"bf16", 0x1p-7}, {"fp16", 0x1p-10}};

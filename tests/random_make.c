@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Random models over the whole op table. Nothing here knows an op by name: what an op is given follows from its kind and from the
- * types and names of its parameters, and whatever does not fit is refused by the reader and thrown away. */
+/* Random models over the whole op table. Nothing here knows an op by name: what an op is given follows from its kind
+ * and from the types and names of its parameters, and whatever does not fit is refused by the reader and thrown
+ * away. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -196,7 +197,8 @@ const char *rnd_weight(rnd_maker *m, lf_node x, bool kn)
     return rnd_leaf(m, all_known(&w) && rnd_chance(&m->r, 0.85), &w, ".w");
 }
 
-/* Something to stand beside a value of that shape: [N], [M, 1], [1, N], all of it, a part of its axes, one number, or itself. */
+/* Something to stand beside a value of that shape: [N], [M, 1], [1, N], all of it, a part of its axes, one number, or
+ * itself. */
 static const char *operand(rnd_maker *m, lf_node x)
 {
     lf_shape s = lf_at(&m->read.g, x)->shape;
@@ -389,7 +391,8 @@ static lf_node pick(rnd_maker *m)
     lf_node n = m->node[m->nodes - 1];
     for (int tries = rnd_chance(&m->r, 0.3) ? 4 : 0; tries > 0; tries--) {
         n = m->node[rnd_below(&m->r, m->nodes)];
-        if (lf_at(&m->read.g, n)->op != LF_OP_param) /* what is made of parameters alone is prepared, not run: now and then */
+        /* what is made of parameters alone is prepared, not run: now and then */
+        if (lf_at(&m->read.g, n)->op != LF_OP_param)
             break;
     }
     return n;

@@ -57,11 +57,11 @@ typedef struct rnd_maker {
 /* A model of its own for each seed. False when nothing came of it (then another seed will). */
 bool rnd_make(uint64_t seed, rnd_case *c);
 
-/* Appends what rnd_maker.lines holds plus `op(...)` under a new name; false, and nothing changed, where it does not fit or
- * gives numbers nobody would want. */
+/* Appends what rnd_maker.lines holds plus `op(...)` under a new name; false, and nothing changed, where it does not fit
+ * or gives numbers nobody would want. */
 bool rnd_append(rnd_maker *m, const char *call);
-/* Adds the line of a new leaf to rnd_maker.lines. The name is in memory of the maker's arena. NULL when a param has a name for
- * an extent, or an extent no leaf can have. */
+/* Adds the line of a new leaf to rnd_maker.lines. The name is in memory of the maker's arena. NULL when a param has a
+ * name for an extent, or an extent no leaf can have. */
 const char *rnd_leaf(rnd_maker *m, bool param, const lf_shape *shape, const char *style);
 /* A weight of x for a product, [N, K], or [K, N] where kn; NULL when there is none. */
 const char *rnd_weight(rnd_maker *m, lf_node x, bool kn);
@@ -78,7 +78,8 @@ typedef struct rnd_judge {
     const float *const *leaf;  /* one per node: data of inputs and params; borrowed */
     uint64_t seed;
     double **ref;              /* one per output: the model's meaning */
-    double **spread;           /* one per output: the most that rounding noise moved each element; NaN where it changed its kind */
+    /* one per output: the most that rounding noise moved each element; NaN where it changed its kind */
+    double **spread;
     double *middle;            /* one per output: the median of that */
     bool all_finite;           /* every value on the way is a finite f32 */
     int draws;
@@ -87,7 +88,8 @@ typedef struct rnd_judge {
 /* Borrows all; ref is computed by the caller (lf_model_eval) and taken. */
 bool rnd_judge_begin(rnd_judge *j, const rnd_graph *graph, const float *const *leaf, double **ref, uint64_t seed);
 void rnd_judge_free(rnd_judge *j);
-/* Elements [from, to) of output o as they should be; what else: in words. *unsure counts elements that nothing can be said of. */
+/* Elements [from, to) of output o as they should be; what else: in words. *unsure counts elements that nothing can be
+ * said of. */
 bool rnd_judge_accepts(rnd_judge *j, int32_t o, const float *got, int64_t from, int64_t to, int64_t *unsure, char *what, size_t size);
 
 /* ---- checking (random_check.c) ---- */

@@ -6,8 +6,8 @@
 #include "random_model.h"
 
 /* Calls, one after the other. @ is the result before (first: the value at hand), @0 the value at hand, @1 the first
- * call's result ...; $w a weight for @ ($m: turned), $b its bias, $c a column and $r a row beside @, $o one number as a parameter, $v a
- * positive vector of its channels, $k its last extent, $n a number. */
+ * call's result ...; $w a weight for @ ($m: turned), $b its bias, $c a column and $r a row beside @, $o one number as a
+ * parameter, $v a positive vector of its channels, $k its last extent, $n a number. */
 static const char *const patterns[] = {
     "linear(@, $w)|sub(@, $c)|mean(@, dim=-1, keepdim=true)|logsumexp(@, dim=-1, keepdim=true)|gelu(@)",
     "linear(@, $w)|add($c, @)|mul(@, $c)|neg(@)|div(@, $n)",

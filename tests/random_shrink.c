@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Makes a failing case small: edits its text, keeps every edit after which the same comparison still fails, until none is left that does. */
+/* Makes a failing case small: edits its text, keeps every edit after which the same comparison still fails, until none
+ * is left that does. */
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Guarded rewrites through the public API: a row in which a number is not finite comes out as the model is written, every
- * other row keeps its bits, and the call tells how many were redone. */
+/* Guarded rewrites through the public API: a row in which a number is not finite comes out as the model is written,
+ * every other row keeps its bits, and the call tells how many were redone. */
 #include "api_fixture.h"
 #include "api_models.h"
 
@@ -50,7 +50,8 @@ static void assert_row_unchanged(const tensors *t, const tensors *before, size_t
     }
 }
 
-/* The account names a guarded rewrite: without one, nothing here would be tested. Asked for a device that need not be measured. */
+/* The account names a guarded rewrite: without one, nothing here would be tested. Asked for a device that need not be
+ * measured. */
 static bool is_guarded(const char *text, const char *words)
 {
     rig r = {.context = context_of(1)};
@@ -244,7 +245,8 @@ static void a_finite_result_hides_nothing(void **state)
     rig r = rig_begin(1, sum_sigmoid, NULL);
     float w[30 * 24];
     for (int i = 0; i < 30 * 24; i++)
-        w[i] = i / 24 == 0 ? -1.0f : 1.0f; /* the sum of a column is 28: Inf stays Inf; the first output alone is -Inf */
+        /* the sum of a column is 28: Inf stays Inf; the first output alone is -Inf */
+        w[i] = i / 24 == 0 ? -1.0f : 1.0f;
     OK_PROGRAM(r.program, lf_program_set_param(r.program, "w", w, 30 * 24));
     OK_PROGRAM(r.program, lf_program_prepare(r.program));
     tensors t = tensors_begin(r.model, (int64_t[]){9});

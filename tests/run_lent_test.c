@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is lent instead of copied and done in one go instead of step by step: the same bits, over every model and thread count. */
+/* What is lent instead of copied and done in one go instead of step by step: the same bits, over every model and thread
+ * count. */
 #include "api_fixture.h"
 #include "api_models.h"
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Running through the public API: right numbers, the same bits however a row is run, no allocation after the first call at a
- * size, threads, forks, memory, and the account. What calls refuse is in api_test.c, guarded rows in run_guard_test.c. */
+/* Running through the public API: right numbers, the same bits however a row is run, no allocation after the first call
+ * at a size, threads, forks, memory, and the account. What calls refuse is in api_test.c, guarded rows in
+ * run_guard_test.c. */
 #include "api_fixture.h"
 #include "api_models.h"
 

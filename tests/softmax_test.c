@@ -14,9 +14,11 @@ typedef struct model {
 #define X "input x f32[B, {N}]\n"
 static const model models[] = {
     {X "b = softmax(x, dim=1)\nreturn b\n", 1},
-    {X "a = mul(x, 0.5)\nb = softmax(a, dim=1)\nreturn b\n", 0.5f},                           /* the argument is cheap to calculate again */
+    /* the argument is cheap to calculate again */
+    {X "a = mul(x, 0.5)\nb = softmax(a, dim=1)\nreturn b\n", 0.5f},
     {X "a = mul(x, 2)\nb = softmax(a, dim=1)\nc = sub(a, 1)\nreturn b, c\n", 2},              /* others want it */
-    {X "a = neg(x)\nb = softmax(a, dim=1)\nc = logsumexp(a, dim=1)\nreturn b, a, c\n", -1},   /* it is an output; others want the sum */
+    /* it is an output; others want the sum */
+    {X "a = neg(x)\nb = softmax(a, dim=1)\nc = logsumexp(a, dim=1)\nreturn b, a, c\n", -1},
     {X "a = mul(x, 0.5)\nb = softmax(a, dim=1)\nc = log_softmax(a, dim=1)\nd = softmax(b, dim=1)\nreturn b, c, d\n", 0.5f},
     {"input x f32[B, 3, {N}]\nb = softmax(x, dim=-1)\nc = mul(b, 3)\nreturn b, c\n", 1},
 };
@@ -52,7 +54,8 @@ static void fill(float *x, int64_t rows, int64_t n)
             x[row * n + i] = element((int)(row % KINDS), i, n, &r);
 }
 
-/* One row: an exp of at most 1 ulp, the rounding of what it is taken of, a factor and a product; and what denormals lose. */
+/* One row: an exp of at most 1 ulp, the rounding of what it is taken of, a factor and a product; and what denormals
+ * lose. */
 static void check_row(const char *what, const float *y, const float *x, int64_t n, float scale)
 {
     double largest = -INFINITY, sum = 0;

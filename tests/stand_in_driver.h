@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A driver that stands in for a GPU's, and a compiler for NVRTC: what is asked of them works and does nothing. A test puts functions of its own into the driver
- * (own_functions) and says what compiling gives (__wrap_lf_cuda_compile). */
+/* A driver that stands in for a GPU's, and a compiler for NVRTC: what is asked of them works and does nothing. A test
+ * puts functions of its own into the driver (own_functions) and says what compiling gives (__wrap_lf_cuda_compile). */
 #ifndef LF_TESTS_STAND_IN_DRIVER_H
 #define LF_TESTS_STAND_IN_DRIVER_H
 

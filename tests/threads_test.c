@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Threads through the public API: the caller's own loop in place of ours, far more threads than cores, threads at rest, many threads
- * that fail at once, and a thousand programs that leave nothing behind. */
+/* Threads through the public API: the caller's own loop in place of ours, far more threads than cores, threads at rest,
+ * many threads that fail at once, and a thousand programs that leave nothing behind. */
 #include "api_fixture.h"
 #include "api_models.h"
 #include "sanitized.h"
@@ -275,8 +275,8 @@ static double cpu_seconds(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Workers that waited by spinning would take one second of processor time for each of theirs; a few times five percent are a busy
- * machine's. */
+/* Workers that waited by spinning would take one second of processor time for each of theirs; a few times five percent
+ * are a busy machine's. */
 static void threads_at_rest_cost_nothing(void **state)
 {
     (void)state;

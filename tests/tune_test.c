@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which shape of tiles serves how many rows, without a GPU: what the cost model chooses, what is measured by a driver that stands in for one, and what of that is
- * found again on disk. */
+/* Which shape of tiles serves how many rows, without a GPU: what the cost model chooses, what is measured by a driver
+ * that stands in for one, and what of that is found again on disk. */
 #include "api_fixture.h"
 #include "cache_fixture.h"
 #include "stand_in_driver.h"
@@ -163,7 +163,8 @@ static void the_fastest_is_taken_and_found_again(void **state)
     rig r = rig_begin(1, text, "device=cuda tune=true");
     assert_true(times_of_run(&r, 300, &last) > 0);
     assert_int_equal(last, LF_CUDA_SINGLE);
-    for (int s = 0; s < LF_CUDA_SHAPES; s++) /* every shape that can serve so many rows in fp32, as often as any other */
+    /* every shape that can serve so many rows in fp32, as often as any other */
+    for (int s = 0; s < LF_CUDA_SHAPES; s++)
         assert_int_equal(timed[s], lf_cuda_shape_table[s].few || lf_cuda_shape_table[s].turns ? 0 : timed[LF_CUDA_PAIRS]);
     assert_int_equal(times_of_run(&r, 300, &last), 0);
     assert_int_equal(last, LF_CUDA_SINGLE);
@@ -341,7 +342,8 @@ static void the_device_table_has_the_same_tiles(void **state)
     assert_int_equal(tiles_left, 0);
 }
 
-/* Few rows: the weight once. One row block: as many blocks as there are columns for. Two: not half of the blocks idle. Many: the largest tiles, or at least what is fetched is shared. */
+/* Few rows: the weight once. One row block: as many blocks as there are columns for. Two: not half of the blocks idle.
+ * Many: the largest tiles, or at least what is fetched is shared. */
 static void choices_are_what_sizes_call_for(void **state)
 {
     (void)state;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Preparing weights: the ways around lf_eval give what it gives, and every parameter is looked at for what is not finite. */
+/* Preparing weights: the ways around lf_eval give what it gives, and every parameter is looked at for what is not
+ * finite. */
 #include "cpu_support.h"
 
 #include <errno.h>
@@ -101,7 +102,8 @@ static lf_node named(const rig *r, const char *name)
     return n;
 }
 
-/* Sums by all threads have lf_eval's bits, for any number of threads; what is no sum over the rows of a large parameter is left. */
+/* Sums by all threads have lf_eval's bits, for any number of threads; what is no sum over the rows of a large parameter
+ * is left. */
 static void sums_are_evals(void **state)
 {
     (void)state;

@@ -44,7 +44,8 @@ static bool read_all(int file, char *to, size_t length)
 bool lf_cache_read(const char *name, size_t most, char **out, size_t *length)
 {
     char *path = path_of(name, false);
-    int file = path ? open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1; /* nonblocking: it may be anything, a pipe even */
+    /* nonblocking: it may be anything, a pipe even */
+    int file = path ? open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1;
     struct stat info;
     bool good = false;
     *out = NULL;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Files under the user's cache, $XDG_CACHE_HOME/linfuse or ~/.cache/linfuse. What cannot be read or written is as good as not
+/* Files under the user's cache, $XDG_CACHE_HOME/linfuse or ~/.cache/linfuse. What cannot be read or written is as good
+ * as not
  * there: nothing here fails loudly. */
 #ifndef LF_BASE_CACHE_H
 #define LF_BASE_CACHE_H
@@ -7,8 +8,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* The whole file called name, at most `most` bytes of it. *out: malloc'ed, caller frees. False when there is none, it is longer,
- * or no regular file. */
+/* The whole file called name, at most `most` bytes of it. *out: malloc'ed, caller frees. False when there is none, it
+ * is longer, or no regular file. */
 bool lf_cache_read(const char *name, size_t most, char **out, size_t *length);
 
 /* Written aside and renamed, so that a reader sees all of it or nothing, whoever else writes. */

@@ -17,8 +17,8 @@ void *lf_aligned_alloc(size_t bytes);
 /* Takes what lf_aligned_alloc gave, or NULL. */
 void lf_aligned_free(void *p);
 
-/* For memory about to be filled: has the pages of [p, p + bytes) made present in one go, where the system can. That takes a third less
- * time than a fault for each page, and filling a large buffer is mostly that. Changes no byte. */
+/* For memory about to be filled: has the pages of [p, p + bytes) made present in one go, where the system can. That
+ * takes a third less time than a fault for each page, and filling a large buffer is mostly that. Changes no byte. */
 void lf_memory_ready(void *p, size_t bytes);
 
 /* True, and the exact result in *out, where it fits; otherwise false, and *out is not to be read. */

@@ -99,8 +99,8 @@ static void work_on(struct job *job, int slot)
     in_job = outer;
 }
 
-/* All indices here and in order. Nothing is shared, so nothing is atomic: a small model's call makes several such loops,
- * and is over in a microsecond or two. */
+/* All indices here and in order. Nothing is shared, so nothing is atomic: a small model's call makes several such
+ * loops, and is over in a microsecond or two. */
 static void run_inline(int64_t count, void (*fn)(void *arg, int64_t index, int slot), void *arg)
 {
     bool outer = in_job;

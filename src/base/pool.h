@@ -18,8 +18,8 @@ typedef struct lf_pool lf_pool;
  * Fails:  LF_ERR_ARG unless 1 <= threads <= LF_POOL_MAX_THREADS; LF_ERR_NOMEM for memory or for a thread. */
 lf_status lf_pool_new(int threads, lf_pool **out);
 
-/* A pool that hands its jobs to a loop of somebody else's, and has no threads of its own. threads: how many slots the loop uses. What the
- * loop must do is said in linfuse.h. Borrows user.
+/* A pool that hands its jobs to a loop of somebody else's, and has no threads of its own. threads: how many slots the
+ * loop uses. What the loop must do is said in linfuse.h. Borrows user.
  * Fails:  as above. */
 lf_status lf_pool_new_loop(int threads, lf_parallel_for loop, void *user, lf_pool **out);
 /* Whether it is such a pool; false for NULL. */
@@ -32,10 +32,12 @@ void lf_pool_free(lf_pool *pool);
 int lf_pool_threads(const lf_pool *pool);
 
 /* Calls fn(arg, index, slot) once for each index in [0, count), and returns when all calls have; what they wrote is
- * then visible to the caller. Indices are handed out in order, one at a time, to whoever is free; or as somebody else's loop likes.
+ * then visible to the caller. Indices are handed out in order, one at a time, to whoever is free; or as somebody else's
+ * loop likes.
  *
  * slot is in [0, lf_pool_threads(pool)), and no two calls of one job run in the same slot at the same time; the calling
- * thread is slot 0 (unless a loop of somebody else's numbers it otherwise). Two jobs at once do share slots: scratch belongs to the job, not to the pool.
+ * thread is slot 0 (unless a loop of somebody else's numbers it otherwise). Two jobs at once do share slots: scratch
+ * belongs to the job, not to the pool.
  *
  * Any number of threads may call this on one pool at the same time. Each works on its own job, so each gets on even
  * when every worker is busy elsewhere. Allocates nothing.
@@ -45,8 +47,9 @@ int lf_pool_threads(const lf_pool *pool);
  * ends without the indices that other threads had taken. */
 void lf_pool_run(lf_pool *pool, int64_t count, void (*fn)(void *arg, int64_t index, int slot), void *arg);
 
-/* From here on jobs of the calling thread are worked on by at most so many threads, itself included; 0 or less: by all. Returns what
- * held before, for the caller to put back. What a loop of somebody else's does is up to it, unless the limit is 1: then it is not called. */
+/* From here on jobs of the calling thread are worked on by at most so many threads, itself included; 0 or less: by all.
+ * Returns what held before, for the caller to put back. What a loop of somebody else's does is up to it, unless the
+ * limit is 1: then it is not called. */
 int lf_pool_limit(int threads);
 
 #endif

@@ -87,8 +87,9 @@ static int open_input(const cli_session *s, cli_tensor *t)
     return CLI_OK;
 }
 
-/* Extents that were told must be those of the data. Untold ones are not guessed from it: choices would be weighed by them, and a row's bits then
- * depend on its neighbours. An axis is of a name if its extent follows that name's value. */
+/* Extents that were told must be those of the data. Untold ones are not guessed from it: choices would be weighed by
+ * them, and a row's bits then depend on its neighbours. An axis is of a name if its extent follows that name's
+ * value. */
 static int check_told_dims(const cli_session *s, const cli_tensors *inputs)
 {
     for (size_t dim = 0; dim < s->dim_count; dim++)

@@ -176,7 +176,8 @@ void cli_session_print(const cli_session *s, const char *device)
 static lf_status set_options(const cli_session *s, bool fuse, lf_options *to)
 {
     const cli_options *o = s->options;
-    lf_status status = lf_options_set(to, "device", o->device ? o->device : o->arch ? "h200" : "cpu"); /* emit: as for a GPU, of which there need be none */
+    /* emit: as for a GPU, of which there need be none */
+    lf_status status = lf_options_set(to, "device", o->device ? o->device : o->arch ? "h200" : "cpu");
     if (status == LF_OK && o->precision)
         status = lf_options_set(to, "precision", o->precision);
     if (status == LF_OK && o->rules)

@@ -14,18 +14,18 @@ typedef struct lf_cpu_weights lf_cpu_weights;
 typedef struct lf_cpu_instance lf_cpu_instance;
 
 /* Evaluates the plan's prepared tensors in double, rounds them once to f32, packs those that products read.
- * param: one per node of the plan's graph, the values of its parameters (borrowed while the weights live: a parameter that nothing folds
- *        or packs is read in place).
+ * param: one per node of the plan's graph, the values of its parameters (borrowed while the weights live: a parameter
+ *        that nothing folds or packs is read in place).
  * pack:  false leaves products' weights unpacked, to be packed strip by strip at each call (plans that rarely run).
- * finite (may be NULL): set to whether every parameter the plan reads and every prepared tensor is finite, and rounding lost none of the
- *        latter to underflow: if not, folding may have changed what the model computes.
+ * finite (may be NULL): set to whether every parameter the plan reads and every prepared tensor is finite, and rounding
+ *        lost none of the latter to underflow: if not, folding may have changed what the model computes.
  * Fails: LF_ERR_NOMEM. */
 lf_status lf_cpu_weights_new(const lf_plan *plan, const lf_kern *kern, const float *const *param, bool pack, lf_pool *pool,
                              bool *finite, lf_cpu_weights **out, lf_diag *diag);
 void lf_cpu_weights_free(lf_cpu_weights *w);
 size_t lf_cpu_weights_bytes(const lf_cpu_weights *w); /* owned, borrowed parameters not counted */
-/* What was prepared, for another backend to take: row-major tensors, one per prepared (NULL where only a packed form is left), and narrow
- * products' weight [n][k] and bias [n], one per group (NULL for others). */
+/* What was prepared, for another backend to take: row-major tensors, one per prepared (NULL where only a packed form is
+ * left), and narrow products' weight [n][k] and bias [n], one per group (NULL for others). */
 const float *const *lf_cpu_weights_tensors(const lf_cpu_weights *w);
 const double *const *lf_cpu_weights_narrow(const lf_cpu_weights *w);
 

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A softmax takes the exp of every element when its row is summed up, and again once the sum is known. The group is
- * rewritten here so that the first are kept, as they are: exp(x - m) for the largest m of the strip. What is left for later is
+ * rewritten here so that the first are kept, as they are: exp(x - m) for the largest m of the strip. What is left for
+ * later is
  *     exp(x - largest of the row) / sum = exp(x - m) * factor,    factor = exp(m - largest) / sum
- * with one factor a strip, in double precision until it is rounded (stats.c). Strips are the same however a group runs, so
- * bits are too.
+ * with one factor a strip, in double precision until it is rounded (stats.c). Strips are the same however a group runs,
+ * so bits are too.
  *
- * Needs the group as planned, and extents. Where the softmax's argument was kept its exps take its place; otherwise they are a
- * kept value more. */
+ * Needs the group as planned, and extents. Where the softmax's argument was kept its exps take its place; otherwise
+ * they are a kept value more. */
 #include <assert.h>
 #include <string.h>
 
@@ -161,7 +162,8 @@ static void *longer(lf_arena *arena, const void *array, int32_t count, int32_t m
     return to;
 }
 
-/* The phase's steps with the softmax as exps * factor, both loaded right before; what nobody uses any more is left out. */
+/* The phase's steps with the softmax as exps * factor, both loaded right before; what nobody uses any more is left
+ * out. */
 static bool multiply_instead(lf_group *g, const found *at, const lf_step *exps, const lf_step *factor, lf_arena *arena)
 {
     lf_phase *p = &g->phase[at->phase];

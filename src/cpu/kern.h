@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The kernel contract: what the CPU loops ask of an instruction set. One table of functions per ISA; kern_scalar.c always
- * exists and is right on any machine, the others are the same contract, faster.
+/* The kernel contract: what the CPU loops ask of an instruction set. One table of functions per ISA; kern_scalar.c
+ * always exists and is right on any machine, the others are the same contract, faster.
  *
- * For one table, a function gives the same bits for an element whatever its neighbours, its position in a strip, the strip's length or
- * alignment are (but for what is said to depend on the position in a reduction). That is what makes a row's result
- * independent of batch size and threads. (NaN for NaN: its sign may differ.) Different tables may round differently. */
+ * For one table, a function gives the same bits for an element whatever its neighbours, its position in a strip, the
+ * strip's length or alignment are (but for what is said to depend on the position in a reduction). That is what makes a
+ * row's result independent of batch size and threads. (NaN for NaN: its sign may differ.) Different tables may round
+ * differently. */
 #ifndef LF_CPU_KERN_H
 #define LF_CPU_KERN_H
 
@@ -16,11 +17,15 @@
 
 enum {
     LF_STRIP = 256,  /* the longest strip of elements a tail works on: three of them and a result stay in L1 */
-    LF_RUNS = 22,    /* of K: so many are added one after the other, then such sums to each other; K = 4096 has no more */
-    LF_KBLOCK = 192  /* K is summed in runs of at most so many: bounds panel size and error, which is MKL's where it is least */
+    /* of K: so many are added one after the other, then such sums to each other; K = 4096 has no more */
+    LF_RUNS = 22,
+    /* K is summed in runs of at most so many: bounds panel size and error, which is MKL's where it is least */
+    LF_KBLOCK = 192
 };
-enum { LF_STRETCH = 4 * LF_STRIP }; /* the longest stretch of one row that steps go over at once: so long that what each call costs is little */
-enum { LF_STREAM_BYTES = 4 << 20 }; /* a thread; past this, what is written does not stay in the second-level cache until it is read */
+/* the longest stretch of one row that steps go over at once: so long that what each call costs is little */
+enum { LF_STRETCH = 4 * LF_STRIP };
+/* a thread; past this, what is written does not stay in the second-level cache until it is read */
+enum { LF_STREAM_BYTES = 4 << 20 };
 enum { LF_DOTS = 4 }; /* rows of x that may share a load of w */
 
 /* One run of K of a product: to = c + x w^T. */
@@ -29,7 +34,8 @@ typedef struct lf_multiply {
     const float *x, *w;           /* a run of x and one of w, as the table's pack_x and pack_w laid them out */
     const float *c;               /* [rows][ldc], what is added to; or NULL: nothing is */
     int64_t ldc;
-    float *to;                    /* [rows][ldt], where the sums go: c or elsewhere; ldt >= n rounded up to nr, and what lies there past */
+    /* [rows][ldt], where the sums go: c or elsewhere; ldt >= n rounded up to nr, and what lies there past */
+    float *to;
     int64_t ldt;                  /* column n is overwritten */
     const float *bias;            /* [n], added to every row last; or NULL */
     const float *next_x, *next_w; /* what the call after this one reads, to be asked for in advance; or NULL */
@@ -51,40 +57,41 @@ typedef struct lf_kern {
     void (*pack_w)(int64_t n, int64_t k, const float *from, int64_t ld, bool is_kn, float *to);
     void (*multiply)(const lf_multiply *m);
 
-    /* y[i] = sum over k of x[i * ldx + k] * w[k] in double precision, for i < rows <= LF_DOTS; lanes fixed by k alone. Any
-     * alignment. k >= 0. */
+    /* y[i] = sum over k of x[i * ldx + k] * w[k] in double precision, for i < rows <= LF_DOTS; lanes fixed by k alone.
+     * Any alignment. k >= 0. */
     void (*dots)(int64_t rows, int64_t k, const float *x, int64_t ldx, const double *w, double *y);
 
     /* out[i] = op's expression of x[i], y[i], z[i] and attr[0..2], 0 <= n <= LF_STRETCH; out may be x, y or z itself.
      * Unused arguments may be NULL. By lf_op: NULL for ops without an expression of elements. */
     void (*map[LF_OP_COUNT])(int64_t n, const float *x, const float *y, const float *z, const float *attr, float *out);
 
-    /* The same bits where y and z are one number each, y[0] and z[0], which out may not hold: their share of the work is done
-     * once. NULL for ops that are never of several values. */
+    /* The same bits where y and z are one number each, y[0] and z[0], which out may not hold: their share of the work
+     * is done once. NULL for ops that are never of several values. */
     void (*map_one[LF_OP_COUNT])(int64_t n, const float *x, const float *y, const float *z, const float *attr, float *out);
 
     /* The same for x * y + z, rounded as mul and add would. */
     void (*mul_add)(int64_t n, const float *x, const float *y, const float *z, const float *attr, float *out);
 
-    /* For i < rows: state[i][..] = the monoid's fold of x[i * ldx + 0..n), 0 <= n <= LF_STRIP, in an order fixed by n alone. state:
-     * [rows][lf_monoid_row(m)->states]. */
+    /* For i < rows: state[i][..] = the monoid's fold of x[i * ldx + 0..n), 0 <= n <= LF_STRIP, in an order fixed by n
+     * alone. state: [rows][lf_monoid_row(m)->states]. */
     void (*fold[LF_MONOID_COUNT])(int64_t rows, int64_t n, const float *x, int64_t ldx, float *state);
 
-    /* The fold of maxsumexp, the same bits, which also leaves exps[i * lde + j] = exp(x[i * ldx + j] - state[i][0]) for j < n, each
-     * the same bits wherever it stands; 0 where all of a row are -Inf, anything where the sum is NaN. exps lie apart from x.
-     * Asks for what lies `ahead` floats further on than each x, little by little, since many at once would be waited for. */
+    /* The fold of maxsumexp, the same bits, which also leaves exps[i * lde + j] = exp(x[i * ldx + j] - state[i][0]) for
+     * j < n, each the same bits wherever it stands; 0 where all of a row are -Inf, anything where the sum is NaN. exps
+     * lie apart from x. Asks for what lies `ahead` floats further on than each x, little by little, since many at once
+     * would be waited for. */
     void (*fold_exps)(int64_t rows, int64_t n, const float *x, int64_t ldx, int64_t ahead, float *state, float *exps, int64_t lde);
 
-    /* For i < windows: r[i] = the monoid's only result for x[i * stride + t * dilation], t < taps, in double precision and in order
-     * of t, finished with n as their number. NULL for monoids of several states. */
+    /* For i < windows: r[i] = the monoid's only result for x[i * stride + t * dilation], t < taps, in double precision
+     * and in order of t, finished with n as their number. NULL for monoids of several states. */
     void (*window[LF_MONOID_COUNT])(int64_t windows, int64_t taps, const float *x, int64_t stride, int64_t dilation, double n,
                                     float *r);
 
     /* out[i] = from[(skip + i) / each] for i < n. 0 <= skip < each. */
     void (*spread)(int64_t n, int64_t skip, int64_t each, const float *from, float *out);
 
-    /* to[0..n) = from[0..n), past the caches where the machine can: for what is larger than they are and not read again soon. Before
-     * another thread reads `to`, this one calls stream_end. */
+    /* to[0..n) = from[0..n), past the caches where the machine can: for what is larger than they are and not read again
+     * soon. Before another thread reads `to`, this one calls stream_end. */
     void (*stream)(int64_t n, const float *from, float *to);
     void (*stream_end)(void);
 
@@ -92,8 +99,9 @@ typedef struct lf_kern {
     void (*put[LF_MONOID_COUNT])(int64_t n, const float *x, float *state, int64_t lds);
 } lf_kern;
 
-/* Shared by all tables (plain C, kern_common.c). Partials meet in double precision: there may be thousands of them, and nothing else of a
- * long sum is left to lose digits. Combines t, a fold's states that come after what s holds, into s; finishes n elements. */
+/* Shared by all tables (plain C, kern_common.c). Partials meet in double precision: there may be thousands of them, and
+ * nothing else of a long sum is left to lose digits. Combines t, a fold's states that come after what s holds, into s;
+ * finishes n elements. */
 void lf_monoid_identity(lf_monoid m, float *s);
 void lf_monoid_begin(lf_monoid m, double *s);
 void lf_monoid_combine(lf_monoid m, double *s, const float *t);

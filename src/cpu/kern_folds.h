@@ -44,8 +44,8 @@ enum { SUMS = 32, SUM_VECS = SUMS / KERN_LANES }; /* so that some additions are 
 
 /* ---- in lanes ---- */
 
-/* DO, once for each vector x of xs[0..n), from xs[at] on, with sum number v; FILL in lanes past the end, DO then changes
- * nothing. in: lanes that are not past it. */
+/* DO, once for each vector x of xs[0..n), from xs[at] on, with sum number v; FILL in lanes past the end, DO then
+ * changes nothing. in: lanes that are not past it. */
 #define FOR_VECTORS(FILL, DO)                                                                                        \
     do {                                                                                                             \
         int64_t i_ = 0;                                                                                              \
@@ -141,8 +141,9 @@ static inline float largest_number(int64_t n, const float *xs)
     return max_across(best[0]);
 }
 
-/* Two passes: the largest, then the sum; exps: where each is left too, or NULL. All -Inf (or nothing at all) has sum 0, a NaN
- * or +Inf among them makes it NaN: only then a NaN is looked for. Lanes past the end are taken out after exp, where 0 is
+/* Two passes: the largest, then the sum; exps: where each is left too, or NULL. All -Inf (or nothing at all) has sum 0,
+ * a NaN or +Inf among them makes it NaN: only then a NaN is looked for. Lanes past the end are taken out after exp,
+ * where 0 is
  * free: an exp that is denormal or less is slow. */
 static inline __attribute__((always_inline)) void fold_with_exps(int64_t n, const float *xs, int64_t ahead, float *state, float *exps)
 {

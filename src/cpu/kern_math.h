@@ -60,9 +60,9 @@ static inline vec lost_in_product(vec u, vec v, vec p)
 #endif
 }
 
-/* u / v where v is the same for many u and 2^-100 < |v| < 2^100, 0 or not finite: 1 / v is calculated once. The product with it,
- * corrected by what it leaves over, is the quotient rounded (Markstein, 1990), but for u so small that what is left over is
- * denormal. Where that is no number, the product itself is the quotient: 0, Inf or NaN. */
+/* u / v where v is the same for many u and 2^-100 < |v| < 2^100, 0 or not finite: 1 / v is calculated once. The product
+ * with it, corrected by what it leaves over, is the quotient rounded (Markstein, 1990), but for u so small that what is
+ * left over is denormal. Where that is no number, the product itself is the quotient: 0, Inf or NaN. */
 static inline vec quotient(vec u, vec v)
 {
 #if HAS_FMA
@@ -106,8 +106,8 @@ static inline vec exp_reduced_of_two(vec x, vec low, vec *n)
     return expm1_near_0(less_powers_of_two(x, n) + low);
 }
 
-/* Past 89 it is Inf; before -103.98 it is 0, and kept from being calculated as such: a machine takes twenty times as long where
- * an exponent gets too small, and softmax meets that wherever something was masked out. */
+/* Past 89 it is Inf; before -103.98 it is 0, and kept from being calculated as such: a machine takes twenty times as
+ * long where an exponent gets too small, and softmax meets that wherever something was masked out. */
 static inline vec exp_of(vec x)
 {
     vec n;
@@ -245,8 +245,8 @@ static inline vec erf_of(vec x)
 }
 
 /* ---- x times something that falls off like exp: with the power of two apart ----
- * exp(-|x|) is denormal and has lost digits while x exp(-|x|) is not, so its 2^n is multiplied in last. And where exp is of a
- * product, that must have lost less than 2^-24 (not 2^-24 of itself): it is calculated in two parts.
+ * exp(-|x|) is denormal and has lost digits while x exp(-|x|) is not, so its 2^n is multiplied in last. And where exp
+ * is of a product, that must have lost less than 2^-24 (not 2^-24 of itself): it is calculated in two parts.
  * 0 * x is NaN for -Inf, as PyTorch has it. */
 
 /* x / (1 + exp(-x)) */

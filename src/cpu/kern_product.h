@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The product by multiply-adds: tiles of up to KERN_MR rows and KERN_NR columns that stay in registers for a run of K.
  * Included by kern_template.h. Contract: kern.h.
- *   x: [panels of up to KERN_MR rows][k][rows of the panel]; the rows are shared out evenly, since a tile of few rows keeps
- *      the machine less busy
+ *   x: [panels of up to KERN_MR rows][k][rows of the panel]; the rows are shared out evenly, since a tile of few rows
+ *      keeps the machine less busy
  *   w: [panels of KERN_NR columns][k][KERN_NR], columns past n are 0
- * An element is summed in order of k from 0, then added to c, then the bias to it: the same for every number of rows. */
+ * An element is summed in order of k from 0, then added to c, then the bias to it: the same for every number of
+ * rows. */
 enum { LINE = 64 / sizeof(float) };
 
 static int64_t w_floats(int64_t n, int64_t k)
@@ -36,7 +37,8 @@ static void turn(int64_t m, int64_t k, const float *from, int64_t ld, int64_t wi
 {
     const int64_t whole = m < 4 ? 0 : k / 4 * 4;
     for (int64_t next = 0; whole > 0 && next < m; next += 4) {
-        const int64_t row = next < m - 4 ? next : m - 4; /* the last four may be among those before: cheaper than one by one */
+        /* the last four may be among those before: cheaper than one by one */
+        const int64_t row = next < m - 4 ? next : m - 4;
         for (int64_t i = 0; i < whole; i += 4) {
             if (i % LINE == 0)
                 for (int64_t r = row + m; r < row + m + 4; r++)
@@ -66,9 +68,9 @@ static void pack_w(int64_t n, int64_t k, const float *from, int64_t ld, bool is_
 
 /* ---- a tile ---- */
 
-/* What is far away must be asked for long before, and a little at a time, or what the tile itself reads waits behind it.
- * Into the second-level cache what comes after many tiles, a quarter of a line a step; a whole line where tiles are few.
- * Into the first-level cache what comes next, where w is read once and reading it is all there is to wait for. */
+/* What is far away must be asked for long before, and a little at a time, or what the tile itself reads waits behind
+ * it. Into the second-level cache what comes after many tiles, a quarter of a line a step; a whole line where tiles are
+ * few. Into the first-level cache what comes next, where w is read once and reading it is all there is to wait for. */
 typedef enum asking { ASK_NOTHING, ASK_FOR_LATER, ASK_FOR_SOON, ASK_FOR_NEXT } asking;
 enum {
     LATER_FLOATS = LINE / 4, /* a step */
@@ -79,8 +81,8 @@ enum {
     MOST_PANELS = 4
 };
 
-/* Panels of w that a tile of so few rows has registers for. A machine reads several places at once faster than one: four a
- * quarter faster, for which it then needs not be asked. */
+/* Panels of w that a tile of so few rows has registers for. A machine reads several places at once faster than one:
+ * four a quarter faster, for which it then needs not be asked. */
 #define PANELS(rows) ((rows) * 4 <= KERN_MR ? 4 : (rows) * 2 <= KERN_MR ? 2 : 1)
 
 /* What a tile is made of, but for a and b, and what it asks for. */
@@ -95,8 +97,8 @@ typedef struct tile_at {
     const float *ahead;
 } tile_at;
 
-/* Adds `steps` products to the sums of m rows with the columns of some panels, [m][panels][KERN_NV], and asks for what lies at
- * `ahead`. All but pointers and apart are numbers once this is inlined. */
+/* Adds `steps` products to the sums of m rows with the columns of some panels, [m][panels][KERN_NV], and asks for what
+ * lies at `ahead`. All but pointers and apart are numbers once this is inlined. */
 static inline __attribute__((always_inline)) void steps_of_tile(const int m, const int panels, const int steps, const asking what,
                                                                 const float *a, const float *b, int64_t apart,
                                                                 const float *ahead, vec *sum)
@@ -211,7 +213,8 @@ static void pack_x(int64_t rows, int64_t k, const float *from, int64_t ld, float
     }
 }
 
-/* The bias of the columns from col on; where they end inside a panel, in `last`: [KERN_NR], 0 from there on. NULL: none. */
+/* The bias of the columns from col on; where they end inside a panel, in `last`: [KERN_NR], 0 from there on. NULL:
+ * none. */
 static const float *bias_at(const lf_multiply *p, int64_t col, float *last)
 {
     if (!p->bias || p->n - col >= KERN_NR)
@@ -219,7 +222,8 @@ static const float *bias_at(const lf_multiply *p, int64_t col, float *last)
     return memcpy(last, p->bias + col, (size_t)(p->n - col) * sizeof *last);
 }
 
-/* The part of what comes later that a tile asks for: first of the next panel of w, when that is done of the next run of x. */
+/* The part of what comes later that a tile asks for: first of the next panel of w, when that is done of the next run of
+ * x. */
 static const float *ask(const lf_multiply *p, const float *next_panel, int64_t floats, int64_t *of_panel, int64_t *of_x)
 {
     const int64_t panel_floats = p->k * KERN_NR;

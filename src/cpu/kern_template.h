@@ -53,9 +53,9 @@ static inline double sum_across_wide(dvec v)
 #endif
 }
 
-/* ROWS rows against one w. Element k goes to lane k % KERN_WIDE of one of four sums, so that four additions are under way at
- * once. What comes AHEAD floats later is asked for: of these rows, or of those that follow. What the machine asks for by
- * itself ends with a page, which may be no more than a row. */
+/* ROWS rows against one w. Element k goes to lane k % KERN_WIDE of one of four sums, so that four additions are under
+ * way at once. What comes AHEAD floats later is asked for: of these rows, or of those that follow. What the machine
+ * asks for by itself ends with a page, which may be no more than a row. */
 static inline __attribute__((always_inline)) void dots_of(const int ROWS, int64_t k, const float *x, int64_t ldx,
                                                           const double *w, double *y)
 {
@@ -97,7 +97,8 @@ static inline __attribute__((always_inline)) void dots_of(const int ROWS, int64_
 /* Contract: kern.h. x: [rows][ldx], w: [k], y: [rows]. */
 static void dots(int64_t rows, int64_t k, const float *x, int64_t ldx, const double *w, double *y)
 {
-    enum { TOGETHER = 2 }; /* times four sums; more rows at a time are no faster, and memory comes from more places at once */
+    /* times four sums; more rows at a time are no faster, and memory comes from more places at once */
+    enum { TOGETHER = 2 };
     assert(rows >= 0 && rows <= LF_DOTS && k >= 0);
     int64_t r = 0;
     for (; r + TOGETHER <= rows; r += TOGETHER)

@@ -24,12 +24,12 @@ typedef VECTOR_OF(uint32_t) uvec; /* to calculate with bits: no overflow */
 typedef float vec_anywhere __attribute__((vector_size(KERN_LANES * sizeof(float)), aligned(sizeof(float)), may_alias));
 
 /* ---- what each machine has an instruction for ----
- * mul_add: u * v + w, rounded once where HAS_FMA, otherwise twice; mul_add_wide: the same in double precision. load_wide:
- * KERN_WIDE floats as doubles (gcc 12 takes a vector apart to convert it). least: u < v ? u : v, greatest: u > v ? u : v; so a
- * NaN in v comes out, on some machines one in u too. scale: u * 2^n, n whole, |n| <= 250, rounded once; scale_unless_below: 0
- * where x < bound, without the time that too small an exponent takes. evens_odds: lanes 0, 2, ... of u, then lanes 1, 3, ... of
- * v. load_at: KERN_LANES floats, `stride` apart. stream: to memory past the caches, to: aligned. add_product: w +=
- * *u * v, u: one float. */
+ * mul_add: u * v + w, rounded once where HAS_FMA, otherwise twice; mul_add_wide: the same in double precision.
+ * load_wide: KERN_WIDE floats as doubles (gcc 12 takes a vector apart to convert it). least: u < v ? u : v, greatest: u
+ * > v ? u : v; so a NaN in v comes out, on some machines one in u too. scale: u * 2^n, n whole, |n| <= 250, rounded
+ * once; scale_unless_below: 0 where x < bound, without the time that too small an exponent takes. evens_odds: lanes 0,
+ * 2, ... of u, then lanes 1, 3, ... of v. load_at: KERN_LANES floats, `stride` apart. stream: to memory past the
+ * caches, to: aligned. add_product: w += *u * v, u: one float. */
 #if KERN_LANES == 16 && defined(__AVX512F__)
 #define HAS_FMA 1
 #define HAS_SCALE 1
@@ -49,8 +49,8 @@ typedef float vec_anywhere __attribute__((vector_size(KERN_LANES * sizeof(float)
     _mm512_mullo_epi32(_mm512_set1_epi32(stride), _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15))
 #define load_at(from, stride) ((vec)_mm512_i32gather_ps(LANES_APART(stride), from, 4))
 #define stream(to, u) _mm512_stream_ps(to, (__m512)(u))
-/* Written out, since compilers load a float that is used twice by an instruction of its own. Where two programs share a core,
- * each has half of the instructions it can start: a tile then is a tenth faster without these. */
+/* Written out, since compilers load a float that is used twice by an instruction of its own. Where two programs share a
+ * core, each has half of the instructions it can start: a tile then is a tenth faster without these. */
 #define add_product(u, v, w) __asm__("vfmadd231ps %2%{1to16%}, %1, %0" : "+v"(w) : "v"(v), "m"(*(u)))
 #elif KERN_LANES == 8 && defined(__FMA__)
 #define HAS_FMA 1

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Windows side by side, a lane each: the text of monoids.def for monoids of one number of state, which are those that pools
- * have. In double precision, but where floats are exact. Included by kern_template.h, after KERN_WIDE and its types. */
+/* Windows side by side, a lane each: the text of monoids.def for monoids of one number of state, which are those that
+ * pools have. In double precision, but where floats are exact. Included by kern_template.h, after KERN_WIDE and its
+ * types. */
 #include "cpu/kern_vec.h"
 
 typedef int64_t ldvec __attribute__((vector_size(KERN_WIDE * sizeof(int64_t)), may_alias));

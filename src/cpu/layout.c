@@ -98,8 +98,8 @@ static int64_t second_level_cache(void)
     return cache > 0 ? cache : USUAL;
 }
 
-/* A tile and a run of packed x together should take no more than a third of the second-level cache: w passes through it,
- * and what else the machine does. */
+/* A tile and a run of packed x together should take no more than a third of the second-level cache: w passes through
+ * it, and what else the machine does. */
 static int64_t gemm_rows(bool columns)
 {
     enum { ROW_BYTES = (LF_STRIP + LF_KBLOCK) * sizeof(float) };
@@ -112,8 +112,8 @@ static bool w_is_near(const lf_product_at *p)
     return (double)p->n * (double)p->k * sizeof(float) <= 2.0 * (double)second_level_cache();
 }
 
-/* Cores are never equally fast for long. So blocks of some tiles, then, when each thread has about one left to do, of few: who is
- * ahead takes more of them. False where there are too few rows for that, or no room for a block. */
+/* Cores are never equally fast for long. So blocks of some tiles, then, when each thread has about one left to do, of
+ * few: who is ahead takes more of them. False where there are too few rows for that, or no room for a block. */
 static bool cut_for_balance(lf_group_at *g, int64_t limit, int mr, int threads)
 {
     const int64_t block = BLOCK_TILES * mr, small = SMALL_TILES * mr;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Each thing is done for short moments spread over the whole time, since clocks come and go within tenths of a second, and the
- * median moment counts: what is predicted is the usual, and a moment in which somebody else had the core is unusual as long as most
- * are shorter than a time slice. Every thread is timed by itself, while the others do the same: they share clocks, caches and memory. */
+/* Each thing is done for short moments spread over the whole time, since clocks come and go within tenths of a second,
+ * and the median moment counts: what is predicted is the usual, and a moment in which somebody else had the core is
+ * unusual as long as most are shorter than a time slice. Every thread is timed by itself, while the others do the same:
+ * they share clocks, caches and memory. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,8 +16,10 @@
 enum {
     ROUNDS = 3,       /* before, between and after reading and writing memory */
     TRIES = 5,        /* in a round, of each thing */
-    PIECE = 1 << 16,  /* floats a thread takes at a time from a large buffer: 256 KB, long enough for prefetch to matter */
-    PIECES = 3 << 10, /* taken of a buffer, the first half only to make caches believe that it is worth keeping: some ten passes */
+    /* floats a thread takes at a time from a large buffer: 256 KB, long enough for prefetch to matter */
+    PIECE = 1 << 16,
+    /* taken of a buffer, the first half only to make caches believe that it is worth keeping: some ten passes */
+    PIECES = 3 << 10,
     BATCH = 256,      /* of them, after each of which a slow machine may stop */
     JOBS = 16,        /* in a try */
     DOT_FLOATS = 2 << 10,
@@ -30,7 +33,8 @@ typedef struct measuring measuring;
 
 /* One thing to be timed near the core. */
 typedef struct thing {
-    void (*work)(const measuring *m, const struct thing *t, float *own); /* `reps` times in a row, on the thread's own floats */
+    /* `reps` times in a row, on the thread's own floats */
+    void (*work)(const measuring *m, const struct thing *t, float *own);
     lf_op op;
     lf_monoid monoid;
     int64_t span;     /* of a fold: elements */
@@ -120,7 +124,8 @@ static void nothing(void *arg, int64_t index, int slot)
     (void)arg, (void)index, (void)slot;
 }
 
-/* Jobs of the pool with nothing to do. The shortest counts: there is no work in it that could be unusual, only who else runs. */
+/* Jobs of the pool with nothing to do. The shortest counts: there is no work in it that could be unusual, only who else
+ * runs. */
 static void time_jobs(measuring *m)
 {
     for (int i = 0; i < JOBS; i++) {
@@ -191,7 +196,8 @@ static void pack(const measuring *m, const thing *t, float *own)
 
 static void dots(const measuring *m, const thing *t, float *own)
 {
-    const double *w = (const double *)(const void *)(own + DOT_FLOATS); /* any bits will do: they are small floats in pairs */
+    /* any bits will do: they are small floats in pairs */
+    const double *w = (const double *)(const void *)(own + DOT_FLOATS);
     double sum[LF_DOTS];
     for (int64_t i = 0; i < t->reps; i++)
         m->kern->dots(LF_DOTS, DOT_FLOATS, own, 0, w, sum); /* one row, as often as there may be rows */
@@ -221,8 +227,8 @@ static void finish_products(const measuring *m, lf_cpu_rates *out)
 
 /* ---- tails: strips that lie in the first-level cache ---- */
 
-/* out = op(x, y, z), as most use it: what a norm takes from a statistic is one number a row. Of a softmax a product is left
- * (exps.c). */
+/* out = op(x, y, z), as most use it: what a norm takes from a statistic is one number a row. Of a softmax a product is
+ * left (exps.c). */
 static void map(const measuring *m, const thing *t, float *own)
 {
     const float attr[3] = {0}; /* the usual, of ops whose numbers choose a form */
@@ -309,7 +315,8 @@ static void fill_piece(void *arg, int64_t index, int slot)
         x[i] = 0.5f;
 }
 
-/* From four places at once, as products and tails read: they ask for what comes next, or have several rows under way. */
+/* From four places at once, as products and tails read: they ask for what comes next, or have several rows under
+ * way. */
 static void read_piece(void *arg, int64_t index, int slot)
 {
     enum { PLACES = 4, APART = PIECE / PLACES };
@@ -386,7 +393,8 @@ static double read_size(const char *path)
     return got < 1 ? 0 : (double)number * (unit == 'K' ? 1024 : unit == 'M' ? 1024 * 1024 : 1);
 }
 
-/* Of the largest cache the machine names; a virtual machine names its host's, so no more than a few MB a core is counted on. */
+/* Of the largest cache the machine names; a virtual machine names its host's, so no more than a few MB a core is
+ * counted on. */
 static double cache_to_count_on(int threads)
 {
     const double least = 1 << 20, usual = 8 << 20, most = 32 << 20, each = 4 << 20;

@@ -60,7 +60,8 @@ bool lf_all_finite(const float *x, int64_t n);
 typedef enum lf_level { /* what a step's value depends on: how often it is computed. Two values together: | */
     LF_ONCE = 0,       /* nothing: once a piece, one element */
     LF_PER_STRIP = 1,  /* the column: once a strip */
-    LF_PER_ROW = 2,    /* the row: an element a row, for up to LF_STRIP rows at a time. Where columns are one: PER_ELEMENT */
+    /* the row: an element a row, for up to LF_STRIP rows at a time. Where columns are one: PER_ELEMENT */
+    LF_PER_ROW = 2,
     LF_PER_ELEMENT = 3
 } lf_level;
 
@@ -79,7 +80,8 @@ typedef struct lf_step_at {
     int32_t to;         /* the store in whose memory it is computed; -1: none */
     bool packed;        /* LOAD: rows lie side by side, as in a strip of several of them */
     bool per_strip;     /* LOAD: one element for all of a strip */
-    bool far;           /* LOAD: elements are used where they lie and come from memory: no phase shortly before has read the tensor */
+    /* LOAD: elements are used where they lie and come from memory: no phase shortly before has read the tensor */
+    bool far;
     bool asked;         /* LOAD: it is far, and the fold that takes it asks for what comes next */
     bool by_strips;     /* OP: an argument is one number for all of a strip, and the map takes it as such */
     bool joined;        /* part of a later step: nothing is left to do */
@@ -106,7 +108,8 @@ typedef struct lf_phase_at {
     int64_t together;    /* rows in a strip: several where they are short, then there is one strip a row */
     int64_t pitch;       /* from one of them to the next, in floats: the width, or with gaps as in the product's tile */
     bool columns;        /* some step is LF_PER_STRIP */
-    int64_t stretch;     /* columns that steps go over at once, and floats of a register: LF_STRIP, or more where rows come one by one */
+    /* columns that steps go over at once, and floats of a register: LF_STRIP, or more where rows come one by one */
+    int64_t stretch;
     bool strip_by_strip; /* rows are the inner loop: there is a product tile, or work that rows share */
     lf_step_at *step;
     lf_store_at *store;
@@ -142,7 +145,8 @@ typedef struct lf_product_at {
     int64_t depth;           /* elements of k in a run, but for the last */
     int64_t ldc;             /* of the product tile */
     int32_t bias;            /* the step that loads what the product adds to each row itself; -1: none */
-    int32_t lands;           /* the store of its phase, of a kept value, in whose memory its last run ends; -1: in the tile */
+    /* the store of its phase, of a kept value, in whose memory its last run ends; -1: in the tile */
+    int32_t lands;
     lf_reach x, weight;
 } lf_product_at;
 
@@ -181,15 +185,15 @@ struct lf_cpu_instance {
 
 /* ---- exps.c, phases.c, instance.c, layout.c ---- */
 
-/* Keeps the exps of a softmax from when its row is summed up. *group becomes a copy where that changes it, in arena. store: one
- * per statistic, the store of its phase that takes its exps; -1: none. The softmax is then a product with what LF_STAT has
- * as its result LF_RESULT_FACTOR.
+/* Keeps the exps of a softmax from when its row is summed up. *group becomes a copy where that changes it, in arena.
+ * store: one per statistic, the store of its phase that takes its exps; -1: none. The softmax is then a product with
+ * what LF_STAT has as its result LF_RESULT_FACTOR.
  * Fails: (false) when memory runs out. */
 enum { LF_RESULT_FACTOR = LF_MAX_RESULTS };
 bool lf_exps_keep(const lf_group **group, const int64_t *dims, lf_arena *arena, int32_t *store);
 
-/* A phase as numbers: levels of its steps, registers, how its values are had. Needs g's rows and product, and the phase's width.
- * Leaves open where accesses begin.
+/* A phase as numbers: levels of its steps, registers, how its values are had. Needs g's rows and product, and the
+ * phase's width. Leaves open where accesses begin.
  * Fails: (false) when memory runs out. An extent that overflows is noted in *overflow. */
 bool lf_phase_init(lf_group_at *g, const lf_group *group, int32_t index, lf_cpu_instance *instance, const lf_plan *plan,
                    const int64_t *dims, bool *overflow);
@@ -205,9 +209,9 @@ typedef struct lf_layout {
 /* Takes a * b * c floats and gives their offset. */
 size_t lf_layout_take(lf_layout *l, int64_t a, int64_t b, int64_t c);
 
-/* Decides how the group runs, its blocks, and lays out its area and scratch; needs its phases, product and
- * statistics as numbers. mr: rows of a tile. area, scratch: what the group needs of either. in_area: one per kept value, its offset in
- * the area (those in outputs have none). */
+/* Decides how the group runs, its blocks, and lays out its area and scratch; needs its phases, product and statistics
+ * as numbers. mr: rows of a tile. area, scratch: what the group needs of either. in_area: one per kept value, its
+ * offset in the area (those in outputs have none). */
 void lf_group_schedule(lf_group_at *g, const lf_group *plan, int mr, const int64_t *dims, int threads);
 void lf_group_layout(lf_group_at *g, const lf_group *plan, const lf_kern *kern, const int64_t *dims, size_t *in_area,
                      lf_layout *area, lf_layout *scratch);
@@ -253,8 +257,8 @@ static inline int64_t lf_runs(int64_t k)
     return lf_ceil_div(k, lf_run_depth(k));
 }
 
-/* What all runs of K of some rows of x, or columns of w, take when packed; `floats` is the table's x_floats or w_floats.
- * Every run but the last takes as much as the first. */
+/* What all runs of K of some rows of x, or columns of w, take when packed; `floats` is the table's x_floats or
+ * w_floats. Every run but the last takes as much as the first. */
 static inline int64_t lf_runs_floats(int64_t (*floats)(int64_t count, int64_t k), int64_t count, int64_t k)
 {
     const int64_t depth = lf_run_depth(k), rest = k % depth;
@@ -291,14 +295,16 @@ struct lf_cpu_weights {
     const float **tensor;  /* one per prepared: row-major; NULL where only the packed form is left */
     float **owned;         /* one per prepared: to be freed; NULL where borrowed */
     const float **product; /* one per group: [strips][runs of K], each as the table packs it; NULL: read tensor */
-    double **narrow;       /* one per group: w [n][k], then the bias [n], as they are before rounding; owned; NULL: not narrow */
+    /* one per group: w [n][k], then the bias [n], as they are before rounding; owned; NULL: not narrow */
+    double **narrow;
     float **packed;        /* one per group: to be freed; NULL where shared or borrowed */
     size_t bytes;
 };
 
-/* sums.c: computes every needed sum or mean over the rows of a large parameter, and binds it, so that lf_eval takes it as given.
- * needed, bound, sums, finite: one per node. sums: what was computed, the caller's to free, on failure too; finite: set for a parameter
- * that was thereby found to hold nothing else. Needs: parameters bound. Fails: LF_ERR_NOMEM. */
+/* sums.c: computes every needed sum or mean over the rows of a large parameter, and binds it, so that lf_eval takes it
+ * as given. needed, bound, sums, finite: one per node. sums: what was computed, the caller's to free, on failure too;
+ * finite: set for a parameter that was thereby found to hold nothing else. Needs: parameters bound. Fails:
+ * LF_ERR_NOMEM. */
 lf_status lf_sums_bind(const lf_graph *g, const int64_t *dims, const bool *needed, lf_pool *pool, lf_bound *bound, double **sums,
                        bool *finite, lf_diag *diag);
 
@@ -355,8 +361,8 @@ static inline int64_t lf_row_in(const lf_piece *p, const lf_reach *r, int64_t ro
 
 /* product.c: packs the block's x, run `run` of K, into the block's packed x. */
 void lf_product_pack_x(const lf_piece *p, int64_t run, float *packed);
-/* The product of the piece's rows with one strip of columns -> to [rows][ldt]: the thread's tile, or where it lands. packed:
- * the block's x. */
+/* The product of the piece's rows with one strip of columns -> to [rows][ldt]: the thread's tile, or where it lands.
+ * packed: the block's x. */
 void lf_product_tile(const lf_piece *p, const float *packed, int64_t strip, float *to, int64_t ldt);
 /* narrow.c: all of a narrow product's piece -> c [rows][ldc]. */
 void lf_product_narrow(const lf_piece *p, float *c);

@@ -94,8 +94,8 @@ static int32_t uses_of(const phasing *f, int32_t step)
     return uses;
 }
 
-/* A weight and a bias for each column, as norms have them, are taken together: x * y + z where a mul would come and then an add,
- * which is the only one to use it. */
+/* A weight and a bias for each column, as norms have them, are taken together: x * y + z where a mul would come and
+ * then an add, which is the only one to use it. */
 static bool join_mul(const phasing *f, int32_t index)
 {
     lf_phase_at *p = f->p;
@@ -299,8 +299,8 @@ static bool is_direct(const phasing *f, int32_t store)
     return true;
 }
 
-/* May the product end where the store keeps it? Whole tiles only: what lies past them would be overwritten. Sums over many runs
- * are put together in the tile. */
+/* May the product end where the store keeps it? Whole tiles only: what lies past them would be overwritten. Sums over
+ * many runs are put together in the tile. */
 static bool lands_there(const phasing *f, int32_t store)
 {
     const lf_access *to = &f->plan->store[store].to;

@@ -102,7 +102,8 @@ void lf_product_tile(const lf_piece *p, const float *packed, int64_t strip, floa
         if (run >= LF_RUNS && (last || (run + 1) % LF_RUNS == 0))
             add_rows(p, m.n, more, product->ldc, tile);
     }
-    /* Always last, as an op of its own would add it: it is one at other extents (x of one row has a bias of any row). */
+    /* Always last, as an op of its own would add it: it is one at other extents (x of one row has a bias of any
+     * row). */
     if (bias && (runs == 0 || runs > LF_RUNS))
         add_rows(p, m.n, bias, 0, tile);
 }

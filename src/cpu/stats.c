@@ -15,8 +15,8 @@ static void results_at(const lf_stat_at *stat, float *area, int64_t i, float **r
 
 /* ---- from partials ---- */
 
-/* exp x to 1e-11 of itself for x <= 0, or NaN; below -700 as at -700. There is one for each strip of a softmax, and the C library's,
- * exact to the last digit, took a tenth of all its time. */
+/* exp x to 1e-11 of itself for x <= 0, or NaN; below -700 as at -700. There is one for each strip of a softmax, and the
+ * C library's, exact to the last digit, took a tenth of all its time. */
 static inline double exp_to_a_float(double x)
 {
     const double round = 0x1.8p52; /* added, it leaves no bits below 1 */
@@ -44,8 +44,8 @@ static void exps_of_parts(int64_t n, const float *part, int64_t states, double l
         e[i] = exp_to_a_float((double)part[i * states] - largest);
 }
 
-/* A row's results, and what makes a softmax of the exps that each of its parts kept; see exps.c. False where that is no number:
- * there is a NaN or +Inf, or all are -Inf. */
+/* A row's results, and what makes a softmax of the exps that each of its parts kept; see exps.c. False where that is no
+ * number: there is a NaN or +Inf, or all are -Inf. */
 static bool softmax_of_parts(int64_t parts, const float *part, int64_t states, float *largest, float *sum, float *factor)
 {
     double e[PARTS], total = 0;
@@ -116,7 +116,8 @@ typedef struct row_part {
     float *r[LF_MAX_RESULTS];
 } row_part;
 
-/* Runs of `length` neighbours, `step` apart, the first at x; results from number `at` of the part's on. Those of up to a
+/* Runs of `length` neighbours, `step` apart, the first at x; results from number `at` of the part's on. Those of up to
+ * a
  * strip: many at once. */
 static void short_spans(const row_part *p, const float *x, int64_t step, int64_t length, int64_t at, int64_t count)
 {
@@ -156,11 +157,12 @@ static void spans(const row_part *p, const float *x, int64_t step, int64_t lengt
 
 /* ---- windows ---- */
 
-/* Windows that have all their taps, the first of them at x: side by side, or where they are long and far apart one after the
- * other, each in order of memory. */
+/* Windows that have all their taps, the first of them at x: side by side, or where they are long and far apart one
+ * after the other, each in order of memory. */
 static void whole_windows(const row_part *p, const float *x, int64_t at, int64_t count)
 {
-    enum { LONG = 256, LONG_APART = 24 }; /* taps from which that is faster; apart: further than neighbours are loaded together */
+    /* taps from which that is faster; apart: further than neighbours are loaded together */
+    enum { LONG = 256, LONG_APART = 24 };
     const lf_window *w = &p->stat->window;
     if (w->dilation == 1 && w->kernel >= (w->stride > 2 ? LONG_APART : LONG))
         spans(p, x, w->stride, w->kernel, at, count);
@@ -184,7 +186,8 @@ static void edge_window(const row_part *p, const float *run, int64_t start, floa
     p->kern->window[stat->monoid](1, to - from, x, w->stride, w->dilation, (double)lf_max64(n, 1), r);
 }
 
-/* Windows [first, end) of one run, results from number `at` of the part's on. Those in the middle have all their taps. */
+/* Windows [first, end) of one run, results from number `at` of the part's on. Those in the middle have all their
+ * taps. */
 static void windows_of_run(const row_part *p, const float *run, int64_t first, int64_t end, int64_t at)
 {
     const lf_window *w = &p->stat->window;

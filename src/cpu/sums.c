@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sums and means over a parameter's rows, by all threads. A rewrite makes them of large weights, and lf_eval, which takes
- * one op after the other on one thread, would take ten times as long. A column is summed from its first row to its last,
- * as lf_eval does it, so that the bits are lf_eval's whoever sums which columns. */
+/* Sums and means over a parameter's rows, by all threads. A rewrite makes them of large weights, and lf_eval, which
+ * takes one op after the other on one thread, would take ten times as long. A column is summed from its first row to
+ * its last, as lf_eval does it, so that the bits are lf_eval's whoever sums which columns. */
 #include <math.h>
 
 #include "base/mem.h"
@@ -19,7 +19,8 @@ typedef struct summing {
     double divisor;
 } summing;
 
-/* to[i] += a row after the other; rows is small and known where it matters, so that the sums stay in registers meanwhile. */
+/* to[i] += a row after the other; rows is small and known where it matters, so that the sums stay in registers
+ * meanwhile. */
 static inline __attribute__((always_inline)) void add_rows(const float *restrict from, int64_t ld, int rows, int64_t n, double *restrict to)
 {
     for (int64_t i = 0; i < n; i++) {
@@ -58,7 +59,8 @@ static lf_node summed_param(const lf_graph *g, lf_node n)
     return lf_at(g, x)->op == LF_OP_param ? x : LF_NONE;
 }
 
-/* Whether n is a sum or a mean over the first axes of a parameter and leaves others, and of how many rows and columns. */
+/* Whether n is a sum or a mean over the first axes of a parameter and leaves others, and of how many rows and
+ * columns. */
 static bool sums_rows(const lf_graph *g, const int64_t *dims, lf_node n, summing *out)
 {
     const lf_op_info *op = lf_op_row(lf_at(g, n)->op);

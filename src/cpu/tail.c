@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A phase's program over a piece of its grid: strip after strip through every step, each a call of a kernel on up to
- * LF_STRIP elements: columns of one row, or several rows where they are short; of some strips at once where rows come one
- * by one. Then what the strip feeds: partials of
+ * LF_STRIP elements: columns of one row, or several rows where they are short; of some strips at once where rows come
+ * one by one. Then what the strip feeds: partials of
  * statistics, witnesses, stores. Sinks come last, so that a value that waits in the memory of the output about to be
  * written is read before. */
 #include <string.h>
@@ -152,8 +152,8 @@ static float *place_of(const tail *t, int32_t store, const strip *at)
     return t->to[store] + lf_side_offset(&to->row, lf_row_in(t->p, to, at->row)) + at->col;
 }
 
-/* Asks for what some strips further on will read of a tensor: with so much done between one strip and the next, what the machine
- * asks for by itself comes too late. */
+/* Asks for what some strips further on will read of a tensor: with so much done between one strip and the next, what
+ * the machine asks for by itself comes too late. */
 static void ask_ahead(const float *x, int64_t n)
 {
     enum { LINE = 16 };
@@ -225,7 +225,8 @@ static void feed(const tail *t, const lf_stat_at *s, const strip *at)
             fold(t, s, at->rows, at->width, x, t->phase->pitch, partial, exps, s->length);
             return;
         }
-        const int64_t strips = at->width / LF_STRIP, done = strips * LF_STRIP; /* one row: its strips as if they were rows */
+        /* one row: its strips as if they were rows */
+        const int64_t strips = at->width / LF_STRIP, done = strips * LF_STRIP;
         fold(t, s, strips, LF_STRIP, x, LF_STRIP, partial, exps, LF_STRIP);
         if (done < at->width)
             fold(t, s, 1, at->width - done, x + done, 0, partial + strips * s->states, exps ? exps + done : NULL, 0);

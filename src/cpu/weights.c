@@ -15,7 +15,8 @@
 
 enum { CHUNK = 1 << 18 }; /* elements a thread takes at a time */
 
-/* A row of folded weights that stays below this is not used: a denormal's error, 2^-150, could then show in 24 bits even beside inputs of wide range. */
+/* A row of folded weights that stays below this is not used: a denormal's error, 2^-150, could then show in 24 bits
+ * even beside inputs of wide range. */
 #define LEAST 0x1p-100
 
 typedef struct building {
@@ -70,8 +71,8 @@ typedef struct rounding {
     atomic_bool lossy;  /* for some row */
 } rounding;
 
-/* Rounds a row, and tells whether that kept what was there: nothing vanished, and the row is not so small that denormals have few of
- * its digits. */
+/* Rounds a row, and tells whether that kept what was there: nothing vanished, and the row is not so small that
+ * denormals have few of its digits. */
 static bool round_row(const double *wide, int64_t n, float *narrow)
 {
     double largest = 0;

@@ -6,7 +6,8 @@
 #include "base/mem.h"
 #include "cuda/device.h"
 
-enum { CONTROL = 64, WIDE_ANY = 16, WATCHED_ANY = 20, REDONE = 24 }; /* bytes before the flags, and what is in them behind the barrier's counts */
+/* bytes before the flags, and what is in them behind the barrier's counts */
+enum { CONTROL = 64, WIDE_ANY = 16, WATCHED_ANY = 20, REDONE = 24 };
 enum { NON_BLOCKING = 1 }; /* CU_STREAM_NON_BLOCKING */
 
 /* Memory that grows and is reused. */
@@ -164,7 +165,8 @@ static lf_status ask_capture(const lf_cuda_call *c, const lf_cuda_job *job, int 
     return lf_cuda_status(c->device, c->device->driver->stream_captures(job->stream, captures), "asking about the stream", diag);
 }
 
-/* What is allocated or cleared while the caller captures is no part of the graph, and must not spoil it: the mode is the thread's. */
+/* What is allocated or cleared while the caller captures is no part of the graph, and must not spoil it: the mode is
+ * the thread's. */
 static lf_status reserve_workspace(lf_cuda_call *c, const lf_cuda_job *job, size_t bytes, lf_diag *diag)
 {
     const lf_cuda_driver *driver = c->device->driver;
@@ -212,8 +214,8 @@ static lf_status clear_flags(lf_cuda_call *c, lf_diag *diag)
     return lf_cuda_status(c->device, error, "clearing flags", diag);
 }
 
-/* What is counted, then two sets of flags, one for each row. Kernels leave all at 0 but how many rows were redone, whose place does not depend on how many
- * rows there are. */
+/* What is counted, then two sets of flags, one for each row. Kernels leave all at 0 but how many rows were redone,
+ * whose place does not depend on how many rows there are. */
 static lf_status reserve_flags(lf_cuda_call *c, const lf_cuda_job *job, lf_diag *diag)
 {
     const size_t bytes = CONTROL + 2 * rows_bytes(job);
@@ -352,7 +354,8 @@ static lf_status run(lf_cuda_call *c, const lf_cuda_job *job, lf_diag *diag)
     const lf_cuda_kernel *kernel;
     c->occasion.kernel = NULL; /* memory may go that it has the address of */
     c->stream = job->stream;
-    const bool settled = !runner(job)->tunes || lf_cuda_tune(runner(job), c, job, are_aligned(job)); /* which kernel it is */
+    /* which kernel it is */
+    const bool settled = !runner(job)->tunes || lf_cuda_tune(runner(job), c, job, are_aligned(job));
     lf_status status = lf_cuda_kernel_for(runner(job), job->dims, are_aligned(job), &kernel, diag);
     if (status == LF_OK)
         status = lf_cuda_call_reserve(c, kernel, job, diag);

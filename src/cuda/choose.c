@@ -38,7 +38,8 @@ static lf_tile tile_of(lf_cuda_target target)
     return tile;
 }
 
-/* What a phase behind the product takes to fetch what it could not go on with in registers: written and read again. Whether it can depends on the shape. */
+/* What a phase behind the product takes to fetch what it could not go on with in registers: written and read again.
+ * Whether it can depends on the shape. */
 static double kept_us(const lf_plan *plan, const lf_group *group, lf_cuda_target target, const lf_device *d, const int64_t *dims)
 {
     const lf_emitter e = {.plan = plan, .graph = plan->graph, .target = target, .g = group, .tensor = true};

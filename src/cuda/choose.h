@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which shape of tiles serves how many rows: by the cost model, unless it was measured or is told. Bits do not depend on it. Needs no GPU. */
+/* Which shape of tiles serves how many rows: by the cost model, unless it was measured or is told. Bits do not depend
+ * on it. Needs no GPU. */
 #ifndef LF_CUDA_CHOOSE_H
 #define LF_CUDA_CHOOSE_H
 
@@ -8,7 +9,8 @@
 
 typedef enum lf_cuda_how { LF_CUDA_BY_COST, LF_CUDA_BY_MEASURE, LF_CUDA_AS_TOLD } lf_cuda_how;
 
-/* A shape for some extents, and what was known about others: microseconds, 0 where a shape cannot serve them or was not measured. */
+/* A shape for some extents, and what was known about others: microseconds, 0 where a shape cannot serve them or was not
+ * measured. */
 typedef struct lf_cuda_choice {
     lf_cuda_shape shape;
     lf_cuda_how how;

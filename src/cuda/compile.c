@@ -127,7 +127,8 @@ lf_status lf_cuda_compile(const char *source, const char *arch, char **cubin, si
 {
     const lf_nvrtc *nvrtc;
     char target[48];
-    const char *options[] = {target, "--std=c++17", "--ptxas-options=-v", "--split-compile=2"}; /* two threads: the kernel, and what it rarely calls */
+    /* two threads: the kernel, and what it rarely calls */
+    const char *options[] = {target, "--std=c++17", "--ptxas-options=-v", "--split-compile=2"};
     int major = 0, minor = 0, count = sizeof options / sizeof *options;
     lf_str key = {0};
     *cubin = NULL;

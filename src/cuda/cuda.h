@@ -25,31 +25,36 @@ const char *lf_cuda_device_like(const lf_cuda_device *device);
 /* Brings bytes from an address on the device, once the work on stream is done. Fails: LF_ERR_DEVICE. */
 lf_status lf_cuda_device_read(const lf_cuda_device *device, void *to, const void *from, size_t bytes, void *stream, lf_diag *diag);
 
-/* The kernels this device is best served with, or those LINFUSE_CUDA names (plain, mma, wgmma). Fails: LF_ERR_ARG where that name is unknown or the device
- * cannot run them, LF_ERR_UNSUPPORTED where they cannot do the mode. */
+/* The kernels this device is best served with, or those LINFUSE_CUDA names (plain, mma, wgmma). Fails: LF_ERR_ARG where
+ * that name is unknown or the device cannot run them, LF_ERR_UNSUPPORTED where they cannot do the mode. */
 lf_status lf_cuda_device_target(const lf_cuda_device *device, lf_cuda_mode mode, lf_cuda_target *out, lf_diag *diag);
 
 /* What multiplies on an architecture, "sm_80"; false where it is not known. Needs no GPU. */
 bool lf_cuda_arch_unit(const char *arch, lf_cuda_unit *out);
 
-/* Borrows device, plan and as_written. as_written: a program for the same inputs that redoes, in the same launch, rows in which a witness is not finite; NULL: none is
- * watched. Rows whose range is too wide for products on tensor cores are done again on the ordinary units, in the same launch. dims: what to compile for at once;
+/* Borrows device, plan and as_written. as_written: a program for the same inputs that redoes, in the same launch, rows
+ * in which a witness is not finite; NULL: none is watched. Rows whose range is too wide for products on tensor cores
+ * are done again on the ordinary units, in the same launch. dims: what to compile for at once;
  * NULL: when it is first run. Fails: LF_ERR_NOMEM, LF_ERR_DEVICE, LF_ERR_UNSUPPORTED. */
 lf_status lf_cuda_program_new(lf_cuda_device *device, const lf_plan *plan, lf_cuda_target target, const lf_cuda_program *as_written, const int64_t *dims,
                               lf_cuda_program **out, lf_diag *diag);
 void lf_cuda_program_free(lf_cuda_program *program);
-/* Gives it its weights, which are copied to the device. tensor: one per prepared tensor of the plan, row-major. there: likewise, addresses on the device of those
- * that lie there and are borrowed instead; NULL for others. narrow: one per group, the weight [n][k] and bias [n] of a narrow product, NULL for others.
+/* Gives it its weights, which are copied to the device. tensor: one per prepared tensor of the plan, row-major. there:
+ * likewise, addresses on the device of those that lie there and are borrowed instead; NULL for others. narrow: one per
+ * group, the weight [n][k] and bias [n] of a narrow product, NULL for others.
  * Fails: LF_ERR_NOMEM, LF_ERR_DEVICE. */
 lf_status lf_cuda_program_weights(lf_cuda_program *program, const float *const *tensor, const void *const *there, const double *const *narrow, lf_diag *diag);
-/* From now on the first run at some extents measures which shape of tiles takes least, unless that is known already, and waits for the device meanwhile. */
+/* From now on the first run at some extents measures which shape of tiles takes least, unless that is known already,
+ * and waits for the device meanwhile. */
 void lf_cuda_program_tune(lf_cuda_program *program);
 /* The shape for these extents, and what is known about the others. */
 lf_cuda_choice lf_cuda_program_choice(lf_cuda_program *program, const int64_t *dims);
-/* Where a prepared tensor of the plan lies on the device, until it is given weights again; NULL where it is not kept as it is. */
+/* Where a prepared tensor of the plan lies on the device, until it is given weights again; NULL where it is not kept as
+ * it is. */
 const void *lf_cuda_program_prepared(const lf_cuda_program *program, int32_t tensor);
 size_t lf_cuda_program_bytes(const lf_cuda_program *program); /* on the device */
-/* Bytes of workspace at these extents. Fails: LF_ERR_DATA where that overflows; as compiling does where that is still to be done. */
+/* Bytes of workspace at these extents. Fails: LF_ERR_DATA where that overflows; as compiling does where that is still
+ * to be done. */
 lf_status lf_cuda_workspace(lf_cuda_program *program, const int64_t *dims, int64_t *bytes, lf_diag *diag);
 
 /* What a call runs. */
@@ -59,7 +64,8 @@ typedef struct lf_cuda_job {
     int64_t batch;                /* rows that can be flagged */
     const void *const *input;     /* by port: addresses on the device, or of host memory */
     void *const *output;
-    bool on_host;                 /* inputs are copied to the device, outputs back, and the run is over when they are there */
+    /* inputs are copied to the device, outputs back, and the run is over when they are there */
+    bool on_host;
     void *stream;                 /* a CUstream; NULL: the default one */
     void *lent;                   /* workspace on the device, anything in it; NULL: the call's own */
     size_t lent_bytes;
@@ -67,13 +73,16 @@ typedef struct lf_cuda_job {
 
 lf_status lf_cuda_call_new(lf_cuda_device *device, lf_cuda_call **out, lf_diag *diag);
 void lf_cuda_call_free(lf_cuda_call *call);
-/* Runs it: launches on the stream and comes back. After the first run at some extents nothing is allocated, and where workspace is lent nothing but
- * flags is allocated before. A graph that a run was captured into may be launched as long as the call lives: what it has the addresses of stays.
- * Fails: LF_ERR_NOMEM with the bytes asked for, LF_ERR_ARG when what is lent is too little, LF_ERR_DATA when extents are too large, LF_ERR_DEVICE. */
+/* Runs it: launches on the stream and comes back. After the first run at some extents nothing is allocated, and where
+ * workspace is lent nothing but flags is allocated before. A graph that a run was captured into may be launched as long
+ * as the call lives: what it has the addresses of stays.
+ * Fails: LF_ERR_NOMEM with the bytes asked for, LF_ERR_ARG when what is lent is too little, LF_ERR_DATA when extents
+ * are too large, LF_ERR_DEVICE. */
 lf_status lf_cuda_call_run(lf_cuda_call *call, const lf_cuda_job *job, lf_diag *diag);
 /* Rows the last run redid as written; waits for the stream. */
 lf_status lf_cuda_call_redone(lf_cuda_call *call, int64_t *rows, lf_diag *diag);
-/* Seconds of `runs` runs by the device's clock, L2 flushed before each; inputs and outputs stay on the device. A first run must be over. */
+/* Seconds of `runs` runs by the device's clock, L2 flushed before each; inputs and outputs stay on the device. A first
+ * run must be over. */
 lf_status lf_cuda_call_time(lf_cuda_call *call, const lf_cuda_job *job, size_t runs, double *seconds, lf_diag *diag);
 size_t lf_cuda_call_bytes(const lf_cuda_call *call);
 

@@ -22,7 +22,8 @@ struct lf_cuda_device {
     char name[128];
 };
 
-enum { LF_CUDA_MOST_WORDS = 500, LF_CUDA_MAP = 128, LF_CUDA_MOST_PRODUCTS = 64, LF_CUDA_FOUR = 16 }; /* of Args; bytes of a tensor map; products, so that all parameters fit CUDA's 32 KB; bytes of four floats */
+/* of Args; bytes of a tensor map; products, so that all parameters fit CUDA's 32 KB; bytes of four floats */
+enum { LF_CUDA_MOST_WORDS = 500, LF_CUDA_MAP = 128, LF_CUDA_MOST_PRODUCTS = 64, LF_CUDA_FOUR = 16 };
 
 enum { LF_CUDA_CHOSEN = 256 }; /* choices of shapes that a program remembers: a power of two */
 
@@ -41,15 +42,19 @@ struct lf_cuda_program {
     lf_cuda_device *device;  /* borrowed */
     const lf_plan *plan;     /* borrowed */
     const lf_cuda_program *as_written; /* borrowed; NULL: nothing is watched */
-    lf_cuda_kernel *_Atomic kernel[LF_CUDA_SHAPES][2]; /* for arrays that are aligned and those that are not, each compiled when first wanted */
+    /* for arrays that are aligned and those that are not, each compiled when first wanted */
+    lf_cuda_kernel *_Atomic kernel[LF_CUDA_SHAPES][2];
     pthread_mutex_t compiling;
     lf_cuda_shape told;      /* serves wherever it can; LF_CUDA_SHAPES: none does */
     bool tunes;              /* a run at extents that nothing was measured at measures */
     uint64_t text_hash;      /* 0: not known yet; under compiling */
     _Atomic(uint64_t) chosen[LF_CUDA_CHOSEN]; /* see tune.c */
-    lf_cuda_program *full;   /* the same plan on the ordinary units, where a weight has too wide a range: all runs are its; NULL: not needed */
+    /* the same plan on the ordinary units, where a weight has too wide a range: all runs are its; NULL: not needed */
+    lf_cuda_program *full;
     bool borrows;            /* this is such a program: prepared and narrow are the other's */
-    lf_cuda_ptr *lines;      /* one per group: the weight of a product on tensor cores, and what undoes its scales; owned; 0 where there is none */
+    /* one per group: the weight of a product on tensor cores, and what undoes its scales; owned; 0 where there is
+     * none */
+    lf_cuda_ptr *lines;
     lf_cuda_ptr *scale;
     lf_cuda_ptr *prepared;   /* one per prepared tensor; owned, unless it is lent */
     bool *lent;
@@ -58,7 +63,8 @@ struct lf_cuda_program {
     unsigned weights;        /* how often it was given weights */
 };
 
-enum { LF_CUDA_RELAXED = 2 }; /* CU_STREAM_CAPTURE_MODE_RELAXED: what a thread may do while one of its streams captures */
+/* CU_STREAM_CAPTURE_MODE_RELAXED: what a thread may do while one of its streams captures */
+enum { LF_CUDA_RELAXED = 2 };
 
 /* Makes the device's context current for what follows; undone by leave. */
 lf_status lf_cuda_enter(const lf_cuda_device *d, lf_diag *diag);
@@ -91,8 +97,8 @@ typedef struct lf_cuda_ready {
     void *function, *params[2 + LF_CUDA_ROLES];
 } lf_cuda_ready;
 
-/* The kernel for these extents, compiled if it is not yet. aligned: the caller's arrays begin at multiples of LF_CUDA_FOUR bytes. Thread-safe. Inside enter and
- * leave, as all that follows. */
+/* The kernel for these extents, compiled if it is not yet. aligned: the caller's arrays begin at multiples of
+ * LF_CUDA_FOUR bytes. Thread-safe. Inside enter and leave, as all that follows. */
 lf_status lf_cuda_kernel_for(lf_cuda_program *program, const int64_t *dims, bool aligned, const lf_cuda_kernel **out, lf_diag *diag);
 /* The kernel of one shape, likewise. */
 lf_status lf_cuda_kernel_of(lf_cuda_program *program, lf_cuda_shape shape, bool aligned, const lf_cuda_kernel **out, lf_diag *diag);
@@ -111,15 +117,18 @@ lf_cuda_ptr lf_cuda_area_at(const lf_cuda_part *part, const lf_cuda_pass *pass, 
 
 /* The shape for these extents. measured: it is not by the cost model. Thread-safe; quick from the second time on. */
 lf_cuda_shape lf_cuda_shape_for(lf_cuda_program *program, const int64_t *dims, bool *measured);
-/* Runs the job in every shape that can serve it, unless that was done before, and remembers which took least, under the user's cache too. Not where the stream
- * captures. Where it cannot be measured, nothing is remembered, and the run that follows tells why if it has to. False: that is still to be done, by a run that does not. */
+/* Runs the job in every shape that can serve it, unless that was done before, and remembers which took least, under the
+ * user's cache too. Not where the stream captures. Where it cannot be measured, nothing is remembered, and the run that
+ * follows tells why if it has to. False: that is still to be done, by a run that does not. */
 bool lf_cuda_tune(lf_cuda_program *program, lf_cuda_call *call, const lf_cuda_job *job, bool aligned);
-/* Raises bytes to the workspace that measuring at these extents wants, where that is still to be done: the most of all that can serve, or some would not take part. */
+/* Raises bytes to the workspace that measuring at these extents wants, where that is still to be done: the most of all
+ * that can serve, or some would not take part. */
 void lf_cuda_tune_workspace(lf_cuda_program *program, const int64_t *dims, int64_t *bytes);
 
 /* ---- call.c, for tune.c ---- */
 
-/* Memory a kernel wants for the job; the job's inputs, once; seconds of runs by the device's clock, L2 flushed; what only that wants is given back. */
+/* Memory a kernel wants for the job; the job's inputs, once; seconds of runs by the device's clock, L2 flushed; what
+ * only that wants is given back. */
 lf_status lf_cuda_call_reserve(lf_cuda_call *call, const lf_cuda_kernel *kernel, const lf_cuda_job *job, lf_diag *diag);
 lf_status lf_cuda_call_bring(lf_cuda_call *call, const lf_cuda_job *job, lf_diag *diag);
 lf_status lf_cuda_call_time_kernel(lf_cuda_call *call, const lf_cuda_kernel *kernel, const lf_cuda_job *job, size_t runs, double *seconds, lf_diag *diag);
@@ -131,7 +140,8 @@ void lf_cuda_call_stop_timing(lf_cuda_call *call);
 void lf_cuda_mma_shape(const lf_cuda_device *device, lf_cuda_target target, lf_cuda_kernel *kernel);
 /* Blocks such a stage keeps busy at once, of so many that fit. */
 int64_t lf_cuda_tensor_blocks(const lf_cuda_kernel *kernel, const lf_cuda_stage *stage, const int64_t *dims);
-/* Brings the weights of all its products on tensor cores into lines; prepared tensors are there. wide: one has too wide a range. */
+/* Brings the weights of all its products on tensor cores into lines; prepared tensors are there. wide: one has too wide
+ * a range. */
 lf_status lf_cuda_tensor_weights(lf_cuda_program *program, const lf_cuda_kernel *kernel, bool *wide, lf_diag *diag);
 /* The tensor maps of x's lines and the weight's. to: 256 bytes, aligned to 64. */
 lf_status lf_cuda_tensor_maps(const lf_cuda_program *program, const lf_cuda_kernel *kernel, const lf_cuda_stage *stage, const lf_cuda_pass *pass, unsigned char *to,

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The CUDA driver and the run-time compiler, found when they are first wanted: one binary serves machines with and without. */
+/* The CUDA driver and the run-time compiler, found when they are first wanted: one binary serves machines with and
+ * without. */
 #ifndef LF_CUDA_DRIVER_H
 #define LF_CUDA_DRIVER_H
 

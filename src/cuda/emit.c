@@ -67,7 +67,8 @@ static const char *flags_of(lf_cuda_role role)
     return role == LF_CUDA_FULL_RANGE ? "wide" : "watched";
 }
 
-/* Rarely run: kept out of the way of what is, and small: there is one barrier for all its stages. Clears the flags it went by. */
+/* Rarely run: kept out of the way of what is, and small: there is one barrier for all its stages. Clears the flags it
+ * went by. */
 static void emit_redo(lf_str *to, const lf_cuda_source *source, lf_cuda_role role)
 {
     const lf_cuda_part *part = &source->part[role];
@@ -95,7 +96,8 @@ static void emit_redo_call(lf_str *to, lf_cuda_role role)
                     name, name);
 }
 
-/* Blocks that a multiprocessor should have room for, which limits registers. Rows of which two are in registers, of 8192 elements on an H200: 44 us with 2, 64 with 3. */
+/* Blocks that a multiprocessor should have room for, which limits registers. Rows of which two are in registers, of
+ * 8192 elements on an H200: 44 us with 2, 64 with 3. */
 static int blocks_wanted(const lf_cuda_part *part)
 {
     bool ahead = false;

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Plans as CUDA C: text that is the same for the same plans, and what a host needs to know to launch it. Needs no GPU.
  *
- * A source is one kernel, `program`. Its first part is the plan that runs; others redo rows in the same launch: those whose range is too wide for
- * tensor cores, and those a guarded rewrite may not touch. A part is a list of stages with a barrier of all blocks between two of them.
- * The kernel takes by value the tensor maps of the first part's products (x's lines and the weight's of each; none where there are no such products; where there is
- * no wgmma a map begins with the address and that is all), a struct
+ * A source is one kernel, `program`. Its first part is the plan that runs; others redo rows in the same launch: those
+ * whose range is too wide for tensor cores, and those a guarded rewrite may not touch. A part is a list of stages with
+ * a barrier of all blocks between two of them. The kernel takes by value the tensor maps of the first part's products
+ * (x's lines and the weight's of each; none where there are no such products; where there is no wgmma a map begins with
+ * the address and that is all), a struct
  * Control, and for each part a struct Args: words of eight bytes in this order (an array that is empty has one word):
- *     in[inputs] prepared[prepareds] narrow[groups] scale[groups] out[outputs] out_each[outputs] area[areas] dim[symbols] redo
+ *     in[inputs] prepared[prepareds] narrow[groups] scale[groups] out[outputs] out_each[outputs] area[areas]
+ *     dim[symbols] redo
  * Areas are arrays of floats in the call's workspace: intermediate tensors, kept values, statistics, partials. */
 #ifndef LF_CUDA_EMIT_H
 #define LF_CUDA_EMIT_H
@@ -14,10 +16,12 @@
 #include "plan/plan.h"
 
 enum {
-    LF_CUDA_TILE = 128,        /* rows and columns of a tile of the plain product; columns of a partial of a row's statistic */
+    /* rows and columns of a tile of the plain product; columns of a partial of a row's statistic */
+    LF_CUDA_TILE = 128,
     LF_CUDA_COLUMN_ROWS = 256, /* rows a partial of a column statistic is made of: COLUMN_ROWS in text/plain.cu */
     LF_CUDA_THREADS = 256,     /* of a block, but for kernels with wgmma */
-    LF_CUDA_PLAIN_SHARED = 2 * 16 * (LF_CUDA_TILE + 4) * 4, /* bytes of shared memory of a plain product's stage, at most */
+    /* bytes of shared memory of a plain product's stage, at most */
+    LF_CUDA_PLAIN_SHARED = 2 * 16 * (LF_CUDA_TILE + 4) * 4,
     LF_CUDA_REDO_WORDS = 6,    /* of struct Redo in text/base.cu */
     LF_CUDA_CONTROL_WORDS = 7, /* of struct Control */
     LF_CUDA_TENSOR_THREADS = 384,
@@ -53,7 +57,8 @@ typedef struct lf_cuda_shape_info {
     int cluster;                /* blocks of a cluster */
     int raster;                 /* row blocks that go past the weight together; 0: all there are */
     bool few;                   /* rows are one tile: such a product takes no more */
-    bool turns;                 /* half of a block's multiplying warps finish a tile while the others multiply the next */
+    /* half of a block's multiplying warps finish a tile while the others multiply the next */
+    bool turns;
     bool x_shared;              /* each block fetches half of x's rows for both */
     int w_box, w_lines;         /* rows of the boxes in which the weight is fetched, and lines */
     int stage, stages;          /* bytes of a stage, and how many there are */
@@ -63,7 +68,8 @@ typedef struct lf_cuda_shape_info {
 extern const lf_cuda_shape_info lf_cuda_shape_table[LF_CUDA_SHAPES];
 unsigned lf_cuda_shape_shared(lf_cuda_shape shape); /* bytes of dynamic shared memory */
 
-/* What multiplies: the ordinary units, tensor cores as Ampere has them (sm_80 and newer), as Hopper has them (sm_90a). Names: LINFUSE_CUDA, see cuda.h. */
+/* What multiplies: the ordinary units, tensor cores as Ampere has them (sm_80 and newer), as Hopper has them (sm_90a).
+ * Names: LINFUSE_CUDA, see cuda.h. */
 typedef enum lf_cuda_unit { LF_CUDA_PLAIN, LF_CUDA_MMA, LF_CUDA_WGMMA } lf_cuda_unit;
 
 typedef struct lf_cuda_target {
@@ -71,7 +77,8 @@ typedef struct lf_cuda_target {
     lf_cuda_mode mode;
     lf_cuda_shape shape;
     bool aligned; /* the caller's arrays begin at multiples of 16 bytes */
-    bool small;   /* a device with fewer multiprocessors than an H200: no blocks wait for each other with tiles in registers */
+    /* a device with fewer multiprocessors than an H200: no blocks wait for each other with tiles in registers */
+    bool small;
 } lf_cuda_target;
 
 /* ceil(rows / row_block) * ceil(width / width_block) * each floats */
@@ -125,8 +132,8 @@ typedef struct lf_cuda_source {
 /* Has the plan products on tensor cores, so that there are tiles to choose? */
 bool lf_cuda_on_tensor_cores(const lf_plan *plan, lf_cuda_target target);
 
-/* The kernel of a plan; rows of too wide a range are redone where its products are split, rows as written where that plan is given (borrowed, may be NULL).
- * *out is to be freed whatever is returned. Fails: LF_ERR_NOMEM. */
+/* The kernel of a plan; rows of too wide a range are redone where its products are split, rows as written where that
+ * plan is given (borrowed, may be NULL). *out is to be freed whatever is returned. Fails: LF_ERR_NOMEM. */
 lf_status lf_cuda_emit(const lf_plan *plan, const lf_plan *as_written, lf_cuda_target target, lf_cuda_source *out, lf_diag *diag);
 void lf_cuda_source_free(lf_cuda_source *source);
 

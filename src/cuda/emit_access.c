@@ -181,7 +181,8 @@ static form columns_of(const lf_access *a)
     return count == 0 ? REPEATED : count == 1 && lf_extent_is(at[0].stride, 1) ? CONTIGUOUS : OTHER;
 }
 
-/* Do four neighbours from a multiple of four on lie at a multiple of four? Where rows do: in memory of our own; in the caller's, if that does (ALIGNED). */
+/* Do four neighbours from a multiple of four on lie at a multiple of four? Where rows do: in memory of our own; in the
+ * caller's, if that does (ALIGNED). */
 const char *lf_emit_aligned(const lf_emitter *e, const lf_access *a)
 {
     axis at[LF_MAX_RANK];

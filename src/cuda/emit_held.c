@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A phase that goes on with the product's sums in registers: what a softmax or a norm does once the statistics are known. Nothing is kept in memory for it. */
+/* A phase that goes on with the product's sums in registers: what a softmax or a norm does once the statistics are
+ * known. Nothing is kept in memory for it. */
 #include "cuda/emit_parts.h"
 
 /* Multiprocessors of an H200, and how many of them waves of whole row blocks must keep busy. */
@@ -84,7 +85,8 @@ static bool others_do_without(const lf_emitter *e, const lf_held *held)
     return held->run < 0 || e->g->stat[held->run].from.index == held->kept;
 }
 
-/* Blocks that wait for a whole row hold as many tiles as a row has: there must be room for whole rows, and little left over; few rows are one wave in any case. */
+/* Blocks that wait for a whole row hold as many tiles as a row has: there must be room for whole rows, and little left
+ * over; few rows are one wave in any case. */
 static bool has_room(const lf_emitter *e, const lf_held *held)
 {
     const lf_cuda_shape_info *shape = &lf_cuda_shape_table[e->target.shape];

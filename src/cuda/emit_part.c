@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A plan as a list of stages. A group becomes ranges of phases: what is complete within a row goes on in one stage; a wide
- * product's phase is one of its own, and whatever needs all rows begins another. */
+/* A plan as a list of stages. A group becomes ranges of phases: what is complete within a row goes on in one stage; a
+ * wide product's phase is one of its own, and whatever needs all rows begins another. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -132,8 +132,9 @@ static void place_stat(lf_emitter *e, int32_t i)
     }
 }
 
-/* Where rows are done again, values wait in outputs if they can: memory for all rows would lie there for nothing most of the time. The first time they lie beside
- * them, which is faster: loads do not wait for stores that may be to the same place. */
+/* Where rows are done again, values wait in outputs if they can: memory for all rows would lie there for nothing most
+ * of the time. The first time they lie beside them, which is faster: loads do not wait for stores that may be to the
+ * same place. */
 static void find_homes(lf_emitter *e)
 {
     for (int32_t k = 0; k < e->g->kepts; k++)

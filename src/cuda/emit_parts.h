@@ -33,7 +33,8 @@ typedef struct lf_emitter {
     bool failed;             /* no memory for something other than text */
     bool ahead;              /* what is the same for all columns is loaded already */
     bool tiles;              /* elements of a tile, of which some rows may not be `here` */
-    int held_turns;          /* a row that a narrow product multiplies is in registers, in so many turns of its threads; 0: it is not */
+    /* a row that a narrow product multiplies is in registers, in so many turns of its threads; 0: it is not */
+    int held_turns;
     /* the group under way */
     const lf_group *g;
     int32_t group;
@@ -44,7 +45,8 @@ typedef struct lf_emitter {
     int32_t x_lines, x_scale; /* then: areas of x as they read it */
     lf_kept *home;           /* one per kept value: the group's, but for the output it waits in */
     int32_t *kept;           /* one per kept value: its area, -1 where it lies in an output */
-    int32_t (*result)[LF_MAX_RESULTS]; /* one per statistic: the areas of its results, -1 where they stay in registers */
+    /* one per statistic: the areas of its results, -1 where they stay in registers */
+    int32_t (*result)[LF_MAX_RESULTS];
     int32_t *partial;        /* one per statistic: the area of its partials, -1 */
     int32_t *column;         /* one per statistic: the area of what a column statistic is taken from, -1 */
 } lf_emitter;
@@ -81,7 +83,8 @@ void lf_emit_indent(lf_emitter *e, int indent);
 
 /* All steps, then watches and stores. product: what LF_STEP_PRODUCT is, or what is held, an expression of w. */
 void lf_emit_steps(lf_emitter *e, int32_t phase, const char *product, int indent);
-/* Elements at a time: 4 where the width is known to be a multiple of that, 1 elsewhere, and where rows are done again, which should be little code. */
+/* Elements at a time: 4 where the width is known to be a multiple of that, 1 elsewhere, and where rows are done again,
+ * which should be little code. */
 int lf_emit_lanes(const lf_emitter *e, lf_extent width);
 /* A fixed text, and a line after it. */
 void lf_emit_text(lf_str *to, const char *text);

@@ -31,8 +31,9 @@ static const char *expression_of(lf_op op)
     return lf_op_row(op)->expression;
 }
 
-/* What stands for a division: the ordinary one; quotient(a, b) where the divisor is not tiny, near_quotient(a, b) where it is finite too; a * inverse(b) where a statistic is
- * the divisor, whose inverse is then had once for all that share it. */
+/* What stands for a division: the ordinary one; quotient(a, b) where the divisor is not tiny, near_quotient(a, b) where
+ * it is finite too; a * inverse(b) where a statistic is the divisor, whose inverse is then had once for all that share
+ * it. */
 static const char *divider_of(lf_op op)
 {
     static const struct { lf_op op; const char *divider; } mild[] = {
@@ -44,7 +45,8 @@ static const char *divider_of(lf_op op)
     return lf_op_row(op)->kind == LF_NORMALIZE ? "over" : NULL;
 }
 
-/* Where the operand of the division at `at` ends in this direction: behind it parentheses no longer balance, or one of the operators that end it comes. */
+/* Where the operand of the division at `at` ends in this direction: behind it parentheses no longer balance, or one of
+ * the operators that end it comes. */
 static const char *operand_end(const char *at, const char *limit, int dir, const char *stops)
 {
     int depth = 0;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The stage of a wide product: tiles of x times weight, its phase's steps on each element while it is in a register, and
- * the tile's part of each row's statistics. What follows in later phases is another stage's, which joins the parts. */
+/* The stage of a wide product: tiles of x times weight, its phase's steps on each element while it is in a register,
+ * and the tile's part of each row's statistics. What follows in later phases is another stage's, which joins the
+ * parts. */
 #include <stdio.h>
 
 #include "cuda/emit_parts.h"

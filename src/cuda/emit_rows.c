@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Stages that go row by row: T threads take a row through a range of phases, with everything that is complete within a row. */
+/* Stages that go row by row: T threads take a row through a range of phases, with everything that is complete within a
+ * row. */
 #include <stdio.h>
 
 #include "cuda/emit_parts.h"
 
-/* Rows of more than WIDE elements take a group of threads, others a warp; those of one the lanes that join partials. A row that is multiplied and wanted again
- * stays in registers, MOST of which it may take in each thread. */
+/* Rows of more than WIDE elements take a group of threads, others a warp; those of one the lanes that join partials. A
+ * row that is multiplied and wanted again stays in registers, MOST of which it may take in each thread. */
 enum { WIDE = 1024, BLOCK = 256, GROUP = 128, WARP = 32, QUAD = 4, MOST = 32 };
 
 static bool is_wide(lf_extent width)
@@ -119,7 +120,8 @@ static void emit_stat(lf_emitter *e, int32_t index, bool partials)
 
 /* ---- phases ---- */
 
-/* The turns in which a row's threads hold the row a narrow product multiplies, where a later phase of the range reads that too; 0: it is not held. */
+/* The turns in which a row's threads hold the row a narrow product multiplies, where a later phase of the range reads
+ * that too; 0: it is not held. */
 static int held_turns(const lf_emitter *e, const lf_range *r, int threads)
 {
     const lf_product *p = &e->g->product;
@@ -165,7 +167,8 @@ static void emit_phase(lf_emitter *e, int32_t phase)
         if (e->held_turns > 0 && lf_extent_same(p->width, e->g->product.k)) {
             lf_str_addf(&e->s, "#pragma unroll\n    for (int turn = 0; turn < %d; ++turn) {\n        const i64 col = (turn * T + tid) * 4;\n", e->held_turns);
         } else {
-            lf_str_addf(&e->s, "#pragma unroll %d\n    for (i64 col = tid * %d; col < ", e->role == LF_CUDA_MAIN ? 4 : 1, lanes); /* few rows are done again, by code that is small */
+            /* few rows are done again, by code that is small */
+            lf_str_addf(&e->s, "#pragma unroll %d\n    for (i64 col = tid * %d; col < ", e->role == LF_CUDA_MAIN ? 4 : 1, lanes);
             lf_emit_extent(e, p->width);
             lf_str_addf(&e->s, "; col += T * %d) {\n", lanes);
         }

@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Products on tensor cores: what goes into the product's struct, and the stages around it: one brings x into lines, one multiplies. A kernel
- * of its own brings the weight into lines when it is prepared. */
+/* Products on tensor cores: what goes into the product's struct, and the stages around it: one brings x into lines, one
+ * multiplies. A kernel of its own brings the weight into lines when it is prepared. */
 #include <stdio.h>
 
 #include "cuda/emit_parts.h"
 
-/* Lines of 32 of K between promotions. Tensor cores cut off what no longer fits beside their sum, always toward 0, so the longer it stays there the more is
- * lost: of the rms of random results 1.1e-7 at one line, 2.2e-7 at two, 4.5e-7 at four (H200, at any K that is longer). What f32 itself loses grows with K:
- * 0.9e-7 at 64, 1.5 to 2.3e-7 at 128 .. 1024, 3.9e-7 at 4096 (cuBLAS). Products are promoted so often that they lose no more, which makes short ones 0 to 8% slower
- * and those of 4096 2%. Up to three lines even that is too much beside cuBLAS's four sums of K / 4: see is_short in text/wgmma.cu. Ampere's tensor cores keep a bit less. */
+/* Lines of 32 of K between promotions. Tensor cores cut off what no longer fits beside their sum, always toward 0, so
+ * the longer it stays there the more is
+ * lost: of the rms of random results 1.1e-7 at one line, 2.2e-7 at two, 4.5e-7 at four (H200, at any K that is longer).
+ * What f32 itself loses grows with K: 0.9e-7 at 64, 1.5 to 2.3e-7 at 128 .. 1024, 3.9e-7 at 4096 (cuBLAS). Products are
+ * promoted so often that they lose no more, which makes short ones 0 to 8% slower and those of 4096 2%. Up to three
+ * lines even that is too much beside cuBLAS's four sums of K / 4: see is_short in text/wgmma.cu. Ampere's tensor cores
+ * keep a bit less. */
 static int most_in_chunk(lf_cuda_unit unit, int64_t lines)
 {
     return lines <= 16 ? 1 : lines <= 128 || unit != LF_CUDA_WGMMA ? 2 : 4;
@@ -57,10 +60,12 @@ static bool is_scaled(const lf_emitter *e)
     return e->target.mode == LF_CUDA_FP32 || e->target.mode == LF_CUDA_FP16;
 }
 
-/* How many of a thread's 64 sums in a partial's columns the steps' code is written out for; see text/wgmma.cu. Measured: logsumexp alone wants all, gelu and silu few. */
+/* How many of a thread's 64 sums in a partial's columns the steps' code is written out for; see text/wgmma.cu.
+ * Measured: logsumexp alone wants all, gelu and silu few. */
 enum { ALL = 64, SOME = 32, FEW = 16, MUCH = 8, LOTS = 14, LONG = 64 /* lines */ };
 
-/* In fp32, where tensor cores take three times as long, FEW cost gelu nothing that can be measured on Hopper (but silu 1%), and are compiled sooner. */
+/* In fp32, where tensor cores take three times as long, FEW cost gelu nothing that can be measured on Hopper (but silu
+ * 1%), and are compiled sooner. */
 static int sums_at_a_time(lf_cuda_target target, int flops)
 {
     const bool few = flops > LOTS && target.mode == LF_CUDA_FP32 && target.unit == LF_CUDA_WGMMA;
@@ -77,7 +82,8 @@ static void emit_parts(lf_emitter *e)
     const int64_t lines = e->target.mode == LF_CUDA_FP32 ? lf_tensor_lines(e->target, &e->g->product, &chunk) : 0;
     const bool is_long = lines > LONG; /* then the time of moving sums, which small code does, is not noticed */
     int part = e->held.run >= 0 ? SOME : sums_at_a_time(e->target, steps);
-    if (lines > 2 * LONG && e->held.waits && part == ALL) /* what is done with all of them takes long to compile, twice over; this moves them most */
+    /* what is done with all of them takes long to compile, twice over; this moves them most */
+    if (lines > 2 * LONG && e->held.waits && part == ALL)
         part = SOME;
     const int run = (int)e->held.length / 2; /* a thread's sums of a segment, which are taken together */
     lf_str_addf(&e->s, "    enum { PART = %d, LONG = %d };\n", part > run ? part : run, is_long);
@@ -89,7 +95,8 @@ static int split_threads(const lf_product *p)
     return p->k.coef > 1024 ? 128 : p->k.coef > 128 ? 32 : 8;
 }
 
-/* Bytes of shared memory in which rows of x can wait to be brought into lines: all shapes have them, but few rows', which fetch into theirs meanwhile. */
+/* Bytes of shared memory in which rows of x can wait to be brought into lines: all shapes have them, but few rows',
+ * which fetch into theirs meanwhile. */
 static int split_room(lf_cuda_target target)
 {
     return lf_cuda_shape_table[target.shape].few ? 0 : target.unit == LF_CUDA_WGMMA ? 192 * 1024 : 64 * 1024;

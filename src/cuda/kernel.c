@@ -121,7 +121,8 @@ lf_status lf_cuda_kernel_of(lf_cuda_program *p, lf_cuda_shape shape, bool aligne
     lf_cuda_kernel *k = *place;
     lf_status status = LF_OK;
     if (!k) {
-        int mode = LF_CUDA_RELAXED; /* code that is compiled and loaded while the caller captures is no part of the graph */
+        /* code that is compiled and loaded while the caller captures is no part of the graph */
+        int mode = LF_CUDA_RELAXED;
         pthread_mutex_lock(&p->compiling);
         p->device->driver->capture_mode(&mode);
         k = *place;

@@ -5,7 +5,8 @@
 #include "base/mem.h"
 #include "cuda/device.h"
 
-enum { ROW_BLOCKS = 16, COOPERATIVE = 2 }; /* blocks of a kernel that waits for nobody, for each multiprocessor; CUlaunchAttributeID */
+/* blocks of a kernel that waits for nobody, for each multiprocessor; CUlaunchAttributeID */
+enum { ROW_BLOCKS = 16, COOPERATIVE = 2 };
 
 static int64_t ceil_div(int64_t a, int64_t b)
 {
@@ -25,7 +26,8 @@ static int64_t area_bytes(const lf_cuda_area *area, const int64_t *dims)
 lf_status lf_cuda_kernel_workspace(const lf_cuda_kernel *k, const int64_t *dims, int64_t *out, lf_diag *diag)
 {
     int64_t most = 0;
-    for (int role = 0; role < LF_CUDA_ROLES; role++) { /* parts run one after another, and nothing is left from one to the next */
+    /* parts run one after another, and nothing is left from one to the next */
+    for (int role = 0; role < LF_CUDA_ROLES; role++) {
         const lf_cuda_part *part = &k->source.part[role];
         int64_t total = 0;
         for (int32_t i = 0; i < part->areas; i++) {

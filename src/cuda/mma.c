@@ -5,7 +5,8 @@
 /* Shape in text/mma.cu. */
 void lf_cuda_mma_shape(const lf_cuda_device *d, lf_cuda_target target, lf_cuda_kernel *k)
 {
-    enum { LEAST = 100 << 10, MOST_STAGES = 4 }; /* devices of 8.6, 8.9 and 12.0 have 99 KB for a block, all others 163 KB or more */
+    /* devices of 8.6, 8.9 and 12.0 have 99 KB for a block, all others 163 KB or more */
+    enum { LEAST = 100 << 10, MOST_STAGES = 4 };
     const bool wide = d->shared_bytes > LEAST && target.mode != LF_CUDA_FP32 && target.shape == LF_CUDA_PAIRS;
     k->columns = wide ? 2 * LF_CUDA_TILE : LF_CUDA_TILE;
     const int stage = (LF_CUDA_TILE + k->columns) * LF_CUDA_LINE, fit = (d->shared_bytes - LF_CUDA_LINE) / stage;

@@ -107,10 +107,12 @@ static lf_status upload(lf_cuda_program *p, const void *from, size_t bytes, lf_c
 /* Weights as tensor cores read them. Where one has too wide a range, a program for the ordinary units takes over. */
 static lf_status into_lines(lf_cuda_program *p, lf_diag *diag)
 {
-    static const int64_t dims[LF_MAX_SYMBOLS] = {1, 1, 1, 1, 1, 1, 1, 1}; /* any kernel will do: the weights are the same for all */
+    /* any kernel will do: the weights are the same for all */
+    static const int64_t dims[LF_MAX_SYMBOLS] = {1, 1, 1, 1, 1, 1, 1, 1};
     const lf_cuda_kernel *kernel = NULL;
     bool wide = false;
-    if (!lf_cuda_on_tensor_cores(p->plan, p->target)) /* none of its weights is for tensor cores: no kernel need be there for them */
+    /* none of its weights is for tensor cores: no kernel need be there for them */
+    if (!lf_cuda_on_tensor_cores(p->plan, p->target))
         return LF_OK;
     for (int i = 0; i < LF_CUDA_SHAPES && !kernel; i++)
         kernel = p->kernel[i][0];
@@ -128,7 +130,8 @@ static lf_status into_lines(lf_cuda_program *p, lf_diag *diag)
     return status;
 }
 
-/* As text/plain.cu reads it: of every RUN elements of a column first two for each lane of a warp, then two more; then the biases. */
+/* As text/plain.cu reads it: of every RUN elements of a column first two for each lane of a warp, then two more; then
+ * the biases. */
 static lf_status upload_narrow(lf_cuda_program *p, int32_t group, const double *weight, lf_diag *diag)
 {
     enum { RUN = 128 };
@@ -158,7 +161,8 @@ static bool is_of(const lf_access *a, lf_node node)
     return a->place == LF_VALUE && a->index == node;
 }
 
-/* Does a kernel read a prepared tensor as it is? A weight in lines is not read again, but for rows of too wide a range. */
+/* Does a kernel read a prepared tensor as it is? A weight in lines is not read again, but for rows of too wide a
+ * range. */
 static bool is_read(const lf_cuda_program *p, lf_node node)
 {
     for (int32_t g = 0; g < p->plan->groups; g++) {

@@ -4,7 +4,8 @@
 
 enum {
     LINE = LF_CUDA_LINE,
-    RASTER = 8,                                 /* of text/wgmma.cu and text/mma.cu: row blocks that go past the weight together */
+    /* of text/wgmma.cu and text/mma.cu: row blocks that go past the weight together */
+    RASTER = 8,
     SLOTS = 32 * 256 * 4,                       /* of text/wgmma.cu: sums that do not fit into registers */
     FEW_ROOM = 200 * 1024,                      /* of text/few_rows.cu: for stages */
     FEW_DEEP = 2,                               /* lines of a stage */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Products on tensor cores, from the host: maps of their operands, weights brought into lines, how many blocks there are. */
+/* Products on tensor cores, from the host: maps of their operands, weights brought into lines, how many blocks there
+ * are. */
 #include <stdio.h>
 #include <string.h>
 
@@ -74,7 +75,8 @@ lf_status lf_cuda_tensor_weights(lf_cuda_program *p, const lf_cuda_kernel *k, bo
 
 /* ---- maps ---- */
 
-/* Lines of rows, so many apart from one row to the next and from one line to the next, in boxes of some lines of some rows. */
+/* Lines of rows, so many apart from one row to the next and from one line to the next, in boxes of some lines of some
+ * rows. */
 static int encode(const lf_cuda_program *p, unsigned char *map, lf_cuda_ptr at, int64_t rows, int64_t lines, int64_t row_step, int64_t line_step, int box_rows, int box_lines)
 {
     const lf_cuda_mode mode = p->target.mode;
@@ -86,7 +88,8 @@ static int encode(const lf_cuda_program *p, unsigned char *map, lf_cuda_ptr at, 
     const uint32_t each = mode == LF_CUDA_TF32 ? 32 : 64;
     const uint64_t extents[3] = {each, (uint64_t)rows, (uint64_t)lines}, stride[2] = {(uint64_t)row_step * LF_CUDA_LINE, (uint64_t)line_step * LF_CUDA_LINE};
     const uint32_t box[3] = {each, (uint32_t)box_rows, (uint32_t)box_lines}, steps[3] = {1, 1, 1};
-    const int promotion = row_step == 1 ? PROMOTE_NONE : PROMOTE_256; /* next to a box that lies in one piece is what another block fetches */
+    /* next to a box that lies in one piece is what another block fetches */
+    const int promotion = row_step == 1 ? PROMOTE_NONE : PROMOTE_256;
     return p->device->driver->tensor_map(map, type, 3, (void *)(uintptr_t)at, extents, stride, box, steps, 0, SWIZZLE_128, promotion, 0);
 }
 
@@ -98,7 +101,8 @@ lf_status lf_cuda_tensor_maps(const lf_cuda_program *p, const lf_cuda_kernel *k,
     if (lf_cuda_tensor_blocks(k, stage, pass->dims) > INT32_MAX)
         return lf_fail(diag, LF_ERR_DATA, "the extents are too large: a product of more than 2^31 tiles");
     const int64_t rows = lf_extent_at(stage->rows, pass->dims);
-    const int x_box = !shape->few ? shape->rows : shape->x_shared ? (int)(rows + 15) / 16 * 8 : (int)rows; /* no more than there are: rows of 0 take as long as others */
+    /* no more than there are: rows of 0 take as long as others */
+    const int x_box = !shape->few ? shape->rows : shape->x_shared ? (int)(rows + 15) / 16 * 8 : (int)rows;
     int error = encode(p, to, x, rows, stage->lines, stage->lines, 1, x_box, 1);
     error = error ? error : encode(p, to + LF_CUDA_MAP, w, stage->width.coef, stage->lines, 1, stage->width.coef, shape->w_box, shape->w_lines);
     return lf_cuda_status(p->device, error, "describing a product's operands", diag);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A program's choice of shapes: remembered while it lives, measured where that is wanted, and kept under the user's cache for programs to come. */
+/* A program's choice of shapes: remembered while it lives, measured where that is wanted, and kept under the user's
+ * cache for programs to come. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,9 +13,11 @@
 
 enum { MOST_ENTRY = 4096, FEWEST_ROUNDS = 5, MOST_ROUNDS = 25 };
 static const double ALL_ROUNDS = 0.15; /* seconds */
-enum { FORMAT = 1, KNOWN = 0x80, MEASURED = 0x40, SHAPE = 0x3f }; /* of an entry's file; of the last byte of what is remembered */
+/* of an entry's file; of the last byte of what is remembered */
+enum { FORMAT = 1, KNOWN = 0x80, MEASURED = 0x40, SHAPE = 0x3f };
 
-/* ---- under the user's cache: a file for each program and extents, of what it is about, microseconds of shapes and a checksum ---- */
+/* ---- under the user's cache: a file for each program and extents, of what it is about, microseconds of shapes and a
+ * checksum ---- */
 
 static uint64_t hash(const char *text)
 {
@@ -263,7 +266,8 @@ bool lf_cuda_tune(lf_cuda_program *p, lf_cuda_call *call, const lf_cuda_job *job
     lf_cuda_shape_for(p, job->dims, &known);
     if (known || !lf_cuda_on_tensor_cores(p->plan, p->target))
         return true;
-    if (p->device->driver->stream_captures(job->stream, &captures) != 0 || captures) /* what is captured does not run: there is nothing to measure */
+    /* what is captured does not run: there is nothing to measure */
+    if (p->device->driver->stream_captures(job->stream, &captures) != 0 || captures)
         return false;
     find_candidates(p, call, job, aligned, &c);
     const bool good = c.count > 1 && measure(call, job, &c, measured, &ignored) == LF_OK;

@@ -21,9 +21,10 @@ lf_status lf_file_map(const char *path, lf_file *out, lf_diag *diag);
 void lf_file_unmap(lf_file *file);
 
 /* Writes head and then body (either may be of 0 bytes). A regular file appears whole or not at all: the bytes go to a
- * new file beside it, which then takes its place, its permissions kept; on failure what was there before is
- * untouched. Where the file system allows it the new file has no name until it is whole, so that nothing of it is left even if the process is killed. A symbolic link is followed. A device, a pipe and whatever else is named under /dev or /proc is written to
- * directly.
+ * new file beside it, which then takes its place, its permissions kept; on failure what was there before is untouched.
+ * Where the file system allows it the new file has no name until it is whole, so that nothing of it is left even if the
+ * process is killed. A symbolic link is followed. A device, a pipe and whatever else is named under /dev or /proc is
+ * written to directly.
  * Fails:   LF_ERR_IO, LF_ERR_NOMEM. */
 lf_status lf_file_write(const char *path, const void *head, size_t head_size, const void *body, size_t body_size,
                         lf_diag *diag);

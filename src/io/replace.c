@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The new file is made beside the old one, since only within a file system can it take its place at once. Best without a
- * name (O_TMPFILE): it gets one when it is whole, and if the process is killed before, nothing is left of it. Where that is
- * not to be had, under a name of its own from the start. */
+/* The new file is made beside the old one, since only within a file system can it take its place at once. Best without
+ * a name (O_TMPFILE): it gets one when it is whole, and if the process is killed before, nothing is left of it. Where
+ * that is not to be had, under a name of its own from the start. */
 #define _GNU_SOURCE /* for O_TMPFILE */
 #include "io/replace.h"
 

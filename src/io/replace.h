@@ -15,8 +15,8 @@ typedef struct lf_content {
 /* Writes it to an open file. 0, or what went wrong, as errno has it. */
 int lf_content_write(const lf_content *content, int fd);
 
-/* Makes it the regular file at path, whose permissions it takes over. old: what is at path now, NULL for nothing. 0, or what went wrong;
- * then nothing has changed. */
+/* Makes it the regular file at path, whose permissions it takes over. old: what is at path now, NULL for nothing. 0, or
+ * what went wrong; then nothing has changed. */
 int lf_content_replace(const lf_content *content, const char *path, const struct stat *old);
 
 #endif

@@ -4,7 +4,8 @@
  * The right side is taken in panels of DEPTH inputs by WIDTH outputs, converted and laid out [k][n]; for each panel,
  * ROWS rows of x at a time run over it. Every loop that matters runs over n, whose sums are independent, so the
  * compiler may use vectors of any width without changing a sum: an element adds its DEPTH products in order of k, then
- * the panels in order, on every machine (the build fuses no product with its sum). Nothing is skipped: 0 * Inf is NaN. */
+ * the panels in order, on every machine (the build fuses no product with its sum). Nothing is skipped: 0 * Inf is
+ * NaN. */
 #include "ir/eval_parts.h"
 
 #include <string.h>

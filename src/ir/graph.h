@@ -43,7 +43,8 @@ bool lf_extent_is(lf_extent e, int64_t number); /* a plain number, and this one 
 bool lf_extent_known(lf_extent e);              /* no name in it */
 bool lf_extent_mul(lf_extent a, lf_extent b, lf_extent *out);  /* false on overflow */
 bool lf_extent_div(lf_extent a, lf_extent b, lf_extent *out);  /* false unless b divides a whatever the names are */
-int64_t lf_extent_at(lf_extent e, const int64_t *dims);        /* dims[i] for symbol i; -1 on overflow past LF_MAX_ELEMENTS */
+/* dims[i] for symbol i; -1 on overflow past LF_MAX_ELEMENTS */
+int64_t lf_extent_at(lf_extent e, const int64_t *dims);
 bool lf_shape_same(const lf_shape *a, const lf_shape *b);
 bool lf_shape_elements(const lf_shape *s, lf_extent *out);     /* product of all; false on overflow */
 int64_t lf_shape_count(const lf_shape *s, const int64_t *dims); /* the same at given names; -1 on overflow */
@@ -92,8 +93,8 @@ lf_status lf_graph_leaf(lf_graph *g, lf_op op, const char *name, lf_dtype dtype,
 /* Appends a constant: every element of the shape is value. */
 lf_status lf_graph_constant(lf_graph *g, double value, const lf_shape *shape, lf_node *out);
 
-/* Appends an op with its arguments and attributes in slots, inferring dtype and shape; the checked way in for the reader,
- * the builder and rewrites alike. attrs may be NULL: all defaults. name may be NULL.
+/* Appends an op with its arguments and attributes in slots, inferring dtype and shape; the checked way in for the
+ * reader, the builder and rewrites alike. attrs may be NULL: all defaults. name may be NULL.
  * Fails: LF_ERR_MODEL with a message that names op, argument and extents; LF_ERR_NOMEM. */
 lf_status lf_graph_op(lf_graph *g, const char *name, lf_op op, const lf_node *args, const lf_attr *attrs, lf_node *out);
 
@@ -103,8 +104,8 @@ void lf_op_defaults(lf_op op, lf_attr *attrs);
  * infinite), choices. Fails: LF_ERR_MODEL. */
 lf_status lf_attr_check(const lf_op_info *row, const lf_param_info *param, const lf_attr *attr, lf_diag *diag);
 
-/* Binds arguments as written (positions, keys, numbers, lists) to the op's signature, then lf_graph_op. *bad (may be NULL)
- * gets the index of the offending argument, -1 when it is the op as a whole. */
+/* Binds arguments as written (positions, keys, numbers, lists) to the op's signature, then lf_graph_op. *bad (may be
+ * NULL) gets the index of the offending argument, -1 when it is the op as a whole. */
 lf_status lf_graph_bind(lf_graph *g, const char *name, const char *op, const lf_arg *args, size_t count, lf_node *out, int *bad);
 
 lf_status lf_graph_return(lf_graph *g, const lf_node *nodes, size_t count);
@@ -124,8 +125,8 @@ lf_status lf_graph_verify(const lf_graph *g);
 /* Shape inference alone. in: shapes by slot (NULL where absent). */
 lf_status lf_infer(const lf_graph *g, lf_op op, const lf_node *args, const lf_attr *attrs, lf_dtype *dtype, lf_shape *shape);
 
-/* Whether the model can be run at these values of its named extents: no tensor too large to count, no statistic that PyTorch refuses (one value
- * a channel in training, the largest of none). Fails: LF_ERR_DATA. */
+/* Whether the model can be run at these values of its named extents: no tensor too large to count, no statistic that
+ * PyTorch refuses (one value a channel in training, the largest of none). Fails: LF_ERR_DATA. */
 lf_status lf_graph_check_dims(const lf_graph *g, const int64_t *dims, lf_diag *diag);
 
 /* ---- reading a node ---- */
@@ -136,20 +137,23 @@ static inline lf_node lf_arg_of(const lf_graph *g, lf_node n, int slot) { return
 
 /* An attribute by its parameter name; asserts that the op has it. */
 const lf_attr *lf_attr_of(const lf_graph *g, lf_node n, const char *name);
-/* The a, b, c of the op's expression. POINTWISE: its numbers, bools and choices in order of signature; clamp's open ends
- * become -Inf and +Inf. NORMALIZE: a is eps (None: the f32 epsilon). Unused ones, and those of other kinds, are 0. */
+/* The a, b, c of the op's expression. POINTWISE: its numbers, bools and choices in order of signature; clamp's open
+ * ends become -Inf and +Inf. NORMALIZE: a is eps (None: the f32 epsilon). Unused ones, and those of other kinds, are
+ * 0. */
 void lf_op_numbers(const lf_graph *g, lf_node n, double numbers[3]);
 
-/* Which axes of argument 0 a REDUCE, NORMALIZE or POOL takes its statistic over, as a bit mask; keepdim and negative dims
- * resolved. group_norm: see lf_segments. */
+/* Which axes of argument 0 a REDUCE, NORMALIZE or POOL takes its statistic over, as a bit mask; keepdim and negative
+ * dims resolved. group_norm: see lf_segments. */
 unsigned lf_span_axes(const lf_graph *g, lf_node n);
-/* NORMALIZE: into how many equal runs the elements of one statistic's row are cut: num_groups for group_norm, 1 for others. */
+/* NORMALIZE: into how many equal runs the elements of one statistic's row are cut: num_groups for group_norm, 1 for
+ * others. */
 int64_t lf_segments(const lf_graph *g, lf_node n);
-/* NORMALIZE: the slots of weight and bias, -1 where they are not given, and the axis of argument 0 from which they (and running
- * statistics) run: the trailing axes for layer_norm and rms_norm, axis 1, the channels, for the others. */
+/* NORMALIZE: the slots of weight and bias, -1 where they are not given, and the axis of argument 0 from which they (and
+ * running statistics) run: the trailing axes for layer_norm and rms_norm, axis 1, the channels, for the others. */
 typedef struct lf_affine { int weight_slot, bias_slot, axis; bool channels; } lf_affine;
 lf_affine lf_affine_of(const lf_graph *g, lf_node n);
-/* batch_norm in eval, instance_norm with use_input_stats=false: no statistic is taken, slots 1 and 2 are used instead. */
+/* batch_norm in eval, instance_norm with use_input_stats=false: no statistic is taken, slots 1 and 2 are used
+ * instead. */
 bool lf_uses_running_stats(const lf_graph *g, lf_node n);
 
 /* A POOL's window with None resolved. */
@@ -172,26 +176,28 @@ void lf_graph_uses(const lf_graph *g, int32_t *uses);
 /* Marks, beside the nodes that are marked, whatever they are computed from. needed: one per node. */
 void lf_graph_needed(const lf_graph *g, bool *needed);
 
-/* Do the rows (extent 0 of what the batch runs over) not see each other? has_rows: one per node, true where the node's extent 0 runs
- * over rows. False, with *why (a node) set, when some op mixes rows. */
+/* Do the rows (extent 0 of what the batch runs over) not see each other? has_rows: one per node, true where the node's
+ * extent 0 runs over rows. False, with *why (a node) set, when some op mixes rows. */
 bool lf_graph_rows(const lf_graph *g, bool *has_rows, lf_node *why);
 
 /* ---- text ---- */
 
 /* Reads `.lf`. Fails: LF_ERR_MODEL with NAME:LINE:COLUMN, the line and a caret. */
 lf_status lf_text_read(lf_graph *g, const char *name, const char *text, size_t length);
-/* Prints text that reads back as the same graph (graphs that came from text or builder; guard and wide constants print as
- * pseudo-ops for people). *out: malloc'ed, caller owns. */
+/* Prints text that reads back as the same graph (graphs that came from text or builder; guard and wide constants print
+ * as pseudo-ops for people). *out: malloc'ed, caller owns. */
 lf_status lf_text_print(const lf_graph *g, char **out);
 
 /* ---- meaning ---- */
 
-/* A tensor bound to a node for eval: row-major, f32 or double. known: taken as it is although the node is neither input nor parameter. */
+/* A tensor bound to a node for eval: row-major, f32 or double. known: taken as it is although the node is neither input
+ * nor parameter. */
 typedef struct lf_bound { const float *f32; const double *f64; bool known; } lf_bound;
 
-/* Computes `wanted` nodes in double precision into out[i] (row-major, caller's). bound: one per node, used for inputs and
- * parameters, and for what is `known` (no view, no guard); the rest is computed. dims: one per symbol. Only what is needed for `wanted` is computed; values are freed when their
- * last user is done. Fails: LF_ERR_NOMEM; LF_ERR_DATA when a needed leaf is unbound. */
+/* Computes `wanted` nodes in double precision into out[i] (row-major, caller's). bound: one per node, used for inputs
+ * and parameters, and for what is `known` (no view, no guard); the rest is computed. dims: one per symbol. Only what is
+ * needed for `wanted` is computed; values are freed when their last user is done. Fails: LF_ERR_NOMEM; LF_ERR_DATA when
+ * a needed leaf is unbound. */
 lf_status lf_eval(const lf_graph *g, const int64_t *dims, const lf_bound *bound, const lf_node *wanted, size_t count,
                   double *const *out, lf_diag *diag);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The parts a group is put together from: phases, steps, accesses, statistics. Lists grow by doubling in the arena: groups
- * are small and the arena goes with the plan. */
+/* The parts a group is put together from: phases, steps, accesses, statistics. Lists grow by doubling in the arena:
+ * groups are small and the arena goes with the plan. */
 #include <assert.h>
 #include <math.h>
 #include <stdio.h>
@@ -8,7 +8,8 @@
 
 #include "plan/lower.h"
 
-/* Room for one more element at the end of a list of `count`; NULL when memory is out. Capacity is count rounded up to a power of two. */
+/* Room for one more element at the end of a list of `count`; NULL when memory is out. Capacity is count rounded up to a
+ * power of two. */
 static void *list_push(lf_builder *b, void *list, int32_t count, size_t size)
 {
     if (b->failed)

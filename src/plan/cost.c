@@ -120,7 +120,8 @@ typedef struct product_cost {
     double tail; /* of its phase, which us has in it, as tail_us has it */
 } product_cost;
 
-/* In our kernels: by tiles or row by row, whichever is sooner done. Fewer tiles than units: K is cut, so that all have work. */
+/* In our kernels: by tiles or row by row, whichever is sooner done. Fewer tiles than units: K is cut, so that all have
+ * work. */
 static product_cost cost_product(double m, double n, double k, const lf_device *d)
 {
     double down = ceil(m / d->tile_rows), across = ceil(n / d->tile_columns);
@@ -134,8 +135,8 @@ static product_cost cost_product(double m, double n, double k, const lf_device *
     return (product_cost){.m = m, .n = n, .k = k, .tiles = by_tiles <= by_dots, .us = fmin(by_tiles, by_dots)};
 }
 
-/* W is read once where all of it stays in cache, or all of x does; otherwise once for each part of x that does. Where rows come in
- * blocks, once for each of them. */
+/* W is read once where all of it stays in cache, or all of x does; otherwise once for each part of x that does. Where
+ * rows come in blocks, once for each of them. */
 static void count_product(const product_cost *p, const lf_device *d, work *w)
 {
     double weight = 4 * p->n * p->k, x = 4 * p->m * p->k;
@@ -168,8 +169,8 @@ static product_cost group_product(const lf_group *g, const int64_t *dims, const 
     return p;
 }
 
-/* Arithmetic and memory of a kernel. shown: as memory_shown. A product hides most of reading its own operands, or is hidden behind
- * it. */
+/* Arithmetic and memory of a kernel. shown: as memory_shown. A product hides most of reading its own operands, or is
+ * hidden behind it. */
 static double work_us(work w, double product, double shown, double around, const lf_device *d)
 {
     if (d->operands_shown > 0) {
@@ -303,7 +304,8 @@ lf_cost lf_cost_plain_total(const lf_graph *g, const int64_t *dims, const lf_dev
 
 /* ---- a kernel: what it touches ---- */
 
-/* One access of a group. A phase's come in order: x where it has the product, loads, what segments are taken from, stores. */
+/* One access of a group. A phase's come in order: x where it has the product, loads, what segments are taken from,
+ * stores. */
 typedef struct touch {
     const lf_access *access;
     bool write;
@@ -353,15 +355,15 @@ static bool same_thing(const lf_access *a, const lf_access *b)
     return a->place == b->place && a->index == b->index;
 }
 
-/* Are elements that were touched in a phase still at hand? By rows always, the block is in cache; by phase those of this phase, and
- * what stays in cache. */
+/* Are elements that were touched in a phase still at hand? By rows always, the block is in cache; by phase those of
+ * this phase, and what stays in cache. */
 static bool near(const touching *t, const touch *now, int32_t phase, double count)
 {
     return t->group->schedule == LF_BY_ROWS || phase == now->phase || stays(4 * count, t->device);
 }
 
-/* The most elements of the same thing that an access before this one has touched and that are still near. index: its place in its
- * phase, -1 for the product's x. */
+/* The most elements of the same thing that an access before this one has touched and that are still near. index: its
+ * place in its phase, -1 for the product's x. */
 static double touched_before(const touching *t, const touch *at, int32_t index)
 {
     const lf_group *g = t->group;
@@ -457,8 +459,8 @@ static void count_tail(const lf_group *g, const int64_t *dims, const lf_device *
     }
 }
 
-/* How often every unit waits for the others: before each phase where statistics span all rows; where a row is spread over tiles,
- * before a phase that wants the row's elements again. */
+/* How often every unit waits for the others: before each phase where statistics span all rows; where a row is spread
+ * over tiles, before a phase that wants the row's elements again. */
 static int waits(const lf_group *g, const product_cost *product)
 {
     int count = 0;
@@ -474,7 +476,8 @@ static work group_work(const lf_plan *plan, const lf_group *g, const product_cos
     count_product(product, d, &w);
     w.read += product->m > 0 ? 4 * product->n * product->k : 0;
     w.operands = w.read;
-    if (g->product.narrow && d->stage_us > 0) /* read in double precision for every row, half of it from nearer than the last cache (measured on an H200) */
+    /* read in double precision for every row, half of it from nearer than the last cache (measured on an H200) */
+    if (g->product.narrow && d->stage_us > 0)
         w.cached += 4 * product->m * product->n * product->k;
     count_touches(&(touching){plan, g, dims, d, &w});
     count_tail(g, dims, d, &w);
@@ -493,7 +496,8 @@ static double plan_bytes(const lf_plan *plan, const int64_t *dims, const lf_devi
     return bytes;
 }
 
-/* What the product's tiles do not do, behind them: later phases, and memory but for the operands, which is hidden but for a share. */
+/* What the product's tiles do not do, behind them: later phases, and memory but for the operands, which is hidden but
+ * for a share. */
 static double tiled_us(work w, const product_cost *product, double around, const lf_device *d)
 {
     const double later = fmax(0, tail_us(&w, d) - product->tail);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which nodes share a kernel. Nodes are taken in order; each starts alone and is then joined with the groups of its
- * arguments, latest first, wherever the union can be lowered and no third group would stand both before and after it. */
+ * arguments, latest first, wherever the union can be lowered and no third group would stand both before and after
+ * it. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -96,7 +97,8 @@ static lf_status try_join(grouping *p, int32_t into, int32_t from)
         p->set_of[b->node[i]] = into;
     free(a->node);
     free(b->node);
-    a->why_apart = b->why_apart; /* what was said of why `into` stands apart is settled; what keeps `from` apart remains */
+    /* what was said of why `into` stands apart is settled; what keeps `from` apart remains */
+    a->why_apart = b->why_apart;
     a->node = both;
     a->count = count;
     *b = (node_set){0};
@@ -170,7 +172,8 @@ static lf_status emit_in_order(grouping *p, lf_sets *out, lf_arena *arena)
     bool *done = lf_arena_array(arena, (size_t)g->count + 1, sizeof *done);
     if (!done)
         return lf_fail_nomem(g->diag, "the plan");
-    /* Depth-first from sets in ascending order of first node; the stack holds sets whose sources are not all out yet. */
+    /* Depth-first from sets in ascending order of first node; the stack holds sets whose sources are not all out
+     * yet. */
     for (lf_node first = 0; first < g->count; first++) {
         if (p->set_of[first] < 0 || done[p->set_of[first]])
             continue;

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Lowering a set of nodes to phases, in two walks over the set. The first places every node: on which grid its elements
- * lie, and on which level, counting how many statistics and changes of grid lie before it. Nodes of one level and grid are one phase. The
- * second walk emits their steps. */
+ * lie, and on which level, counting how many statistics and changes of grid lie before it. Nodes of one level and grid
+ * are one phase. The second walk emits their steps. */
 #include <assert.h>
 
 #include "plan/lower.h"
 #include "plan/span.h"
 
-enum { AGAIN_FLOPS = 4 }; /* a value this cheap is computed again by a later phase rather than kept: a kept one costs a store and a load */
+/* a value this cheap is computed again by a later phase rather than kept: a kept one costs a store and a load */
+enum { AGAIN_FLOPS = 4 };
 
 typedef struct member {
     lf_node node;
@@ -106,7 +107,8 @@ static bool outside(const lowering *l, lf_node arg) { return arg == LF_NONE || l
 
 /* ---- first walk ---- */
 
-/* The grid of a pointwise node: the group's rows, or one row where all it reads of the group has one row and nothing widens it. */
+/* The grid of a pointwise node: the group's rows, or one row where all it reads of the group has one row and nothing
+ * widens it. */
 static const char *pointwise_grid(lowering *l, member *m)
 {
     const lf_graph *g = l->site->graph;

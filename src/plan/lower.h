@@ -5,7 +5,8 @@
 
 #include "plan/plan.h"
 
-enum { LF_MAX_GROUP = 256 }; /* nodes of one group: bounds planning time on hostile graphs, far above what kernels want */
+/* nodes of one group: bounds planning time on hostile graphs, far above what kernels want */
+enum { LF_MAX_GROUP = 256 };
 
 /* What lowering reads about the graph; made once for a plan. */
 typedef struct lf_site {
@@ -22,8 +23,8 @@ typedef struct lf_site {
  * *why: NULL when it worked, else one sentence. Fails: LF_ERR_NOMEM only. */
 lf_status lf_lower(const lf_site *site, const lf_node *nodes, int32_t count, lf_group *group, const char **why);
 
-/* Lowers one REDUCE or NORMALIZE whose span is no run of leading or trailing extents: the grid visits the kept extents as rows and the
- * spanned ones as columns, reading and writing across. */
+/* Lowers one REDUCE or NORMALIZE whose span is no run of leading or trailing extents: the grid visits the kept extents
+ * as rows and the spanned ones as columns, reading and writing across. */
 lf_status lf_lower_across(const lf_site *site, lf_node n, lf_group *group);
 
 /* Lowers a copy of a stored or constant value into the memory of an output. */
@@ -54,7 +55,8 @@ int32_t lf_step_load(lf_builder *b, int32_t phase, lf_node node, const lf_access
 int32_t lf_step_number(lf_builder *b, int32_t phase, lf_node node, double number);
 int32_t lf_step_op(lf_builder *b, int32_t phase, lf_node node, lf_op op, const int32_t arg[3], const double attr[3]);
 
-/* Access to a tensor, kept value or statistic stored row by row under the grid: [rows][width], one row where grid says so. */
+/* Access to a tensor, kept value or statistic stored row by row under the grid: [rows][width], one row where grid says
+ * so. */
 lf_access lf_access_whole(lf_place place, int32_t index, lf_extent rows, lf_grid grid);
 /* Access by explicit axes: extents and strides of `shape`, the first row_axes of them rows. */
 lf_access lf_access_axes(lf_place place, int32_t index, const lf_shape *shape, const lf_extent *stride, int row_axes);
@@ -65,8 +67,8 @@ void lf_builder_finish(lf_builder *b, const lf_node *nodes, int32_t count);
 /* Product of extents [from, to) of a shape; asserts against overflow, which the verifier has excluded. */
 lf_extent lf_extents_product(const lf_shape *shape, int from, int to);
 
-/* The weight and bias of a NORMALIZE, as mul and add after `step`; axes of the node's shape, permuted by order (NULL: as they are).
- * Returns the last step. */
+/* The weight and bias of a NORMALIZE, as mul and add after `step`; axes of the node's shape, permuted by order (NULL:
+ * as they are). Returns the last step. */
 int32_t lf_lower_affine(lf_builder *b, int32_t phase, lf_node n, int32_t step, const int *order, int row_axes);
 
 #endif

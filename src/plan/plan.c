@@ -19,8 +19,8 @@ static void find_bases(const lf_graph *g, lf_node *base)
         base[n] = lf_kind_of(g, n) == LF_VIEW ? base[lf_arg_of(g, n, 0)] : n;
 }
 
-/* Outputs take the memory the caller gives them. The first output that names a computed value is where that value lives; any
- * other (an input, a parameter, a constant, a second name) is copied. */
+/* Outputs take the memory the caller gives them. The first output that names a computed value is where that value
+ * lives; any other (an input, a parameter, a constant, a second name) is copied. */
 static void place_outputs(building *b)
 {
     const lf_graph *g = b->site.graph;

@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which nodes share a kernel, in what order their elements are visited, and what is never stored.
  *
- * A group is one kernel: at most one product, and phases. A phase visits a grid of rows x width elements with a straight-line
- * program on one element, stores some of its values, and feeds statistics; a statistic is complete once its phase has been
- * over everything it spans, and later phases read its results. Everything is symbolic: one plan serves every value of the
- * named extents. The CPU loops, the CUDA emitter, the cost model and `explain` all read this and nothing else.
+ * A group is one kernel: at most one product, and phases. A phase visits a grid of rows x width elements with a
+ * straight-line program on one element, stores some of its values, and feeds statistics; a statistic is complete once
+ * its phase has been over everything it spans, and later phases read its results. Everything is symbolic: one plan
+ * serves every value of the named extents. The CPU loops, the CUDA emitter, the cost model and `explain` all read this
+ * and nothing else.
  *
  * Example, linear -> logsumexp -> gelu (M x K -> N):
- *     phase 0, width N:  p = product; b = load bias; v = add(p, b)            feeds statistic 0: maxsumexp of v over the row
- *     phase 1, width 1:  m = load stat 0.r0; s = load stat 0.r1; l = logsumexp(m, s); g = gelu(l)       stores g
+ *     phase 0, width N:  p = product; b = load bias; v = add(p, b)
+ *                        feeds statistic 0: maxsumexp of v over the row
+ *     phase 1, width 1:  m = load stat 0.r0; s = load stat 0.r1; l = logsumexp(m, s); g = gelu(l)
+ *                        stores g
  */
 #ifndef LF_PLAN_PLAN_H
 #define LF_PLAN_PLAN_H
@@ -24,9 +27,9 @@ typedef enum lf_place {
     LF_OUTPUT /* the memory of output `index` itself: only for copies of what is stored elsewhere too */
 } lf_place;
 
-/* Where the elements of a phase's grid lie. The grid's rows are counted by axes 0 .. row_axes-1 and its columns by
- * the others, row-major; element (row, col) lies at the sum of index * stride over the axes. A stride of coef 0 repeats.
- * A kept value or a statistic lies [rows][own width] row-major (one row for those that have one): its axes up to row_axes
+/* Where the elements of a phase's grid lie. The grid's rows are counted by axes 0 .. row_axes-1 and its columns by the
+ * others, row-major; element (row, col) lies at the sum of index * stride over the axes. A stride of coef 0 repeats. A
+ * kept value or a statistic lies [rows][own width] row-major (one row for those that have one): its axes up to row_axes
  * either step through its rows in order, or are all 0 where it has one row. */
 typedef struct lf_access {
     lf_place place;
@@ -65,7 +68,8 @@ typedef struct lf_store {
 typedef enum lf_span {
     LF_SPAN_ROW,     /* the whole row: one statistic a row */
     LF_SPAN_SEGMENT, /* `count` runs of `length` neighbouring columns: count statistics a row */
-    LF_SPAN_WINDOW,  /* `count` windows over each of `groups` runs of `length` columns: groups * count statistics a row */
+    /* `count` windows over each of `groups` runs of `length` columns: groups * count statistics a row */
+    LF_SPAN_WINDOW,
     LF_SPAN_COLUMN   /* all rows: `count` = width statistics, one row of them */
 } lf_span;
 
@@ -107,8 +111,9 @@ typedef struct lf_product {
     lf_node weight;      /* whose memory holds w */
     bool weight_fixed;   /* known when weights are prepared; otherwise w is read at every call */
     bool w_is_kn;
-    /* A product of a few columns is bound by reading x, so digits are free: it is summed in double precision, with weight and bias as they
-     * are before rounding, bias included in LF_STEP_PRODUCT. That keeps the digits of a mean of many columns that became one. */
+    /* A product of a few columns is bound by reading x, so digits are free: it is summed in double precision, with
+     * weight and bias as they are before rounding, bias included in LF_STEP_PRODUCT. That keeps the digits of a mean of
+     * many columns that became one. */
     bool narrow;
     lf_node bias;        /* narrow: whose memory holds it, LF_NONE where there is none */
     lf_extent n, k;
@@ -130,7 +135,8 @@ typedef struct lf_group {
     lf_kept *kept;
     lf_node *cover;         /* the nodes it computes, in order */
     int32_t phases, stats, kepts, covers;
-    const char *why_apart;  /* why it could not join the group before it; NULL for the first, or when nothing was tried */
+    /* why it could not join the group before it; NULL for the first, or when nothing was tried */
+    const char *why_apart;
 } lf_group;
 
 typedef enum lf_storage {
@@ -173,8 +179,8 @@ lf_status lf_plan_verify(const lf_plan *plan, lf_diag *diag);
 /* The plan as text: phases, steps, statistics. *out: malloc'ed, caller owns. For tests and `explain`. */
 lf_status lf_plan_print(const lf_plan *plan, char **out);
 
-/* An output in whose memory kept value k of a group can wait: one of the same extents, written by the value's last reader or later, that none of `kept` (the group's,
- * or a copy) waits in. -1: there is none. */
+/* An output in whose memory kept value k of a group can wait: one of the same extents, written by the value's last
+ * reader or later, that none of `kept` (the group's, or a copy) waits in. -1: there is none. */
 int32_t lf_kept_output(const lf_plan *plan, const lf_group *g, const lf_kept *kept, int32_t k);
 
 /* Bytes of what the plan stores, at given extents. */

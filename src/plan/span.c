@@ -169,7 +169,8 @@ int lf_row_choices(const lf_graph *g, const lf_node *nodes, int32_t count, lf_ex
     const lf_shape *first = &lf_at(g, nodes[0])->shape;
     choices = add_choice(rows, choices, lf_extents_product(widest, 0, widest->rank > 0 ? widest->rank - 1 : 0));
     choices = add_choice(rows, choices, lf_extents_product(first, 0, first->rank > 0 ? first->rank - 1 : 0));
-    /* fewer extents, so that what lies across rows of the above lies within rows; all of it in one row; each number its own */
+    /* fewer extents, so that what lies across rows of the above lies within rows; all of it in one row; each number its
+     * own */
     for (int axes = widest->rank - 2; axes > 0; axes--)
         choices = add_choice(rows, choices, lf_extents_product(widest, 0, axes));
     choices = add_choice(rows, choices, lf_extent_of(1));

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tiles are dealt out to units in rounds, and a last round that is not full takes as long as a whole one. A tile takes as long as its multiplications or as fetching
- * its operands, whichever is longer, and then its tail, which nothing hides where both halves of a block are at the same tile. Memory is under way meanwhile. */
+/* Tiles are dealt out to units in rounds, and a last round that is not full takes as long as a whole one. A tile takes
+ * as long as its multiplications or as fetching its operands, whichever is longer, and then its tail, which nothing
+ * hides where both halves of a block are at the same tile. Memory is under way meanwhile. */
 #include <math.h>
 
 #include "plan/tiles.h"
@@ -11,13 +12,15 @@ static double beside(double a, double b)
     return cbrt(a * a * a + b * b * b);
 }
 
-/* Microseconds of fetching so many rows of k elements, of x or of the weight, by one of `busy` units that do so at once. */
+/* Microseconds of fetching so many rows of k elements, of x or of the weight, by one of `busy` units that do so at
+ * once. */
 static double fetch_us(double rows, double k, double busy, const lf_device *d)
 {
     return 1e6 * rows * k * d->w_bytes / fmin(d->unit_bytes, d->tile_bytes / busy);
 }
 
-/* The weight goes past once, 64 rows of it in each block. So few products are under way that each line of 128 bytes waits for the one before it. */
+/* The weight goes past once, 64 rows of it in each block. So few products are under way that each line of 128 bytes
+ * waits for the one before it. */
 static double few_us(const lf_tile *t, const lf_tiled *p, const lf_device *d)
 {
     const double rows = fmin(t->rows, 8 * ceil(p->m / 8)), columns = (double)t->columns / t->cluster;
@@ -27,14 +30,16 @@ static double few_us(const lf_tile *t, const lf_tiled *p, const lf_device *d)
     return d->few_us + beside(rounds * tile, 1e6 * p->n * p->k * d->w_bytes / d->bytes);
 }
 
-/* Row blocks in groups of `raster` go past the weight, which is read again for each group where it does not stay in cache. */
+/* Row blocks in groups of `raster` go past the weight, which is read again for each group where it does not stay in
+ * cache. */
 static double memory_bytes(const lf_tile *t, const lf_tiled *p, const lf_device *d)
 {
     const double weight = p->n * p->k * d->w_bytes, x = p->m * p->k * d->w_bytes;
     return x + weight * (weight > d->cache_bytes ? ceil(p->m / (t->rows * fmax(t->raster, t->cluster))) : 1);
 }
 
-/* By how much boxes that lie outside x slow fetching down: of a cluster's block that has no rows at all, of a block that has few. */
+/* By how much boxes that lie outside x slow fetching down: of a cluster's block that has no rows at all, of a block
+ * that has few. */
 static double empty_share(const lf_tile *t, double m, const lf_device *d)
 {
     const double down = ceil(m / t->rows), last = m - (down - 1) * t->rows;
@@ -57,11 +62,13 @@ double lf_tile_us(const lf_tile *t, const lf_tiled *p, const lf_device *d)
     const double down = ceil(p->m / t->rows), across = ceil(p->n / t->columns), clusters = ceil(down / t->cluster) * across;
     const double rounds = ceil(clusters / floor((double)d->units / t->cluster)), busy = down * across / rounds;
     const double rate = d->product_flops / d->units * (1 + d->idle_gain * (1 - busy / d->units));
-    const double rows = p->m <= t->rows / 2.0 ? t->rows / 2.0 : t->rows; /* multiplied: both halves of a tile, or the first */
+    /* multiplied: both halves of a tile, or the first */
+    const double rows = p->m <= t->rows / 2.0 ? t->rows / 2.0 : t->rows;
     const double often = p->k <= d->short_k ? d->short_share : 0, narrow = t->turns ? d->turns_share : t->columns < d->tile_columns ? d->narrow_share : 0;
     const double multiplied = 2e6 * rows * t->columns * p->k / rate * (1 + narrow + often), fetched = fetch_us(t->rows + (double)t->columns / t->cluster, p->k, busy, d);
     const double tail = fmin(t->rows, p->m) * t->columns * p->tail_us;
-    const double last = fmax(multiplied, fetched * (1 + empty_share(t, p->m, d))); /* of the last round, where row blocks end */
+    /* of the last round, where row blocks end */
+    const double last = fmax(multiplied, fetched * (1 + empty_share(t, p->m, d)));
     const double each = fmax(multiplied, fetched), all = t->turns ? turns_us(rounds, each, 2 * tail) - each + last : (rounds - 1) * each + last + rounds * tail;
     const double slowed = d->burst_us > 0 ? d->slowing * fmax(0, all - d->burst_us) : 0;
     return d->start_us + beside(all + slowed, 1e6 * memory_bytes(t, p, d) / d->bytes);

@@ -41,10 +41,11 @@ typedef struct lf_notes {
 /* Rewrites `in` into `out`, an initialised empty graph with an arena of its own lifetime; notes live in that arena too.
  * Needs:   a verified graph. Leaves it unchanged.
  * Leaves:  a verified graph without dead nodes or common subexpressions (unless those rules are switched off); same
- *          inputs, params (all of them, in order), outputs and symbols. Values keep the names they had as written; where
- *          several have become one, an output's name wins.
- *          guard(v, v) stands right after a value v that a guarded rule made; a witness that nothing else reads hangs on
- *          an output it broadcasts to. A guard's place means nothing: a row that any witness flags is redone as a whole.
+ *          inputs, params (all of them, in order), outputs and symbols. Values keep the names they had as written;
+ *          where several have become one, an output's name wins.
+ *          guard(v, v) stands right after a value v that a guarded rule made; a witness that nothing else reads hangs
+ *          on an output it broadcasts to. A guard's place means nothing: a row that any witness flags is redone as a
+ *          whole.
  *          home: one per node of `in`; the node of `out` that computes it, or that of the nearest user which has
  *          absorbed it; LF_NONE when no output needs it.
  *          notes: what was done, in order; what was refused, as it stands at the end.

@@ -128,8 +128,9 @@ typedef struct path {
     int slot[MAX_BETWEEN], count;
 } path;
 
-/* Whether the sum of v = f(a, y) is f(sum of a, y): negation, or a factor of each row's own. Not a sum or difference: a and y may cancel, and
- * their sums would have been rounded apart. (With a y that is fixed, fold_bias has put it into the product.) */
+/* Whether the sum of v = f(a, y) is f(sum of a, y): negation, or a factor of each row's own. Not a sum or difference: a
+ * and y may cancel, and their sums would have been rounded apart. (With a y that is fixed, fold_bias has put it into
+ * the product.) */
 static bool passes(const lf_rw *rw, lf_node v, int slot, unsigned axes)
 {
     if (lf_rw_is(rw, v, LF_OP_neg))
@@ -162,8 +163,8 @@ static bool find_product(const lf_rw *rw, lf_node v, unsigned axes, path *p)
     return false;
 }
 
-/* mean(a * r) = mean(a) * r for r one number a row; likewise /, negation, and sum: where that leads to a product whose columns are all that
- * is summed. */
+/* mean(a * r) = mean(a) * r for r one number a row; likewise /, negation, and sum: where that leads to a product whose
+ * columns are all that is summed. */
 static lf_node sum_through_scale(lf_rw *rw, lf_node n)
 {
     lf_op op = lf_rw_at(rw, n)->op;

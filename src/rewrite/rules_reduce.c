@@ -18,7 +18,8 @@ static lf_node reduce_of_one(lf_rw *rw, lf_node n)
     return all_ones(lf_rw_shape(rw, x), lf_span_axes(rw->g, n)) ? lf_rw_view(rw, x, &shape) : LF_KEEP;
 }
 
-/* Is a product among what this is computed from, element by element? Then its columns are worth reducing where they are made. */
+/* Is a product among what this is computed from, element by element? Then its columns are worth reducing where they are
+ * made. */
 static bool made_of_product(const lf_rw *rw, lf_node n, int depth)
 {
     lf_kind kind = lf_kind_of(rw->g, n);
@@ -33,8 +34,8 @@ static bool made_of_product(const lf_rw *rw, lf_node n, int depth)
     return false;
 }
 
-/* a reduction over columns and more = the reduction over the rest of the reduction over columns: sum, mean (of equal runs), max, min,
- * logsumexp */
+/* a reduction over columns and more = the reduction over the rest of the reduction over columns: sum, mean (of equal
+ * runs), max, min, logsumexp */
 static lf_node reduce_in_turn(lf_rw *rw, lf_node n)
 {
     enum { DEPTH = 8 }; /* how far back a product is looked for; two arguments at most branch */

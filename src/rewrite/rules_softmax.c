@@ -103,8 +103,8 @@ static lf_node shift_after(lf_rw *rw, lf_node n, lf_node x, lf_node c)
     return lf_rw_make(rw, shift.op, shift.arg, shift.attr);
 }
 
-/* logsumexp(x + c) = logsumexp(x) + c for a constant c >= 0 and an x that is never below 0: any other shift may cancel digits that
- * adding it to every element first keeps */
+/* logsumexp(x + c) = logsumexp(x) + c for a constant c >= 0 and an x that is never below 0: any other shift may cancel
+ * digits that adding it to every element first keeps */
 static lf_node logsumexp_shift(lf_rw *rw, lf_node n)
 {
     lf_node x, c;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The facts of an account: what each op as written costs, which kernel computes it now, and whether it is still stored. */
+/* The facts of an account: what each op as written costs, which kernel computes it now, and whether it is still
+ * stored. */
 #include <string.h>
 
 #include "run/account.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The account: what a model costs as written, what was rewritten, fused and refused, and why, what it costs now. It reads what the
- * other rooms decided and decides nothing. */
+/* The account: what a model costs as written, what was rewritten, fused and refused, and why, what it costs now. It
+ * reads what the other rooms decided and decides nothing. */
 #ifndef LF_RUN_ACCOUNT_H
 #define LF_RUN_ACCOUNT_H
 
@@ -12,7 +12,8 @@
 
 typedef struct lf_account {
     const lf_graph *written;   /* as the user wrote it */
-    const lf_node *home;       /* one per written node: the rewritten node that stands for it, LF_NONE when it is dead */
+    /* one per written node: the rewritten node that stands for it, LF_NONE when it is dead */
+    const lf_node *home;
     const lf_notes *notes;
     const lf_plan *plan;       /* plan->graph is the rewritten graph */
     const lf_device *device;

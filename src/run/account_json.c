@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The account as a JSON object. Field names are a promise: INTERFACE.md. jansson's constructors take NULL for a child that could
- * not be made and answer NULL themselves, so one check at the end finds any lack of memory. */
+/* The account as a JSON object. Field names are a promise: INTERFACE.md. jansson's constructors take NULL for a child
+ * that could not be made and answer NULL themselves, so one check at the end finds any lack of memory. */
 #include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
@@ -158,7 +158,8 @@ static json_t *tiles_json(const lf_cuda_choice *c)
     return with(tiles, "candidates", all);
 }
 
-/* Not with json_dumps, which (in 2.14) does not notice when its buffer could not grow for a key, and leaves the key out. */
+/* Not with json_dumps, which (in 2.14) does not notice when its buffer could not grow for a key, and leaves the key
+ * out. */
 static char *dump(const json_t *root)
 {
     const size_t flags = JSON_INDENT(2) | JSON_REAL_PRECISION(15);

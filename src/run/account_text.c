@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The account as text for people: what it costs as written, what was rewritten and refused, the kernels, what it costs now. */
+/* The account as text for people: what it costs as written, what was rewritten and refused, the kernels, what it costs
+ * now. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

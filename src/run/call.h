@@ -33,7 +33,8 @@ struct lf_call {
     bool *bound;
     int64_t (*extent)[LF_MAX_RANK];
     float **output;               /* one per output, borrowed */
-    /* What is found out about bindings holds until they change: `learnt` until extents do, `placed` until memory does too. */
+    /* What is found out about bindings holds until they change: `learnt` until extents do, `placed` until memory does
+     * too. */
     bool learnt;                  /* the next four are of the inputs bound now, and fit the model */
     int64_t dims[LF_MAX_SYMBOLS];
     int64_t batch;                /* rows */

@@ -59,7 +59,8 @@ static lf_status check_dtypes(lf_program *p)
     return LF_OK;
 }
 
-/* Does the name stand for anything but the first extent of values that carry rows? Then rows cannot be run apart under it. */
+/* Does the name stand for anything but the first extent of values that carry rows? Then rows cannot be run apart under
+ * it. */
 static bool only_counts_rows(const lf_graph *g, int symbol, const bool *has_rows)
 {
     for (lf_node n = 0; n < g->count; n++)
@@ -139,7 +140,8 @@ static bool all_exact(const lf_notes *notes)
     return true;
 }
 
-/* What redoes rows as written is rarely met: the ordinary units will do, and where it does so it is part of the other's kernel. */
+/* What redoes rows as written is rarely met: the ordinary units will do, and where it does so it is part of the other's
+ * kernel. */
 lf_status lf_variant_for_cuda(lf_program *p, lf_variant *v)
 {
     const bool fused = v == &p->fused, guarded = fused && p->guarded && p->exact.plan;

@@ -196,7 +196,8 @@ static lf_status this_machine(const lf_kern *kern, lf_pool *pool, lf_device *d, 
 {
     cpu_key key = {.kern = kern, .threads = lf_pool_threads(pool)};
     lf_cpu_rates rates = {0};
-    const bool remembers = !lf_pool_is_loop(pool); /* a loop of the caller's may be of any speed, and tells others nothing */
+    /* a loop of the caller's may be of any speed, and tells others nothing */
+    const bool remembers = !lf_pool_is_loop(pool);
     find_model(key.model, sizeof key.model);
     if (!remembers || !load_rates(&key, &rates)) {
         lf_status status = lf_cpu_measure(kern, pool, &rates, diag);

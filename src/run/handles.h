@@ -63,7 +63,8 @@ typedef struct lf_variant {
 /* How the rows of the batch run through the model; see lf_graph_rows. */
 typedef struct lf_batch {
     bool independent;
-    int symbol;                 /* the named extent that counts rows, -1 when a number does or the name stands elsewhere too */
+    /* the named extent that counts rows, -1 when a number does or the name stands elsewhere too */
+    int symbol;
     lf_extent rows;
     bool *input_rows;           /* one per input: does it carry rows? */
 } lf_batch;
@@ -74,7 +75,8 @@ struct lf_program {
     lf_arena arena;
     lf_graph written;           /* as the user wrote it */
     lf_variant fused;           /* rewritten as the options allow */
-    lf_variant exact;           /* rewritten by EXACT rules only: for guarded rows, and for weights that are not finite */
+    /* rewritten by EXACT rules only: for guarded rows, and for weights that are not finite */
+    lf_variant exact;
     bool guarded;               /* fused watches for rows to redo */
     lf_batch batch;
     const lf_kern *kern;
@@ -83,19 +85,22 @@ struct lf_program {
     char device[16];
     int64_t hint[LF_MAX_SYMBOLS];
     int64_t first[LF_MAX_SYMBOLS]; /* cuda: extents of the kernel that is compiled with the program */
-    const char **input_text;    /* one per input: its shape in words, made early because calls in other threads share the arena */
+    /* one per input: its shape in words, made early because calls in other threads share the arena */
+    const char **input_text;
     const float **param;        /* one per parameter; NULL until given */
-    float **copied;             /* one per parameter: memory of our own, which param is then; NULL where it is borrowed or not given */
+    /* one per parameter: memory of our own, which param is then; NULL where it is borrowed or not given */
+    float **copied;
     const void **there;         /* one per parameter: where it lies on the GPU, lent; NULL where it does not */
     uint64_t *looks;            /* one per parameter: lf_look of a lent one when it was prepared */
     bool prepared;
-    /* Why the last call asked for could not be made, NULL since the program was used otherwise. Threads may ask at once, so it points to a text
-     * that stays, and diag is left alone. */
+    /* Why the last call asked for could not be made, NULL since the program was used otherwise. Threads may ask at
+     * once, so it points to a text that stays, and diag is left alone. */
     _Atomic(const char *) no_call;
     char no_device[96];         /* such a text: for a device that is not run on */
 };
 
-/* The pass list: copy -> check -> rewrite -> verify -> plan. Needs: program->written, verified. Message in the program. */
+/* The pass list: copy -> check -> rewrite -> verify -> plan. Needs: program->written, verified. Message in the
+ * program. */
 lf_status lf_compile(lf_program *program, const lf_options *options);
 
 /* As options and people call it. */

@@ -238,7 +238,8 @@ static const void *kept_for_fused(const lf_program *p, int32_t param)
     return NULL;
 }
 
-/* Prepared tensors onto the GPU; those that are parameters as they lie there stay where they are, and both programs share what is there. */
+/* Prepared tensors onto the GPU; those that are parameters as they lie there stay where they are, and both programs
+ * share what is there. */
 static lf_status upload_weights(lf_program *p, lf_variant *v, const lf_cpu_weights *made)
 {
     const lf_plan *plan = v->plan;
@@ -277,7 +278,8 @@ static lf_status prepare_variant(lf_program *p, lf_variant *v, bool pack, bool *
     return status;
 }
 
-/* Whether the parameters that the rewritten model has no use for any more are finite: what was rewritten away may have met them. */
+/* Whether the parameters that the rewritten model has no use for any more are finite: what was rewritten away may have
+ * met them. */
 static lf_status unused_finite(lf_program *p, bool *finite)
 {
     const lf_plan *plan = p->fused.plan;
@@ -370,7 +372,8 @@ static lf_status cpu_workspace(lf_program *p, const int64_t *dims, int64_t *byte
     return LF_OK;
 }
 
-/* The tiles products on tensor cores are made in: as the program has them, or as they would be on a device that is only costed. */
+/* The tiles products on tensor cores are made in: as the program has them, or as they would be on a device that is only
+ * costed. */
 static const lf_cuda_choice *find_choice(lf_program *p, const lf_device *device, const int64_t *dims, lf_cuda_choice *out)
 {
     lf_cuda_target target = {.mode = p->mode, .unit = strcmp(device->name, "a100") == 0 ? LF_CUDA_MMA : LF_CUDA_WGMMA};

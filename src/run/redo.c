@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Redoing rows as written. A guarded rewrite is true for finite numbers; the kernel flags the rows in which its witness was
- * not finite, and here those rows alone are computed again by the plan that uses exact rules only. They are gathered into
- * blocks of LF_REDO_ROWS, so that a batch full of them costs what the model costs as written. A row's bits do not depend
- * on its neighbours, so the last block may be filled up with copies of its last row.
+/* Redoing rows as written. A guarded rewrite is true for finite numbers; the kernel flags the rows in which its witness
+ * was not finite, and here those rows alone are computed again by the plan that uses exact rules only. They are
+ * gathered into blocks of LF_REDO_ROWS, so that a batch full of them costs what the model costs as written. A row's
+ * bits do not depend on its neighbours, so the last block may be filled up with copies of its last row.
  *
- * Where the batch is not a named extent of its own, the plan cannot be run on fewer rows: it runs on all, and the flagged rows are taken
- * from that. */
+ * Where the batch is not a named extent of its own, the plan cannot be run on fewer rows: it runs on all, and the
+ * flagged rows are taken from that. */
 #include <assert.h>
 #include <string.h>
 

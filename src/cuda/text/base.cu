@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every generated kernel may use: memory a few elements at a time, statistics across threads, rows to be done again.
+// What every generated kernel may use: memory a few elements at a time, statistics across threads, rows to be done
+// again.
 typedef long long i64;
 typedef unsigned char u8;
 #undef INFINITY
@@ -11,7 +12,8 @@ typedef unsigned char u8;
 
 extern __shared__ u8 raw[]; // the stage's under way
 
-// W neighbours, in one access where the address allows it. fixed: nobody writes there while the kernel runs. aligned: it is known to allow it.
+// W neighbours, in one access where the address allows it. fixed: nobody writes there while the kernel runs. aligned:
+// it is known to allow it.
 template <bool fixed> __device__ __forceinline__ float read(const float *p) { return fixed ? __ldg(p) : *p; }
 template <bool fixed, bool aligned, int W> __device__ __forceinline__ void load(float (&v)[W], const float *p)
 {
@@ -43,8 +45,8 @@ template <bool aligned, int W> __device__ __forceinline__ void store(float *p, c
 
 // ---- stages ----
 
-// A program is one kernel: its stages follow one another, with a barrier of all blocks between two of them. Blocks wait for each other, so all of them must be
-// resident. Between runs everything here is 0 but redone.
+// A program is one kernel: its stages follow one another, with a barrier of all blocks between two of them. Blocks wait
+// for each other, so all of them must be resident. Between runs everything here is 0 but redone.
 struct Control {
     unsigned *barrier;         // [3] arrivals at barriers, blocks that are done, tiles whose partials are there
     i64 batch;
@@ -87,8 +89,8 @@ __device__ __forceinline__ void leave(const Control &c)
 
 // ---- rows that are done again ----
 
-// A row of the batch in which a guarded rewrite met a number that is not finite is flagged, and a later stage computes it as
-// written; one that the tensor cores cannot hold is computed on the ordinary units.
+// A row of the batch in which a guarded rewrite met a number that is not finite is flagged, and a later stage computes
+// it as written; one that the tensor cores cannot hold is computed on the ordinary units.
 struct Redo {
     i64 batch;
     u8 *flagged;                // [batch] set where a witness is not finite; NULL: nobody asks
@@ -118,7 +120,8 @@ __device__ __forceinline__ void flag(const Redo &r, u8 *flags, unsigned *any, i6
         *(volatile u8 *)(flags + i) = 1; // one by one: it is rare, and memset is long
     *any = 1;
 }
-// A row of what is brought into lines, of which no memory holds 2^32. No call: the compiler would take long over the product's registers.
+// A row of what is brought into lines, of which no memory holds 2^32. No call: the compiler would take long over the
+// product's registers.
 __device__ __forceinline__ void flag_wide(const Redo &r, i64 row, i64 rows)
 {
     const unsigned all = (unsigned)rows, batch = (unsigned)r.batch, each = r.batch > 0 && r.batch <= rows ? all / batch : 0;
@@ -247,8 +250,9 @@ template <template <typename> class M> struct fold {
     }
 };
 
-// The partials [tiles][states] of one row, joined by four neighbouring lanes, each of which has the result: a lane takes every fourth in order, then the lanes in
-// order. They were stored before a barrier of all who did. SMALL: by little code.
+// The partials [tiles][states] of one row, joined by four neighbouring lanes, each of which has the result: a lane
+// takes every fourth in order, then the lanes in order. They were stored before a barrier of all who did. SMALL: by
+// little code.
 template <template <typename> class M> struct partials {
     template <bool SMALL> static __device__ __forceinline__ M<double> of(const float *partial, int tiles)
     {

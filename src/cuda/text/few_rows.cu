@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products of few rows on Hopper's tensor cores, at the speed of memory: the weight goes past once, 64 of its rows in each block, and is what the tensor cores
-// take from the left, so that x need not be filled up to 64 rows. A block has three parts: two threads keep as many stages on their way as fit, four
-// warps bring x into lines and multiply, four finish. A cluster of two blocks makes the 128 columns of a partial: both leave their sums with the block that finishes
-// their rows. The order of all additions is that of text/wgmma.cu, so a row's bits are the same.
+// Products of few rows on Hopper's tensor cores, at the speed of memory: the weight goes past once, 64 of its rows in
+// each block, and is what the tensor cores take from the left, so that x need not be filled up to 64 rows. A block has
+// three parts: two threads keep as many stages on their way as fit, four warps bring x into lines and multiply, four
+// finish. A cluster of two blocks makes the 128 columns of a partial: both leave their sums with the block that
+// finishes their rows. The order of all additions is that of text/wgmma.cu, so a row's bits are the same.
 
 template <int MOST> struct Few {
     enum {
-        ROWS = MOST, COLUMNS = 64, SUMS = ROWS / 2, SHARED = ROWS > 16, // SHARED: each block fetches half of x's rows for both
+        // SHARED: each block fetches half of x's rows for both
+        ROWS = MOST, COLUMNS = 64, SUMS = ROWS / 2, SHARED = ROWS > 16,
         DEEP = 2, // lines of a stage: what has to be done for each stage would take longer than to multiply one
         W_LINE = COLUMNS * LINE, X_LINE = ROWS * LINE, W_BYTES = DEEP * W_LINE, STAGE = W_BYTES + DEEP * X_LINE, STAGES = 200 * 1024 / STAGE,
         AHEAD = 64 * 1024 / W_BYTES, // stages of the weight that are under way at once, see below
@@ -20,7 +22,8 @@ template <class G> __device__ constexpr bool few_by_pairs() // how a tile is fin
     else
         return G::STATS < 2;
 }
-template <class G, class S> struct Owners { // blocks of a cluster that finish rows, and how many each: a warp wants 16 where quads do it
+// blocks of a cluster that finish rows, and how many each: a warp wants 16 where quads do it
+template <class G, class S> struct Owners {
     enum { N = few_by_pairs<G>() || S::ROWS > 16 ? 2 : 1, ROWS = S::ROWS / N };
 };
 struct few_room { // addresses of a block's shared memory
@@ -69,11 +72,13 @@ template <class G> struct Lines { // column tiles of a cluster
 __device__ __forceinline__ void copy_box_once(unsigned to, const TensorMap *map, int line, int row, unsigned bar)
 {
     asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {0, %2, %3}], [%4], %5;"
-                 ::"r"(to), "l"(map), "r"(row), "r"(line), "r"(bar), "l"(0x12F0000000000000ull) : "memory"); // evict_first, as createpolicy makes it
+                 // evict_first, as createpolicy makes it
+                 ::"r"(to), "l"(map), "r"(row), "r"(line), "r"(bar), "l"(0x12F0000000000000ull) : "memory");
 }
 
-// The weight does not wait for x: each has a thread and barriers of its own. Of the weight's stages AHEAD are under way at once, which keeps memory busy; more would
-// stand in line there, in front of what x's way into lines has to wait for, and L2 would have to make room for all of them by writing back what others left.
+// The weight does not wait for x: each has a thread and barriers of its own. Of the weight's stages AHEAD are under way
+// at once, which keeps memory busy; more would stand in line there, in front of what x's way into lines has to wait
+// for, and L2 would have to make room for all of them by writing back what others left.
 template <class G, class S> __device__ __forceinline__ void few_produce_w(const TensorMap *w_map, const few_room &r, int rank)
 {
     int s = 0, phase = 0, before = S::STAGES - S::AHEAD, before_phase = 1;
@@ -91,7 +96,8 @@ template <class G, class S> __device__ __forceinline__ void few_produce_w(const 
 }
 template <class G, class S> __device__ __forceinline__ void few_produce_x(const Control &c, const TensorMap *x_map, const few_room &r, int rank, int rows)
 {
-    const int mine = S::SHARED ? (rows + 15) / 16 * 8 : rows, bytes = (S::SHARED ? 2 : 1) * S::DEEP * mine * LINE; // whole groups of eight rows, as they are swizzled
+    // whole groups of eight rows, as they are swizzled
+    const int mine = S::SHARED ? (rows + 15) / 16 * 8 : rows, bytes = (S::SHARED ? 2 : 1) * S::DEEP * mine * LINE;
     int s = 0, phase = 0;
     unsigned target;
     barrier_wait(r.split, 0);
@@ -132,8 +138,9 @@ __device__ __forceinline__ void barrier_wait_both(unsigned a, unsigned b, int pa
     __trap();
 }
 
-// Rows of x into lines, G::SPLIT threads each: at once, before the weight's lines are on their way and everything takes its turn behind them. The barrier of all
-// blocks that follows is passed by the thread that copies x, and by nobody else.
+// Rows of x into lines, G::SPLIT threads each: at once, before the weight's lines are on their way and everything takes
+// its turn behind them. The barrier of all blocks that follows is passed by the thread that copies x, and by nobody
+// else.
 template <class G> __device__ __forceinline__ void few_split(const typename G::A &a, const Control &c, const few_room &r, int rows)
 {
     enum { T = G::SPLIT, EACH_BLOCK = 128 / T };
@@ -142,7 +149,8 @@ template <class G> __device__ __forceinline__ void few_split(const typename G::A
     if (blockIdx.x == 0 && tid == 0)
         c.barrier[2] = 0;
     for (int first = blockIdx.x * EACH_BLOCK; first < rows; first += gridDim.x * EACH_BLOCK)
-        split_x_row<G>(a, min(first + tid / T, rows - 1), rows, tid % T); // whole warps: those past the end do the last row again
+        // whole warps: those past the end do the last row again
+        split_x_row<G>(a, min(first + tid / T, rows - 1), rows, tid % T);
     written_to_copied();
     asm volatile("bar.sync 2, 128;" ::: "memory");
     if (tid == 0) {
@@ -166,13 +174,14 @@ template <class G, class S> __device__ __forceinline__ void few_unscale(const ty
     }
 }
 
-// N lines, whole chunks, and whole stages but for the last of a tile. line: the first of them. s, phase: the stage that is next. last: the one before, which is
-// released when its products are done.
+// N lines, whole chunks, and whole stages but for the last of a tile. line: the first of them. s, phase: the stage that
+// is next. last: the one before, which is released when its products are done.
 template <class G, class S, int N, class Release>
 __device__ __forceinline__ void multiply_lines(const few_room &r, float (&acc)[S::SUMS], float (&sum)[S::SUMS], int line, int &s, int &phase, int &last, Release release)
 {
     constexpr bool promotes = G::MODE == MODE_FP32;
-    constexpr int pieces = is_short<G>() ? 2 : 1, chunk = promotes ? G::CHUNK : 1, DEEP = S::DEEP; // pieces: of a line, each of which is a chunk where there are two
+    // pieces: of a line, each of which is a chunk where there are two
+    constexpr int pieces = is_short<G>() ? 2 : 1, chunk = promotes ? G::CHUNK : 1, DEEP = S::DEEP;
 #pragma unroll
     for (int piece = 0; piece < pieces * N; ++piece) {
         const int i = piece / pieces;
@@ -304,7 +313,8 @@ __device__ __forceinline__ void few_finish_by_quads(const typename G::A &a, cons
         }
 }
 
-// A tile by all threads, a pair of columns each: what the steps leave stays in shared memory, at most one statistic is folded from there.
+// A tile by all threads, a pair of columns each: what the steps leave stays in shared memory, at most one statistic is
+// folded from there.
 template <class G, class S, class Taken>
 __device__ __forceinline__ void few_finish_by_pairs(const typename G::A &a, const Control &c, const few_room &r, int t, int first_row, int rows, const float (&s)[2], Taken taken)
 {

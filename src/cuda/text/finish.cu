@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// What becomes of a product's sums while they are in registers, as tensor cores leave them: a thread holds two rows, eight apart, and in each neighbouring pairs of
-// columns, eight apart; a quad of lanes holds a row. Partials of statistics are of 128 columns for every kernel, so that a row's bits do not depend on which one is
-// taken for how many rows.
+// What becomes of a product's sums while they are in registers, as tensor cores leave them: a thread holds two rows,
+// eight apart, and in each neighbouring pairs of columns, eight apart; a quad of lanes holds a row. Partials of
+// statistics are of 128 columns for every kernel, so that a row's bits do not depend on which one is taken for how many
+// rows.
 
 enum { PARTIAL = 128, HALF = 64 }; // HALF: sums of a thread in a partial's columns
 
-// A product of fewer columns than a partial has: no code for those that are not there. Is there a column `right` of the partial's first; parts of them.
+// A product of fewer columns than a partial has: no code for those that are not there. Is there a column `right` of the
+// partial's first; parts of them.
 template <class G> __device__ constexpr bool is_within(int right) { return G::N >= PARTIAL || right < G::N; }
 template <class G> __device__ constexpr int parts() { return G::N >= PARTIAL ? HALF / G::PART : (G::N + 2 * G::PART - 1) / (2 * G::PART); }
 
-// Where much is done with each sum, they are taken PART at a time: code for all of a thread's at once would not stay in the instruction cache, and would take
-// seconds to compile. Registers have no index, so there is a piece of code that moves each part, and one that does the work.
+// Where much is done with each sum, they are taken PART at a time: code for all of a thread's at once would not stay in
+// the instruction cache, and would take seconds to compile. Registers have no index, so there is a piece of code that
+// moves each part, and one that does the work.
 template <int PART, int SUMS, int P = 0> __device__ __forceinline__ void take_part(float (&part)[PART], const float (&v)[SUMS], int which)
 {
     if (which == P || P == SUMS / PART - 1) {
@@ -55,8 +58,8 @@ template <int SUMS> __device__ __forceinline__ void move_up(float (&v)[SUMS])
         v[i] = v[SUMS / 2 + i];
 }
 
-// The first statistic over the elements of a thread's two rows in a partial's columns, v[AT..AT + HALF), in order of column; a quad of lanes holds a
-// row. here(j, w): is there such a column?
+// The first statistic over the elements of a thread's two rows in a partial's columns, v[AT..AT + HALF), in order of
+// column; a quad of lanes holds a row. here(j, w): is there such a column?
 template <class M> struct quad_fold {
     template <int AT, int SUMS, class Here> static __device__ __forceinline__ void of(const float (&v)[SUMS], Here here, M (&s)[2])
     {
@@ -72,7 +75,8 @@ template <class M> struct quad_fold {
 // + 0: no -0, whether sums began with 0 or with a product.
 template <class G> __device__ __forceinline__ float unscaled(float v, float row, float col) { return G::SCALED ? fmaf(v, row, 0.0f) * col : v; }
 
-// A pair of neighbouring columns of a row through the phase's steps. here: nothing is stored for a row that is not; row is then another that is.
+// A pair of neighbouring columns of a row through the phase's steps. here: nothing is stored for a row that is not; row
+// is then another that is.
 template <class G> __device__ __forceinline__ void finish_pair(const typename G::A &a, float &v0, float &v1, i64 row, i64 rows, bool here, int col, float unscale,
                                                                const float (&s)[2], typename G::Rest &rest)
 {
@@ -89,7 +93,8 @@ template <class G> __device__ __forceinline__ void finish_pair(const typename G:
     }
 }
 
-// The statistics of a thread's two rows over a partial's columns: the first from what the steps left in v, the others as they were fed.
+// The statistics of a thread's two rows over a partial's columns: the first from what the steps left in v, the others
+// as they were fed.
 template <class G, int AT, int SUMS>
 __device__ __forceinline__ void finish_stats(const typename G::A &a, const float (&v)[SUMS], i64 row, i64 rows, int col, int partial, typename G::Rest (&rest)[2])
 {
@@ -103,7 +108,8 @@ __device__ __forceinline__ void finish_stats(const typename G::A &a, const float
     }
 }
 
-// A product that is long beside its steps, of which nothing is left in registers: both halves of a thread's sums go through the same code.
+// A product that is long beside its steps, of which nothing is left in registers: both halves of a thread's sums go
+// through the same code.
 template <class G> __device__ constexpr bool is_by_halves() { return G::LONG && G::PART == HALF && !G::HELD; }
 
 // Steps that end with the element, or with a run of elements that lies within a part, take a part through all of it.
@@ -114,7 +120,8 @@ template <class G, int AT, int PART, int SUMS>
 __device__ __forceinline__ void finish_part(const typename G::A &a, float (&v)[SUMS], i64 row, i64 rows, int col, const float (&unscale)[2], typename G::Rest (&rest)[2])
 {
 #pragma unroll
-    for (int j = 0; j < PART / 4; ++j) { // no branch in here where N fills tiles: loads can go ahead of what is done with them, and serve both rows
+    // no branch in here where N fills tiles: loads can go ahead of what is done with them, and serve both rows
+    for (int j = 0; j < PART / 4; ++j) {
         const int c = col + 8 * j, i = AT + 4 * j;
         if (G::N % PARTIAL != 0 && (!is_within<G>(8 * j) || c >= G::N))
             continue;
@@ -129,8 +136,9 @@ __device__ __forceinline__ void finish_part(const typename G::A &a, float (&v)[S
 template <class G, int AT, int PART, int SUMS>
 __device__ __forceinline__ void later_part(const typename G::A &a, const float (&v)[SUMS], i64 row, i64 rows, int col, typename G::Known (&known)[2]);
 
-// The columns of one partial. A thread holds two rows, eight apart; neighbouring pairs of columns, eight apart. BY_PARTS: of half `half` of the sums; the halves
-// have changed places after it where statistics were fed, or the second is in the first's. Otherwise v[AT] on.
+// The columns of one partial. A thread holds two rows, eight apart; neighbouring pairs of columns, eight apart.
+// BY_PARTS: of half `half` of the sums; the halves have changed places after it where statistics were fed, or the
+// second is in the first's. Otherwise v[AT] on.
 template <class G, int AT, bool BY_PARTS, int SUMS>
 __device__ __forceinline__ void finish_half(const typename G::A &a, float (&v)[SUMS], i64 row, i64 rows, int col, int partial, const float (&unscale)[2], int half)
 {

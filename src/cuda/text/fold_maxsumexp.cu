@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Two passes where the elements are in registers: the largest, then the sum, one exp an element: 2^(v log2(e) - most log2(e)), in which an element far below the
-// largest loses digits that its exp is too small to show. A NaN makes both NaN, an Inf the sum. In a row each of CHAINS goes its way, so that few wait for the
-// one before.
+// Two passes where the elements are in registers: the largest, then the sum, one exp an element: 2^(v log2(e) - most
+// log2(e)), in which an element far below the largest loses digits that its exp is too small to show. A NaN makes both
+// NaN, an Inf the sum. In a row each of CHAINS goes its way, so that few wait for the one before.
 template <> struct quad_fold<maxsumexp_stat<float>> {
     template <int AT, int SUMS, class Here> static __device__ __forceinline__ void of(const float (&v)[SUMS], Here here, maxsumexp_stat<float> (&s)[2])
     {

@@ -20,8 +20,8 @@ __device__ __forceinline__ float largest(float a, float b)
 #endif
 }
 
-// a / b for b that is neither tiny nor about to overflow, which the ops that use it see to: within two units of the last place, and without the branch that IEEE's
-// division has.
+// a / b for b that is neither tiny nor about to overflow, which the ops that use it see to: within two units of the
+// last place, and without the branch that IEEE's division has.
 __device__ __forceinline__ float quotient(float a, float b)
 {
     float r;
@@ -48,9 +48,9 @@ __device__ __forceinline__ float mish(float x)
     return x > 20.0f ? x : x * near_quotient(n, n + 2.0f);
 }
 
-// x Phi(x), Phi the normal distribution: relu(x) less |x| (1 - Phi(|x|)), which is w T(2w - 1) exp(-x^2 / 2) with w = |x| / (|x| + k); near 0
-// Phi is 1/2 + x P(x^2). Polynomials as in src/cpu/kern_math.h. x^2 / 2 is had in two parts, or exp would lose digits. A few units of the
-// last place everywhere; 0 * x is NaN for -Inf, as PyTorch has it.
+// x Phi(x), Phi the normal distribution: relu(x) less |x| (1 - Phi(|x|)), which is w T(2w - 1) exp(-x^2 / 2) with w =
+// |x| / (|x| + k); near 0 Phi is 1/2 + x P(x^2). Polynomials as in src/cpu/kern_math.h. x^2 / 2 is had in two parts, or
+// exp would lose digits. A few units of the last place everywhere; 0 * x is NaN for -Inf, as PyTorch has it.
 __device__ __forceinline__ float gelu_erf(float x)
 {
     const float k = 3.04296875f, a = fminf(16.0f, fabsf(x)), square = a * a;

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products on tensor cores as Ampere and everything newer has them. 256 threads copy lines of both operands into shared memory, several stages ahead (cp.async),
-// and multiply: eight warps, each a part of the tile 64 columns wide. Blocks stay for several tiles. At the end of a tile neighbouring warps swap halves, so that a
-// warp has 16 rows of 128 columns, and the sums go where text/finish.cu takes them.
+// Products on tensor cores as Ampere and everything newer has them. 256 threads copy lines of both operands into shared
+// memory, several stages ahead (cp.async), and multiply: eight warps, each a part of the tile 64 columns wide. Blocks
+// stay for several tiles. At the end of a tile neighbouring warps swap halves, so that a warp has 16 rows of 128
+// columns, and the sums go where text/finish.cu takes them.
 //   Pairs  tiles of 256 columns, or of 128 where there is no room for twice as many sums
 //   Alone  tiles of 128 columns: where all rows are one row block, more blocks read the weight at once
 //
-// MODE_FP32: a = hi + lo, so a * b is lo*hi + hi*lo + hi*hi. Tensor cores add with truncation: every CHUNK lines the sums so far are added to sums of their own, in
-// f32 as it is known.
+// MODE_FP32: a = hi + lo, so a * b is lo*hi + hi*lo + hi*hi. Tensor cores add with truncation: every CHUNK lines the
+// sums so far are added to sums of their own, in f32 as it is known.
 
 // Shared memory that a block can have; mma.c asks the device.
 #if __CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 890 || __CUDA_ARCH__ >= 1200
@@ -83,7 +84,8 @@ template <int MODE> __device__ __forceinline__ void multiply(float *d, const uns
 // What threads have written, copies of threads read: nothing to do.
 __device__ __forceinline__ void written_to_copied() {}
 
-// Tile t -> row block and column tile. Row blocks go fastest, RASTER of them, then columns: x's rows stay in L2 while the weight streams past them once.
+// Tile t -> row block and column tile. Row blocks go fastest, RASTER of them, then columns: x's rows stay in L2 while
+// the weight streams past them once.
 template <class G, class S> __device__ __forceinline__ void tile_at(int t, int row_blocks, int &mt, int &nt)
 {
     constexpr int N = S::N, columns = (G::N + N - 1) / N;
@@ -93,8 +95,9 @@ template <class G, class S> __device__ __forceinline__ void tile_at(int t, int r
     nt = r / here;
 }
 
-// Line after line of tile after tile. Eight threads copy the line of a row; the 16 bytes c of row r go where c ^ r % 8 would be, so that eight rows of a column
-// lie in different banks. After the last tile nothing is copied, and the groups that are waited for are empty.
+// Line after line of tile after tile. Eight threads copy the line of a row; the 16 bytes c of row r go where c ^ r % 8
+// would be, so that eight rows of a column lie in different banks. After the last tile nothing is copied, and the
+// groups that are waited for are empty.
 template <class G, class S> struct Feed {
     enum { N = S::N, ROWS = 32, OF_X = TILE_M / ROWS, COPIES = OF_X + N / ROWS }; // ROWS: copied at once
     const u8 *x, *w, *from_x, *from_w;
@@ -146,8 +149,8 @@ template <class G, class S> struct Feed {
 
 // ---- multiplying ----
 
-// What a warp has of a line in registers: of x one step, of the weight one piece, which is 16 Q columns of a step; and the next ones. at_a, at_b: where this lane's
-// row begins in the stage.
+// What a warp has of a line in registers: of x one step, of the weight one piece, which is 16 Q columns of a step; and
+// the next ones. at_a, at_b: where this lane's row begins in the stage.
 template <class S> struct Fragments {
     enum { Q = S::Q, PIECES = 4 / Q }; // of a warp's 64 columns
     unsigned a[2][S::TERMS][S::DEEP][4], b[2][S::TERMS][Q][4], at_a, at_b;
@@ -201,7 +204,8 @@ template <int PIECES, int SUMS> __device__ __forceinline__ void promote(const fl
         sum[i / each * 32 + p * each + i % each] += acc[i / each * 32 + p * each + i % each];
 }
 
-// Stages in turn: the one that is read, and the one before it, which all are done with and which takes the next line that is copied.
+// Stages in turn: the one that is read, and the one before it, which all are done with and which takes the next line
+// that is copied.
 template <class G, class S> struct Stages {
     unsigned first, now, before;
     Feed<G, S> feed;
@@ -263,8 +267,9 @@ template <class G, class S> __device__ __forceinline__ void multiply_tile(float 
 
 // ---- what becomes of the sums ----
 
-// Two neighbouring warps have the same rows, 64 columns each: the left one takes the upper half of the rows, the right one the lower half, through the stage that is
-// free. Leaves [rows / 16][16 pairs of columns ...], 64 sums for 16 rows, as one finish_half takes them.
+// Two neighbouring warps have the same rows, 64 columns each: the left one takes the upper half of the rows, the right
+// one the lower half, through the stage that is free. Leaves [rows / 16][16 pairs of columns ...], 64 sums for 16 rows,
+// as one finish_half takes them.
 template <int SUMS> __device__ __forceinline__ void swap_halves(float (&v)[SUMS], unsigned stage)
 {
     const bool right = threadIdx.x & 32;
@@ -338,7 +343,8 @@ template <class G, class S> __device__ __forceinline__ void finish_tile(const ty
     }
 }
 
-// x: [rows][LINES], w: [LINES][N], lines as text/split.cu makes them. All threads come out of it together, and shared memory is free.
+// x: [rows][LINES], w: [LINES][N], lines as text/split.cu makes them. All threads come out of it together, and shared
+// memory is free.
 template <class G, class P> __device__ __forceinline__ void tensor_product(const typename G::A &a, const Control &, const TensorMap *x, const TensorMap *w)
 {
     typedef Shape<G::MODE, P::COLUMNS> S;

@@ -20,8 +20,8 @@ template <int N> struct narrow_sums {
     }
 };
 
-// A narrow product's weight lies so that the lanes of a warp, four elements of x each, read it without gaps: of every 128 elements first two for each lane, then two
-// more. Columns are PITCH apart; then come the biases.
+// A narrow product's weight lies so that the lanes of a warp, four elements of x each, read it without gaps: of every
+// 128 elements first two for each lane, then two more. Columns are PITCH apart; then come the biases.
 template <i64 K> struct narrow_weight {
     enum : i64 { RUN = 128, PITCH = (K + RUN - 1) / RUN * RUN };
     static __device__ __forceinline__ double at(const double *column, i64 k) { return __ldg(column + k / RUN * RUN + k % 4 / 2 * (RUN / 2) + k % RUN / 4 * 2 + k % 2); }
@@ -100,9 +100,10 @@ template <int T, int N, i64 K, int TURNS> __device__ __forceinline__ void narrow
     narrow_end<T, N, K>(y, all, weight, tid);
 }
 
-// Tiles of 16 RM x 128 of a product, RM x 8 a thread of 256, summed in runs of 256 of K. G: x(a, row, k) and weight(a, n, k), their
-// extents, and what becomes of an element:
-//   element<W>(a, row, rows, here, col, p, rest)   p: the product at W neighbouring columns; leaves what the first statistic of rows is fed
+// Tiles of 16 RM x 128 of a product, RM x 8 a thread of 256, summed in runs of 256 of K. G: x(a, row, k) and weight(a,
+// n, k), their extents, and what becomes of an element:
+//   element<W>(a, row, rows, here, col, p, rest)   p: the product at W neighbouring columns; leaves what the first
+//                                                  statistic of rows is fed
 //   First, Rest                                    that statistic, and the others, which element feeds itself
 //   end(a, row, tile, tiles, first, rest)          stores the partials of a row in this tile of columns
 enum { PLAIN_THREADS = 256 };
@@ -168,7 +169,8 @@ template <class G, int RM, bool SMALL> __device__ __forceinline__ void plain_til
                     sum[i][j] += acc[i][j], acc[i][j] = 0.0f;
         }
     }
-#pragma unroll 1 // the sums may lie in local memory, which is touched rarely; eight copies of the steps would take seconds to compile
+// the sums may lie in local memory, which is touched rarely; eight copies of the steps would take seconds to compile
+#pragma unroll 1
     for (int i = 0; i < RM; ++i) {
         const i64 row = row0 + row_of(i);
         const bool here = row < rows && !left_out(a.redo, row, rows);
@@ -200,7 +202,8 @@ template <class G, int RM, bool SMALL> __device__ __forceinline__ void plain_pro
 {
     enum { ROWS = 16 * RM, TILE = 128 };
     const i64 rows = G::rows(a);
-    const unsigned row_tiles = (unsigned)((rows + ROWS - 1) / ROWS), column_tiles = (unsigned)((G::columns(a) + TILE - 1) / TILE); // no memory holds 2^32 tiles
+    // no memory holds 2^32 tiles
+    const unsigned row_tiles = (unsigned)((rows + ROWS - 1) / ROWS), column_tiles = (unsigned)((G::columns(a) + TILE - 1) / TILE);
     if (threadIdx.x >= PLAIN_THREADS)
         return;
 #pragma unroll 1

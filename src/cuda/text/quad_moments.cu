@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Two passes over a run in registers: the mean, then the squared distances from it, corrected for the mean's own rounding (Chan, Golub, LeVeque, 1983). Runs are of
-// 8 .. 128 columns, powers of two: elements are divided before they are added, so that no sum of finite ones overflows. Where one is NaN or Inf the variance is NaN.
+// Two passes over a run in registers: the mean, then the squared distances from it, corrected for the mean's own
+// rounding (Chan, Golub, LeVeque, 1983). Runs are of 8 .. 128 columns, powers of two: elements are divided before they
+// are added, so that no sum of finite ones overflows. Where one is NaN or Inf the variance is NaN.
 template <> struct quad_run<moments_stat<float>> {
     static __device__ __forceinline__ float total(float x)
     {

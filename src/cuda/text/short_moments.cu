@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Two passes over what is in L1: the mean, then the squared distances from it, corrected for the mean's own rounding (Chan, Golub, LeVeque,
-// 1983). Where that is not finite the elements are put in one by one, which has NaN and Inf where the monoid puts them.
+// Two passes over what is in L1: the mean, then the squared distances from it, corrected for the mean's own rounding
+// (Chan, Golub, LeVeque, 1983). Where that is not finite the elements are put in one by one, which has NaN and Inf
+// where the monoid puts them.
 template <> struct short_fold<moments_stat<float>> {
     static __device__ __forceinline__ float total(float x, int lanes)
     {

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Operands as the tensor cores read them: lines of 128 bytes, x's [rows][lines], weights' [lines][rows]. MODE says what a line holds:
-//   0  fp32: 32 elements, each the sum of two fp16, [hi x32 | lo x32]; the row scaled by a power of two so that its largest lies in [2^14, 2^15)
-//   1  tf32: 32 elements, rounded      2  bf16: 64 elements, rounded      3  fp16: 64 elements, rounded, the row scaled as in 0
+// Operands as the tensor cores read them: lines of 128 bytes, x's [rows][lines], weights' [lines][rows]. MODE says what
+// a line holds:
+//   0  fp32: 32 elements, each the sum of two fp16, [hi x32 | lo x32]; the row scaled by a power of two so that its
+//      largest lies in [2^14, 2^15)
+//   1  tf32: 32 elements, rounded
+//   2  bf16: 64 elements, rounded
+//   3  fp16: 64 elements, rounded, the row scaled as in 0
 enum { MODE_FP32, MODE_TF32, MODE_BF16, MODE_FP16 };
 enum { LINE = 128 }; // bytes
 template <int MODE> struct Line {
@@ -59,8 +63,8 @@ template <int MODE> __device__ __forceinline__ void put_four(u8 *lines, i64 pitc
     }
 }
 
-// The largest magnitude of a row and the smallest that is not 0, as bits: magnitudes order like whole numbers. (small: less 1, so that 0
-// is the largest of all.)
+// The largest magnitude of a row and the smallest that is not 0, as bits: magnitudes order like whole numbers. (small:
+// less 1, so that 0 is the largest of all.)
 struct row_range {
     unsigned big, small;
     __device__ __forceinline__ void join(const row_range &t) { big = max(big, t.big), small = min(small, t.small); }
@@ -72,8 +76,9 @@ struct row_range {
     }
 };
 
-// Does hi + lo hold the row? Not where something is not finite; where an element is below 2^-36 of the largest, which leaves it 3 bits (down
-// to 2^-17 all are as good as f32's); nor near the ends of f32's range, where scales would leave it.
+// Does hi + lo hold the row? Not where something is not finite; where an element is below 2^-36 of the largest, which
+// leaves it 3 bits (down to 2^-17 all are as good as f32's); nor near the ends of f32's range, where scales would leave
+// it.
 __device__ __forceinline__ bool is_too_wide(const row_range &r)
 {
     const int big = (int)(r.big >> 23), small = (int)((r.small + 1) >> 23);
@@ -95,7 +100,8 @@ template <int MODE> __device__ __forceinline__ float scale_of(const row_range &r
     return __uint_as_float((unsigned)(127 + e) << 23);
 }
 
-// A row that begins at a multiple of 16 bytes, by way of shared memory, where every thread keeps what it is to split: all of it is under way at once, by little code.
+// A row that begins at a multiple of 16 bytes, by way of shared memory, where every thread keeps what it is to split:
+// all of it is under way at once, by little code.
 enum { MOST_TURNS = 16 };
 template <int T, int MODE, i64 K, i64 LINES> struct kept_row {
     enum { W = 4, PADDED = (int)LINES * Line<MODE>::ELEMENTS, TURNS = (PADDED + T * W - 1) / (T * W), BYTES = TURNS * THREADS * 16 };
@@ -137,9 +143,9 @@ template <int T, int MODE, i64 K, i64 LINES> struct kept_row {
     }
 };
 
-// One row by T threads into LINES lines, 0 after K elements; k stands `step` apart in `row`. Returns whether it is too wide. fixed: a weight's, which is split once:
-// by little code. known: the row begins at a multiple of 16 bytes, and step is 1. It stays in registers where it fits. pitch:
-// bytes from one of the row's lines to the next.
+// One row by T threads into LINES lines, 0 after K elements; k stands `step` apart in `row`. Returns whether it is too
+// wide. fixed: a weight's, which is split once: by little code. known: the row begins at a multiple of 16 bytes, and
+// step is 1. It stays in registers where it fits. pitch: bytes from one of the row's lines to the next.
 template <int T, int MODE, i64 K, i64 LINES, bool fixed, bool known>
 __device__ __forceinline__ bool split_row(const float *row, i64 step, u8 *lines, float *unscale, int tid, const i64 pitch = LINE)
 {
@@ -218,14 +224,16 @@ template <class G> __device__ __forceinline__ void split_x_row(const typename G:
         flag_wide(a.redo, row, rows);
 }
 
-// All rows of a product's x, by all blocks. The next ones are on their way through shared memory while one is split, as many as there is room for.
+// All rows of a product's x, by all blocks. The next ones are on their way through shared memory while one is split, as
+// many as there is room for.
 template <class G> __device__ __forceinline__ void split_x(const typename G::A &a, const Control &c)
 {
     typedef kept_row<G::SPLIT, G::MODE, G::K, G::LINES> Kept;
     enum { T = G::SPLIT, ROWS = THREADS / T, FIT = G::ROOM / Kept::BYTES, DEEP = FIT < 4 ? FIT : 4 };
     const i64 rows = G::rows(a), step = (i64)gridDim.x * ROWS, begin = (i64)blockIdx.x * ROWS;
     const int tid = threadIdx.x % T;
-    const auto mine = [&](i64 first) { return min(first + (int)threadIdx.x / T, rows - 1); }; // whole warps: those past the end do the last row again
+    // whole warps: those past the end do the last row again
+    const auto mine = [&](i64 first) { return min(first + (int)threadIdx.x / T, rows - 1); };
     if (blockIdx.x == 0 && threadIdx.x == 0)
         c.barrier[2] = 0;
     if constexpr (G::X_ALIGNED && G::K % 4 == 0 && Kept::TURNS <= MOST_TURNS && DEEP > 0) {
@@ -257,8 +265,9 @@ template <class G> __device__ __forceinline__ void split_x(const typename G::A &
     }
 }
 
-// Weights, when they are prepared: [rows] of K elements, element k of row r at from[r * row_step + k * step], into [LINES][rows]: what is copied at a time, a line of
-// some neighbouring rows, lies in one piece, and blocks that go through their lines in step read one stretch of memory together. wide: set where one is too wide.
+// Weights, when they are prepared: [rows] of K elements, element k of row r at from[r * row_step + k * step], into
+// [LINES][rows]: what is copied at a time, a line of some neighbouring rows, lies in one piece, and blocks that go
+// through their lines in step read one stretch of memory together. wide: set where one is too wide.
 template <int T, int MODE, i64 K, i64 LINES>
 __device__ __forceinline__ void split_weight(const float *from, i64 row_step, i64 step, i64 rows, u8 *to, float *unscale, unsigned *wide)
 {

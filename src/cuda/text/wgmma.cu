@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products on Hopper's tensor cores. One producer warp keeps stages of both operands on their way (TMA); two groups of four warps multiply, 64
-// rows x N columns of a tile each, and run the phase's steps on the sums while they are in registers. Blocks stay for several tiles.
+// Products on Hopper's tensor cores. One producer warp keeps stages of both operands on their way (TMA); two groups of
+// four warps multiply, 64 rows x N columns of a tile each, and run the phase's steps on the sums while they are in
+// registers. Blocks stay for several tiles.
 //   Pairs  tiles of 256 columns; a cluster of two blocks, one row block below the other, shares the weight's tile
 //   Single tiles of 256 columns, no cluster: where row blocks do not come in pairs
 //   Alone  tiles of 128 columns, no cluster: where there are few tiles, more blocks have one
 //   Halves tiles of 128 columns, in clusters as Pairs
-//   Turns  tiles of 128 columns, in clusters as Pairs, all 128 rows of one by one group: while it finishes, the other multiplies. In fp32 only for short K: promotions
-//          would leave the tensor cores idle
+//   Turns  tiles of 128 columns, in clusters as Pairs, all 128 rows of one by one group: while it finishes, the other
+//          multiplies. In fp32 only for short K: promotions would leave the tensor cores idle
 // The sums go where text/finish.cu takes them, whose partials are of 128 columns either way.
 //
-// MODE_FP32: a = hi + lo, so a * b is lo*hi + hi*lo + hi*hi. Tensor cores add with truncation: every CHUNK lines the sums so far are added
-// to sums of their own, in f32 as it is known. Of these, KEPT are in registers, the others in shared memory. Short K: see is_short.
+// MODE_FP32: a = hi + lo, so a * b is lo*hi + hi*lo + hi*hi. Tensor cores add with truncation: every CHUNK lines the
+// sums so far are added to sums of their own, in f32 as it is known. Of these, KEPT are in registers, the others in
+// shared memory. Short K: see is_short.
 
 enum { TILE_M = 128, A_BYTES = TILE_M * LINE, RASTER = 8 };
 struct Pairs { enum { N = 256, CM = 2, STAGES = 4, SUMS = 128, KEPT = 96, TURNS = 0 }; };
@@ -36,8 +38,8 @@ __device__ __forceinline__ void barrier_expect(unsigned bar, int bytes)
 {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes) : "memory");
 }
-// At the same offset in block `rank` of the cluster. No .release.cluster: that would be a full fence in every stage, and nothing
-// ordinary was written.
+// At the same offset in block `rank` of the cluster. No .release.cluster: that would be a full fence in every stage,
+// and nothing ordinary was written.
 __device__ __forceinline__ void barrier_arrive(unsigned bar, int rank)
 {
     asm volatile("{ .reg .b32 r; mapa.shared::cluster.u32 r, %0, %1;\n"
@@ -68,7 +70,8 @@ __device__ __forceinline__ void cluster_sync()
 // What threads have written, copies may read, and write over: on both sides of the barrier between them.
 __device__ __forceinline__ void written_to_copied() { asm volatile("fence.proxy.async;" ::: "memory"); }
 
-// Rows of a line, as many as the map has in a box, into shared memory: this block's, or, at the same offset, that of all blocks in mask.
+// Rows of a line, as many as the map has in a box, into shared memory: this block's, or, at the same offset, that of
+// all blocks in mask.
 __device__ __forceinline__ void copy_box(unsigned to, const TensorMap *map, int line, int row, unsigned bar)
 {
     asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {0, %2, %3}], [%4];"
@@ -82,8 +85,8 @@ __device__ __forceinline__ void copy_box_to(unsigned to, const TensorMap *map, i
 
 // ---- wgmma ----
 
-// A tile of 128-byte lines, swizzled: eight lines are 1024 bytes apart, which the high word of its descriptor says. The low word counts 16 bytes: +2 is the next 32
-// bytes of the line.
+// A tile of 128-byte lines, swizzled: eight lines are 1024 bytes apart, which the high word of its descriptor says. The
+// low word counts 16 bytes: +2 is the next 32 bytes of the line.
 __device__ __forceinline__ unsigned tile_low(unsigned address) { return (1u << 16) | ((address & 0x3ffff) >> 4); }
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
@@ -105,14 +108,16 @@ template <int n> __device__ __forceinline__ void wgmma_wait() { asm volatile("wg
 #define R16 R8(0, 1, 2, 3, 4, 5, 6, 7) "," R8(8, 9, 10, 11, 12, 13, 14, 15)
 #define R32 R16 "," R8(16, 17, 18, 19, 20, 21, 22, 23) "," R8(24, 25, 26, 27, 28, 29, 30, 31)
 
-// Where K is short f32 loses so little that what is left out elsewhere counts: lo*lo is not, and sums are promoted every half line, 16 of K. Of the rms of random
-// results 1.1e-7 are lost at whole lines (measured), by reckoning 0.4e-7 of it for want of lo*lo and 0.6e-7 because hi + lo have 23 bits; f32 loses 0.9e-7 at K = 64.
+// Where K is short f32 loses so little that what is left out elsewhere counts: lo*lo is not, and sums are promoted
+// every half line, 16 of K. Of the rms of random results 1.1e-7 are lost at whole lines (measured), by reckoning 0.4e-7
+// of it for want of lo*lo and 0.6e-7 because hi + lo have 23 bits; f32 loses 0.9e-7 at K = 64.
 enum { MODE_PIECE = MODE_FP16 + 1 }; // such a half of a line
 template <class G> __device__ constexpr bool is_short() { return G::MODE == MODE_FP32 && G::LINES <= 3; }
 template <class G> __device__ constexpr int stage_mode() { return is_short<G>() ? (int)MODE_PIECE : (int)G::MODE; }
 
-// All products of a stage, in 32-byte steps of a line: d (64 x N, over four warps) = x w^T + (keep ? d : 0). They are one statement: the compiler's optimizer takes
-// as long over each as it has operands. SWAPPED: the other way round, for few rows of x: d (64 columns of y x N rows) = w x^T. The sums are the same to the last bit.
+// All products of a stage, in 32-byte steps of a line: d (64 x N, over four warps) = x w^T + (keep ? d : 0). They are
+// one statement: the compiler's optimizer takes as long over each as it has operands. SWAPPED: the other way round, for
+// few rows of x: d (64 columns of y x N rows) = w x^T. The sums are the same to the last bit.
 #define STRAIGHT(X, W) X ", " W
 #define SWAPPED(X, W) W ", " X
 #define PRODUCT(ORDER, N, SUMS, TYPE, TAIL, X, W, KEEP) "wgmma.mma_async.sync.aligned.m64n" #N TYPE " {" SUMS "}, " ORDER(X, W) ", " KEEP ", 1, 1" TAIL ";\n"
@@ -159,8 +164,8 @@ template <int SUMS> __device__ __forceinline__ void pin(float (&d)[SUMS])
 
 // ---- tiles ----
 
-// Which tiles a cluster takes. Where a phase waits for its rows' statistics with its tile in registers, all tiles of a row block are under way at once, in waves of
-// whole row blocks.
+// Which tiles a cluster takes. Where a phase waits for its rows' statistics with its tile in registers, all tiles of a
+// row block are under way at once, in waves of whole row blocks.
 template <class G, class S> struct Tiles {
     enum { COLUMNS = (G::N + S::N - 1) / S::N };
     static __device__ __forceinline__ int clusters() { return gridDim.x / S::CM; }
@@ -169,8 +174,8 @@ template <class G, class S> struct Tiles {
     static __device__ __forceinline__ int first(int tiles) { return (int)blockIdx.x / S::CM < step() ? (int)blockIdx.x / S::CM : tiles; }
 };
 
-// Tile t of the cluster -> this block's row block and column tile. Row blocks go fastest, RASTER of them, then columns: x's rows stay in L2
-// while the weight streams past them once.
+// Tile t of the cluster -> this block's row block and column tile. Row blocks go fastest, RASTER of them, then columns:
+// x's rows stay in L2 while the weight streams past them once.
 template <class G, class S> __device__ __forceinline__ void tile_at(int t, int row_blocks, int rank, int &mt, int &nt)
 {
     constexpr int CM = S::CM, columns = Tiles<G, S>::COLUMNS;
@@ -207,7 +212,8 @@ __device__ __forceinline__ void produce(const TensorMap *x_map, const TensorMap 
 
 // ---- what becomes of the sums ----
 
-// The four warps of a group have stored their partials, and go on when all of a wave have; `all`: so many groups since the stage began.
+// The four warps of a group have stored their partials, and go on when all of a wave have; `all`: so many groups since
+// the stage began.
 __device__ __forceinline__ void wait_for_tiles(const Control &c, int all, int tid, bool waits)
 {
     const int bar = 1 + tid / 128;
@@ -396,7 +402,8 @@ template <class G, class S> __device__ __forceinline__ void sum_tile(float (&acc
         end_sums(acc, sum, slot);
 }
 
-// The other group's turn comes when all four warps of this one have seen its tile's lines: one that has not would miss its own turn if both went on without it.
+// The other group's turn comes when all four warps of this one have seen its tile's lines: one that has not would miss
+// its own turn if both went on without it.
 __device__ __forceinline__ void pass_turn(unsigned turn)
 {
     __syncwarp();
@@ -475,7 +482,8 @@ template <class G, class S>
 __device__ __forceinline__ void consume(const typename G::A &a, const Control &c, unsigned stages, unsigned full, unsigned empty, unsigned turns, unsigned slot, int rank, int row_blocks,
                                         int tiles, i64 rows)
 {
-    const int tid = threadIdx.x - 128, group = __shfl_sync(~0u, tid / 128, 0), peer = tid % 128; // group: the same in all lanes, and known to be
+    // group: the same in all lanes, and known to be
+    const int tid = threadIdx.x - 128, group = __shfl_sync(~0u, tid / 128, 0), peer = tid % 128;
     const unsigned at_a = tile_low(stages + (S::TURNS ? 0 : group * (64 * LINE))), at_b = tile_low(stages + A_BYTES);
     Ring<S> ring = {full, empty, 0, 0, 0};
     int turn = 0, after = 0; // whose, and how often the other has ended
@@ -486,13 +494,15 @@ __device__ __forceinline__ void consume(const typename G::A &a, const Control &c
             continue;
         }
         tile_at<G, S>(t, row_blocks, rank, mt, nt);
-        if (S::TURNS && (group == 1 || after > 0)) // not before the other has seen all of its lines: a stage filled twice more would look as if it were not filled
+        // not before the other has seen all of its lines: a stage filled twice more would look as if it were not filled
+        if (S::TURNS && (group == 1 || after > 0))
             barrier_wait(turns + 8 * group, (after - (group == 0)) & 1);
         ++after;
         if ((i64)mt * TILE_M + (S::TURNS ? 0 : group * 64) >= rows) { // no such rows: only hand the stages on
             for (int line = 0; line < G::LINES; ++line) {
                 ring.wait();
-                asm volatile("bar.sync %0, 128;" ::"r"(1 + group) : "memory"); // all warps: one still at the last tile would miss it once it is filled twice more
+                // all warps: one still at the last tile would miss it once it is filled twice more
+                asm volatile("bar.sync %0, 128;" ::"r"(1 + group) : "memory");
                 ring.free(ring.at, peer);
                 ring.next();
             }
@@ -512,12 +522,15 @@ __device__ __forceinline__ void consume(const typename G::A &a, const Control &c
             sum_tile_alone<G, S>(*(float(*)[HALF])acc, *(float(*)[HALF])(acc + HALF), ring, at_a, at_b, turns + 8 * (group ^ 1), peer);
         else
             sum_tile<G, S>(acc, ring, at_a, at_b, slot, peer);
-        pin(acc); // products want all their sums in registers, also those of columns that are not there: without it those of two products may be done one by one (C7511)
+        // products want all their sums in registers, also those of columns that are not there: without it those of two
+        // products may be done one by one (C7511)
+        pin(acc);
         finish_tile<G, S>(a, c, acc, mt, nt, tid, rows, wave_end<G, S>(t, tiles));
     }
 }
 
-// All warps meet, from two places in the code: a barrier with a number and a count, and not "aligned", which would have all come from one.
+// All warps meet, from two places in the code: a barrier with a number and a count, and not "aligned", which would have
+// all come from one.
 __device__ __forceinline__ void registers_free() { asm volatile("barrier.sync 9, %0;" ::"n"((int)THREADS) : "memory"); }
 
 template <class G, class S> __device__ __forceinline__ void tensor_product(const typename G::A &a, const Control &c, const TensorMap *x_map, const TensorMap *w_map)

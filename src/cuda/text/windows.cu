@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Statistics of segments and windows of a finished row, by the T threads of the row.
 
-// count runs of `length` neighbours. Long ones are shared by a warp, short ones are a thread's each. A thread's part of up to 64 elements and
-// the warp's join of those are in f32, longer parts in double precision.
+// count runs of `length` neighbours. Long ones are shared by a warp, short ones are a thread's each. A thread's part of
+// up to 64 elements and the warp's join of those are in f32, longer parts in double precision.
 template <int T, template <typename> class M, class At>
 __device__ __forceinline__ void segments(At at, i64 count, i64 length, int tid, float *r0, float *r1)
 {
@@ -34,8 +34,8 @@ struct Window {
     bool include_pad;
 };
 
-// `count` windows over each of `groups` runs of `length`. The divisor is PyTorch's: padding counts where asked to, but not what
-// ceil_mode lets hang over it.
+// `count` windows over each of `groups` runs of `length`. The divisor is PyTorch's: padding counts where asked to, but
+// not what ceil_mode lets hang over it.
 template <int T, template <typename> class M, class At>
 __device__ __forceinline__ void windows(At at, i64 groups, i64 count, i64 length, const Window v, int tid, float *r0, float *r1)
 {
