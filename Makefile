@@ -5,7 +5,8 @@ JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 BUILD := build/release
 COMMAND := $(BUILD)/linfuse
 
-.PHONY: all demo test test-torch test-exhaustive test-gpu sanitize-gpu pack-gpu tested bench bench-cuda bench-torch install clean help
+.PHONY: all demo test test-torch test-exhaustive test-gpu sanitize-gpu pack-gpu tested bench bench-cuda bench-torch \
+	install clean help
 
 all: $(BUILD)/build.ninja
 	cmake --build $(BUILD) -j $(JOBS)
@@ -14,11 +15,14 @@ help:
 	@echo "make           build the library and the linfuse command into $(BUILD)"
 	@echo "make demo      the three reference models: explained, checked, timed on this CPU"
 	@echo "make test      every test of this machine's build"
-	@echo "make test-exhaustive  the vector math at all 2^32 floats (five hours of one core), into bench/results/math-accuracy.txt"
-	@echo "make test-gpu  the tests that need a GPU (BUILT=DIR: those that make pack-gpu put there, on a machine that cannot build them)"
+	@echo "make test-exhaustive  the vector math at all 2^32 floats (five hours of one core)," \
+		"into bench/results/math-accuracy.txt"
+	@echo "make test-gpu  the tests that need a GPU (BUILT=DIR: those that make pack-gpu put there," \
+		"on a machine that cannot build them)"
 	@echo "make sanitize-gpu  compute-sanitizer alone, which is one of them (likewise)"
 	@echo "make pack-gpu  builds what test-gpu and bench-cuda run, for another machine, into build/gpu"
-	@echo "make test-torch TORCH=2.4.1  the Python tests with another PyTorch (and PYTHON=python3.10), several GB from PyPI"
+	@echo "make test-torch TORCH=2.4.1  the Python tests with another PyTorch (and PYTHON=python3.10)," \
+		"several GB from PyPI"
 	@echo "make bench     beside PyTorch and ONNX Runtime on this CPU (BENCH=--quick: in three minutes)"
 	@echo "make bench-torch  torch.compile's linfuse backend beside eager and inductor on this CPU (BENCH=--quick)"
 	@echo "make bench-cuda  beside PyTorch on a GPU (BENCH=\"--only lse\", BUILT=DIR likewise)"
@@ -52,8 +56,8 @@ PYTHON ?= python3
 test-torch: all
 	$(PYTHON) -m venv build/torch-$(TORCH)
 	build/torch-$(TORCH)/bin/python -m pip install --quiet torch==$(TORCH) build numpy pytest safetensors scikit-build-core
-	build/torch-$(TORCH)/bin/python -m pytest -q -p no:cacheprovider tests/python/test_*torch*.py tests/python/test_load.py \
-		tests/python/test_save.py tests/python/test_examples.py tests/package
+	build/torch-$(TORCH)/bin/python -m pytest -q -p no:cacheprovider tests/python/test_*torch*.py \
+		tests/python/test_load.py tests/python/test_save.py tests/python/test_examples.py tests/package
 
 test-exhaustive:
 	@tools/setup test
@@ -62,7 +66,8 @@ test-exhaustive:
 	@mkdir -p bench/results
 	@{ date -u +%F; lscpu | grep 'Model name'; git describe --always --dirty; } | tee $(BUILD)/math-accuracy.txt
 	@$(BUILD)/tests/math_exhaustive_tool > $(BUILD)/math-worst.txt; good=$$?; \
-	cat $(BUILD)/math-worst.txt; cat $(BUILD)/math-accuracy.txt $(BUILD)/math-worst.txt > bench/results/math-accuracy.txt; exit $$good
+	cat $(BUILD)/math-worst.txt; \
+	cat $(BUILD)/math-accuracy.txt $(BUILD)/math-worst.txt > bench/results/math-accuracy.txt; exit $$good
 
 # BUILT: a folder from make pack-gpu, where the machine with the GPU has no cmocka and jansson to build with.
 test-gpu: $(if $(BUILT),,tested .venv/ready)
@@ -71,7 +76,8 @@ test-gpu: $(if $(BUILT),,tested .venv/ready)
 
 sanitize-gpu: $(if $(BUILT),,tested)
 	$(if $(BUILT),,@$(BUILD)/linfuse explain models/mlp.lf --device cuda >/dev/null)
-	$(if $(BUILT),tools/test-gpu $(BUILT) sanitize_gpu,ctest --test-dir $(BUILD) -R '^sanitize_gpu$$' --verbose --no-tests=error)
+	$(if $(BUILT),tools/test-gpu $(BUILT) sanitize_gpu)
+	$(if $(BUILT),,ctest --test-dir $(BUILD) -R '^sanitize_gpu$$' --verbose --no-tests=error)
 
 pack-gpu: tested
 	@tools/pack-gpu $(BUILD) build/gpu
@@ -89,7 +95,8 @@ bench: $(BUILD)/build.ninja .venv-bench/ready
 # BENCH: options of bench/cuda.py. PyTorch is the machine's own: one with CUDA is no small thing to install.
 bench-cuda: $(if $(BUILT),,$(BUILD)/build.ninja)
 	@$(if $(BUILT),,cmake --build $(BUILD) -j $(JOBS) --target liblinfuse.so)
-	@$(if $(BUILT),LD_LIBRARY_PATH=$(BUILT):$$LD_LIBRARY_PATH) $(PYTHON) bench/cuda.py --library $(if $(BUILT),$(BUILT)/liblinfuse.so --commit $(file <$(BUILT)/commit),$(BUILD)/liblinfuse.so) $(BENCH)
+	@$(if $(BUILT),LD_LIBRARY_PATH=$(BUILT):$$LD_LIBRARY_PATH) $(PYTHON) bench/cuda.py --library \
+		$(if $(BUILT),$(BUILT)/liblinfuse.so --commit $(file <$(BUILT)/commit),$(BUILD)/liblinfuse.so) $(BENCH)
 
 # BENCH: options of bench/door.py.
 bench-torch: $(BUILD)/build.ninja .venv-bench/ready

@@ -47,7 +47,7 @@ def build(folder):
 
 
 def installed():
-    """A folder that says of the tree's package what an installed one says of itself, so that torch.compile finds its name."""
+    """A folder that says of the tree's package what an installed one does: torch.compile finds its name by it."""
     info = OUT / "installed" / "linfuse-0.dist-info"
     info.mkdir(parents=True, exist_ok=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: linfuse\nVersion: 0\n")

@@ -82,7 +82,9 @@ class OnnxRuntime:
         options.intra_op_num_threads, options.inter_op_num_threads = THREADS, 1
         options.log_severity_level = 3
         model = to_onnx.Builder(job.spec, job.dims, job.arrays).model()
-        self.session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        self.session = onnxruntime.InferenceSession(
+            model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+        )
         self.inputs = [x.numpy() for x in job.inputs()]
         self.output = torch.empty(job.output_shape).numpy()
         self.binding = self.session.io_binding()

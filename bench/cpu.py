@@ -35,7 +35,9 @@ def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--only", action="append", default=[], metavar="NAME")
-    parser.add_argument("--build", type=Path, default=machine.ROOT / "build" / "release", help="where the library was built")
+    parser.add_argument(
+        "--build", type=Path, default=machine.ROOT / "build" / "release", help="where the library was built"
+    )
     parser.add_argument("--out", type=Path, help="where the report goes")
     parser.add_argument("--list", action="store_true", help="print the cases and end")
     return parser.parse_args()
@@ -79,14 +81,21 @@ def main():
         return 0
     cores = machine.pin(THREADS)
     files = build.build(args.build)
-    heading = {**machine.heading(cores), "versions": {"torch": torch.__version__, "onnxruntime": onnxruntime.__version__}}
+    heading = {
+        **machine.heading(cores),
+        "versions": {"torch": torch.__version__, "onnxruntime": onnxruntime.__version__},
+    }
     peak = build.machine_peak(files, THREADS)
     print("\n".join(report.heading_lines(heading, peak)), end="\n\n")
     start_compiler()
     records = measure_all(args, files, cores, peak)
     heading["load_after"] = list(os.getloadavg())
     print("\n" + report.aligned(report.SPEED_HEAD, [report.speed_row(r) for r in records]), report.HOW, sep="\n\n")
-    print("\n" + report.aligned(report.MEMORY_HEAD, [report.memory_row(r) for r in records]), report.HOW_MEMORY, sep="\n\n")
+    print(
+        "\n" + report.aligned(report.MEMORY_HEAD, [report.memory_row(r) for r in records]),
+        report.HOW_MEMORY,
+        sep="\n\n",
+    )
     print("\n" + "\n".join(report.summary(records)))
     whole = not args.quick and not args.only
     folder = args.out or (RESULTS if whole else build.OUT)

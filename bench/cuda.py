@@ -5,15 +5,19 @@
   bench/cuda.py --only NAME              the row of that name, else those whose name contains it (may be repeated)
   bench/cuda.py --modes fp32,tf32        linfuse's precisions (fp32, tf32, bf16, fp16); "" for none
   bench/cuda.py --peers eager,compiled   torch's ways (eager, compiled, tf32, bf16; the last two compiled); "" for none
-  bench/cuda.py --merge FILE...          measures nothing: makes the table of what such runs have printed or saved, the newest of each
+  bench/cuda.py --merge FILE...          measures nothing: makes the table of what such runs have printed or saved, the
+                                         newest of each
   bench/cuda.py --readme                 puts the short table into README.md as well
 
-How a time is taken: everything lies on the GPU, inputs uniform in [0, 1), weights as torch.nn.Linear draws them. Before each run 256 MB are written, which
-takes the L2 cache; CUDA events stand right before and behind the run, and launching is ahead of them: it does not count. burst: the median of 30 runs (fewer where they are long: a measurement is bound to
---bound seconds, 1.5 unless told) after 0.3 s of rest. steady: the median of the second half of a row of 300 (likewise). Errors are relative, against double precision, on 48 rows.
-Making a program compiles its kernel, unless the disk's cache has it, as it has when it is made again.
+How a time is taken: everything lies on the GPU, inputs uniform in [0, 1), weights as torch.nn.Linear draws them. Before
+each run 256 MB are written, which takes the L2 cache; CUDA events stand right before and behind the run, and launching
+is ahead of them: it does not count. burst: the median of 30 runs (fewer where they are long: a measurement is bound to
+--bound seconds, 1.5 unless told) after 0.3 s of rest. steady: the median of the second half of a row of 300 (likewise).
+Errors are relative, against double precision, on 48 rows. Making a program compiles its kernel, unless the disk's cache
+has it, as it has when it is made again.
 
-Each measurement is printed as a line RECORD {...}, so that a run cut short has not been for nothing. Times are reported, never asserted.
+Each measurement is printed as a line RECORD {...}, so that a run cut short has not been for nothing. Times are
+reported, never asserted.
 """
 
 import argparse
@@ -89,7 +93,11 @@ class Clock:
         burst, steady = (max(3, min(most, int(self.bound / one))) for most in (BURST, STEADY))
         time.sleep(REST)
         short, long = self.runs(run, burst), self.runs(run, steady)
-        return {"burst_ms": statistics.median(short), "steady_ms": statistics.median(long[steady // 2 :]), "runs": [burst, steady]}
+        return {
+            "burst_ms": statistics.median(short),
+            "steady_ms": statistics.median(long[steady // 2 :]),
+            "runs": [burst, steady],
+        }
 
 
 # ---- the contenders ----
@@ -196,8 +204,14 @@ def measure_linfuse(torch, clock, row, tensors, mode, native, check):
 
     run()
     torch.cuda.synchronize()
-    facts = {"compile_ms": [first * 1e3, second * 1e3], "prepare_ms": prepared * 1e3, "error": check(y), "beside_bytes": size,
-             "prepared_bytes": program.memory().prepared, "launches": json.loads(program.explain([row.rows], json=True))["fused"]["launches"]}
+    facts = {
+        "compile_ms": [first * 1e3, second * 1e3],
+        "prepare_ms": prepared * 1e3,
+        "error": check(y),
+        "beside_bytes": size,
+        "prepared_bytes": program.memory().prepared,
+        "launches": json.loads(program.explain([row.rows], json=True))["fused"]["launches"],
+    }
     times = clock.measure(run)
     facts["host_us"] = statistics.median(host_us(torch, run) for _ in range(20))
     call.close()
@@ -213,11 +227,19 @@ def heading(torch, args):
 
     asked = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     try:
-        driver = subprocess.run(asked, check=False, capture_output=True, text=True, timeout=20).stdout.strip() or "unknown"
+        driver = subprocess.run(
+            asked, check=False, capture_output=True, text=True, timeout=20
+        ).stdout.strip() or "unknown"
     except (OSError, subprocess.TimeoutExpired):
         driver = "unknown"
-    return {"date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()), "device": torch.cuda.get_device_name(), "driver": driver, "torch": torch.__version__,
-            "commit": args.commit or machine.commit(), "command": " ".join(["bench/cuda.py", *sys.argv[1:]])}
+    return {
+        "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
+        "device": torch.cuda.get_device_name(),
+        "driver": driver,
+        "torch": torch.__version__,
+        "commit": args.commit or machine.commit(),
+        "command": " ".join(["bench/cuda.py", *sys.argv[1:]]),
+    }
 
 
 def measure_row(torch, clock, row, args, head, native):
@@ -227,8 +249,16 @@ def measure_row(torch, clock, row, args, head, native):
     want = reference(torch, row, tensors, picked)
     def check(y):
         return error_of(y, want, picked)
-    jobs = [("torch " + way, lambda way=way: measure_torch(torch, clock, row, tensors, way, check)) for way in args.peers.split(",") if way]
-    jobs += [("linfuse " + mode, lambda mode=mode: measure_linfuse(torch, clock, row, tensors, mode, native, check)) for mode in args.modes.split(",") if mode]
+    jobs = [
+        ("torch " + way, lambda way=way: measure_torch(torch, clock, row, tensors, way, check))
+        for way in args.peers.split(",")
+        if way
+    ]
+    jobs += [
+        ("linfuse " + mode, lambda mode=mode: measure_linfuse(torch, clock, row, tensors, mode, native, check))
+        for mode in args.modes.split(",")
+        if mode
+    ]
     records = []
     for contender, job in jobs:
         record = {"row": row.name, "contender": contender, **head}
@@ -257,7 +287,10 @@ def main():
 
             torch.cuda.init()
         except (ImportError, AssertionError, RuntimeError) as error:
-            print(f"bench/cuda.py wants a PyTorch with CUDA and a GPU (PYTHON= chooses the Python): {error}", file=sys.stderr)
+            print(
+                f"bench/cuda.py wants a PyTorch with CUDA and a GPU (PYTHON= chooses the Python): {error}",
+                file=sys.stderr,
+            )
             return 3
         import linfuse_c
         import to_torch  # noqa: F401  what is here is imported by now:

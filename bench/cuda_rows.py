@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What bench/cuda.py measures: a model, its extents, what is to be reached (ms by mode), and which of torch's ways the goals were set beside."""
+"""What bench/cuda.py measures: a model, its extents, what is to be reached (ms by mode), and which of torch's ways the
+goals were set beside."""
 
 from dataclasses import dataclass, field
 
@@ -68,15 +69,26 @@ def _linear_then(op, n, k, **attrs):
 
 
 ROWS = [
-    Row("lse_chain", "lse_chain 1024x8192x8192", 1024, _lse_chain(), {"fp32": 0.55, "tf32": 0.34, "bf16": 0.20}, False),
-    Row("gelu_softmax", "gelu_softmax 1024x8192x8192", 1024, _gelu_softmax(), {"fp32": 0.58, "tf32": 0.35, "bf16": 0.22}, False),
-    Row("mean_residual", "mean_residual 2048x8192x8192", 2048, _mean_residual(), {"fp32": 0.040, "tf32": 0.040, "bf16": 0.040}, False),
-    Row("group_hardtanh", "linear, group_norm (512), hardtanh 1024x8192x8192", 1024, _group_hardtanh(), {"fp32": 0.58, "tf32": 0.36, "bf16": 0.21}),
-    Row("silu_group", "linear, silu, add 1, group_norm (64) 32768x4096x1024", 32768, _silu_group(), {"fp32": 1.30, "tf32": 0.90, "bf16": 0.60}),
-    Row("silu_scale", "linear, silu, scale 16384x4096x4096", 16384, _silu_scale(), {"fp32": 2.45, "tf32": 1.45, "bf16": 0.80}),
-    Row("gelu_wide", "linear, gelu 128x32768x32768", 128, _linear_then("gelu", 32768, 32768), {"fp32": 1.35, "tf32": 1.14, "bf16": 0.60}),
-    Row("vocabulary", "linear, logsumexp 8192x128256x4096", 8192, _linear_then("logsumexp", 128256, 4096, dim=1), {"fp32": 35, "tf32": 25.4, "bf16": 12.3}),
-    Row("lse_short", "linear, logsumexp 65536x8192x64", 65536, _linear_then("logsumexp", 8192, 64, dim=1), {"fp32": 0.55, "tf32": 0.45, "bf16": 0.40}),
-    Row("gelu_softmax_1", "gelu_softmax 1x8192x8192", 1, _gelu_softmax(), {"fp32": 0.075, "tf32": 0.075, "bf16": 0.040}),
-    Row("gelu_softmax_16", "gelu_softmax 16x8192x8192", 16, _gelu_softmax(), {"fp32": 0.080, "tf32": 0.078, "bf16": 0.042}),
+    Row("lse_chain", "lse_chain 1024x8192x8192", 1024, _lse_chain(),
+        {"fp32": 0.55, "tf32": 0.34, "bf16": 0.20}, False),
+    Row("gelu_softmax", "gelu_softmax 1024x8192x8192", 1024, _gelu_softmax(),
+        {"fp32": 0.58, "tf32": 0.35, "bf16": 0.22}, False),
+    Row("mean_residual", "mean_residual 2048x8192x8192", 2048, _mean_residual(),
+        {"fp32": 0.040, "tf32": 0.040, "bf16": 0.040}, False),
+    Row("group_hardtanh", "linear, group_norm (512), hardtanh 1024x8192x8192", 1024, _group_hardtanh(),
+        {"fp32": 0.58, "tf32": 0.36, "bf16": 0.21}),
+    Row("silu_group", "linear, silu, add 1, group_norm (64) 32768x4096x1024", 32768, _silu_group(),
+        {"fp32": 1.30, "tf32": 0.90, "bf16": 0.60}),
+    Row("silu_scale", "linear, silu, scale 16384x4096x4096", 16384, _silu_scale(),
+        {"fp32": 2.45, "tf32": 1.45, "bf16": 0.80}),
+    Row("gelu_wide", "linear, gelu 128x32768x32768", 128, _linear_then("gelu", 32768, 32768),
+        {"fp32": 1.35, "tf32": 1.14, "bf16": 0.60}),
+    Row("vocabulary", "linear, logsumexp 8192x128256x4096", 8192, _linear_then("logsumexp", 128256, 4096, dim=1),
+        {"fp32": 35, "tf32": 25.4, "bf16": 12.3}),
+    Row("lse_short", "linear, logsumexp 65536x8192x64", 65536, _linear_then("logsumexp", 8192, 64, dim=1),
+        {"fp32": 0.55, "tf32": 0.45, "bf16": 0.40}),
+    Row("gelu_softmax_1", "gelu_softmax 1x8192x8192", 1, _gelu_softmax(),
+        {"fp32": 0.075, "tf32": 0.075, "bf16": 0.040}),
+    Row("gelu_softmax_16", "gelu_softmax 16x8192x8192", 16, _gelu_softmax(),
+        {"fp32": 0.080, "tf32": 0.078, "bf16": 0.042}),
 ]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What bench/cuda.py measured, as a table: records from one run or from several, whichever is newest for each row and contender."""
+"""What bench/cuda.py measured, as a table: of one run or several, the newest record of each row and contender."""
 
 import json
 import math
@@ -11,15 +11,17 @@ DASH, EARLIER = "–", "†"
 
 
 def read(files):
-    """Records of files: lines RECORD {...} of what a run printed, or the .json of a saved table. Of several measurements the last in order of date counts; a
-    failure counts only where nothing was measured."""
+    """Records of files: lines RECORD {...} of what a run printed, or the .json of a saved table. Of several
+    measurements the last in order of date counts; a failure counts only where nothing was measured."""
     newest = {}
     for file in files:
         text = file.read_text()
         if file.suffix == ".json":
             found = json.loads(text)["records"]
         else:
-            found = [json.loads(line.removeprefix("RECORD ")) for line in text.splitlines() if line.startswith("RECORD ")]
+            found = [
+                json.loads(line.removeprefix("RECORD ")) for line in text.splitlines() if line.startswith("RECORD ")
+            ]
         for record in found:
             key = record["row"], record["contender"]
             old = newest.get(key)
@@ -50,19 +52,28 @@ def _mark(records, record):
 
 def _sign(lines):
     """What the mark says, where it is in these."""
-    return f" {EARLIER}: linfuse at an earlier commit than the last that was measured." if any(EARLIER in line for line in lines) else ""
+    return (f" {EARLIER}: linfuse at an earlier commit than the last that was measured."
+            if any(EARLIER in line for line in lines) else "")
 
 
 def _times(record):
-    return "failed" if "failed" in record else f"{number(record['burst_ms'])} / {number(record['steady_ms'])}" if record else DASH
+    return ("failed" if "failed" in record
+            else f"{number(record['burst_ms'])} / {number(record['steady_ms'])}" if record else DASH)
 
 
 def table(records):
     """Markdown: times, then errors, memory and the rest."""
-    times = ["| model | torch eager | torch compiled | torch tf32 | torch bf16 | linfuse fp32 (goal) | linfuse tf32 (goal) | linfuse bf16 (goal) | fp32: times the best of torch's |",
-             "| --- | --- | --- | --- | --- | --- | --- | --- | --- |"]
-    facts = ["| model | error fp32 / torch's | error tf32, bf16 | torch's tf32, bf16 | beside x, W, y: fp32 / torch eager, MB | W prepared, MB | launches | host, us (from Python) | program made, and again, ms | fp32, tf32, bf16 at commit |",
-             "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"]
+    times = [
+        "| model | torch eager | torch compiled | torch tf32 | torch bf16 | "
+        "linfuse fp32 (goal) | linfuse tf32 (goal) | linfuse bf16 (goal) | fp32: times the best of torch's |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    facts = [
+        "| model | error fp32 / torch's | error tf32, bf16 | torch's tf32, bf16 | "
+        "beside x, W, y: fp32 / torch eager, MB | W prepared, MB | launches | host, us (from Python) | "
+        "program made, and again, ms | fp32, tf32, bf16 at commit |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
     for row in ROWS:
         peers = {way: _of(records, row, f"torch {way}") for way in ("eager", "compiled", "tf32", "bf16")}
         ours = {mode: _of(records, row, f"linfuse {mode}") for mode in ("fp32", "tf32", "bf16")}
@@ -75,22 +86,35 @@ def table(records):
         times.append("| " + " | ".join([*words, f"{best / mine:.1f}x" if best and mine else DASH]) + " |")
         fp32 = ours["fp32"]
         megabytes = [number(r["beside_bytes"] / 2**20) if "beside_bytes" in r else DASH for r in (fp32, peers["eager"])]
-        error = {name: f"{r['error']:.1e}" if "error" in r else DASH for name, r in [*peers.items(), *(("lf " + m, r) for m, r in ours.items())]}
+        error = {
+            name: f"{r['error']:.1e}" if "error" in r else DASH
+            for name, r in [*peers.items(), *(("lf " + m, r) for m, r in ours.items())]
+        }
         held = number(fp32["prepared_bytes"] / 2**20) if "prepared_bytes" in fp32 else DASH
         compile_ms = ", ".join(number(ms) for ms in fp32.get("compile_ms", [])) or DASH
-        facts.append(f"| {row.title} | {error['lf fp32']} / {error['eager']} | {error['lf tf32']}, {error['lf bf16']} | {error['tf32']}, {error['bf16']} | "
-                     f"{' / '.join(megabytes)} | {held} | {fp32.get('launches', DASH)} | {number(fp32.get('host_us'))} | {compile_ms} | "
-                     f"{', '.join(r['commit'][:7] if r else DASH for r in ours.values())} |")
+        facts.append(
+            f"| {row.title} | {error['lf fp32']} / {error['eager']} | {error['lf tf32']}, {error['lf bf16']} | "
+            f"{error['tf32']}, {error['bf16']} | {' / '.join(megabytes)} | {held} | {fp32.get('launches', DASH)} | "
+            f"{number(fp32.get('host_us'))} | {compile_ms} | "
+            f"{', '.join(r['commit'][:7] if r else DASH for r in ours.values())} |"
+        )
     return f"Times are burst / steady, in ms.{_sign(times)}\n\n" + "\n".join(times) + "\n\n" + "\n".join(facts) + "\n"
 
 
 def short(records):
     """The README's table: burst times alone."""
-    lines = ["| ms, burst | torch fp32: eager / compiled | torch tf32, bf16: compiled | linfuse fp32 | tf32 | bf16 |", "| --- | --- | --- | --- | --- | --- |"]
+    lines = [
+        "| ms, burst | torch fp32: eager / compiled | torch tf32, bf16: compiled | linfuse fp32 | tf32 | bf16 |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
     for row in ROWS:
-        found = {c: _of(records, row, c) for c in ("torch eager", "torch compiled", "torch tf32", "torch bf16", "linfuse fp32", "linfuse tf32", "linfuse bf16")}
+        found = {c: _of(records, row, c) for c in ("torch eager", "torch compiled", "torch tf32", "torch bf16",
+                                                   "linfuse fp32", "linfuse tf32", "linfuse bf16")}
         ms = {c: number(record.get("burst_ms")) + _mark(records, record) for c, record in found.items()}
-        lines.append("| {} | {torch eager} / {torch compiled} | {torch tf32}, {torch bf16} | **{linfuse fp32}** | {linfuse tf32} | {linfuse bf16} |".format(row.title, **ms))
+        lines.append(
+            "| {} | {torch eager} / {torch compiled} | {torch tf32}, {torch bf16} | "
+            "**{linfuse fp32}** | {linfuse tf32} | {linfuse bf16} |".format(row.title, **ms)
+        )
     return "\n".join(lines)
 
 
@@ -111,17 +135,27 @@ def _runs(records):
     for r in records:
         key = tuple(r[word] for word in ("date", "device", "driver", "torch", "commit", "command"))
         lines.setdefault(key, []).append(r)
-    return [f"- {key[0]}: {key[1]}, driver {key[2]}, torch {key[3]}, linfuse {key[4]}: `{key[5]}` ({len(found)} measurement{'' if len(found) == 1 else 's'})" for key, found in sorted(lines.items())]
+    return [
+        f"- {key[0]}: {key[1]}, driver {key[2]}, torch {key[3]}, linfuse {key[4]}: `{key[5]}` "
+        f"({len(found)} measurement{'' if len(found) == 1 else 's'})"
+        for key, found in sorted(lines.items())
+    ]
 
 
 def save(folder, records, how):
-    """Writes cuda-DATE-DEVICE.json and .md, of the date of the newest record. how: what is to be said of the measuring."""
+    """Writes cuda-DATE-DEVICE.json and .md, of the newest record's date. how: what is to be said of the measuring."""
     newest = max(records, key=lambda r: r["date"])
     device = re.sub(r"[^a-z0-9]+", "-", newest["device"].lower().removeprefix("nvidia ")).strip("-")
     stem = folder / f"cuda-{newest['date'][:10]}-{device}"
     folder.mkdir(parents=True, exist_ok=True)
     failures = [f"- {r['row']}, {r['contender']}: {r['failed']}" for r in records if "failed" in r]
-    parts = ["# linfuse on a GPU, beside torch", "Measured in these runs, torch and linfuse in one process each:", "\n".join(_runs(records)), how, table(records)]
+    parts = [
+        "# linfuse on a GPU, beside torch",
+        "Measured in these runs, torch and linfuse in one process each:",
+        "\n".join(_runs(records)),
+        how,
+        table(records),
+    ]
     notes = stem.with_name(f"cuda-{newest['date'][:10]}-notes.md")
     parts += [f"What is short, and what these records do not show: `{notes.name}`."] if notes.exists() else []
     parts += ["Failed:\n\n" + "\n".join(failures)] if failures else []

@@ -123,7 +123,7 @@ def nothing(graph, inputs):
 
 
 def only_c(call, out):
-    """A backend that does nothing but the C call, all of it bound: guards and C as they follow one another in a call."""
+    """A backend that does nothing but the C call, all of it bound: guards and C as they follow each other in a call."""
 
     def backend(graph, inputs):
         def run(*args):
@@ -165,8 +165,8 @@ def overhead(context):
         return f"{report.sig(more[0])} us by lower quartiles, {report.sig(more[1])} us by medians"
 
     words = [
-        f"linfuse over guards and the C call: {over('guards and the C call')} (to be at most 20); over the sum of the two "
-        f"measured alone: {over('guards alone', 'linfuse from C')}",
+        f"linfuse over guards and the C call: {over('guards and the C call')} (to be at most 20); "
+        f"over the sum of the two measured alone: {over('guards alone', 'linfuse from C')}",
         f"max err {error:.0e}",
     ]
     return {
@@ -216,9 +216,9 @@ def first_call(context):
     with ThreadPoolExecutor(len(todo) if context.device == "cuda" else 1) as pool:
         found = list(pool.map(lambda one: first_calls(*one, context, ways), todo))
     how = (
-        "Seconds from torch.compile to the first result, 64 x 1024 x 1024, in a process of its own. compiler warm: after "
-        "PyTorch's compiler was imported and used once by a backend that does nothing, without caches on disk; kernels on "
-        "disk: the same again with what the one before left there."
+        "Seconds from torch.compile to the first result, 64 x 1024 x 1024, in a process of its own. compiler warm: "
+        "after PyTorch's compiler was imported and used once by a backend that does nothing, without caches on disk; "
+        "kernels on disk: the same again with what the one before left there."
     )
     how += " cold: with importing PyTorch's compiler." if "cold" in ways else " All rows at once."
     return {
@@ -422,7 +422,12 @@ def sweep_section(seconds, errors):
         words.append(f"inductor's result is not eager's: {', '.join(wrong)}")
     return {
         "title": "A sweep of models",
-        "head": ["model", *(f"{who} ms" for who in (*others, "linfuse")), *(f"{who} / linfuse" for who in others), "max err"],
+        "head": [
+            "model",
+            *(f"{who} ms" for who in (*others, "linfuse")),
+            *(f"{who} / linfuse" for who in others),
+            "max err",
+        ],
         "rows": rows,
         "words": words,
         "seconds": seconds,

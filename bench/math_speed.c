@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Nanoseconds an element of the CPU's maps and folds, on one core, beside the C library and SLEEF (libsleef-dev); not part of the
- * build. From the source folder:
+/* Nanoseconds an element of the CPU's maps and folds, on one core, beside the C library and SLEEF (libsleef-dev); not
+ * part of the build. From the source folder:
  *
- *     cc -O2 -mavx512f -mfma -Isrc -Iinclude bench/math_speed.c build/release/liblinfuse.a -ljansson -lsleef -lm -lpthread -o /tmp/math_speed
+ *     cc -O2 -mavx512f -mfma -Isrc -Iinclude bench/math_speed.c build/release/liblinfuse.a -ljansson -lsleef -lm
+ *     -lpthread -o /tmp/math_speed
  *
  * A strip of LF_STRIP numbers in cache, from -6 to 6 and so past no end of any function; the best of many runs. */
 #include <immintrin.h>
@@ -62,7 +63,8 @@ static double now(void)
 
 int main(void)
 {
-    const lf_op maps[] = {LF_OP_exp, LF_OP_log, LF_OP_tanh, LF_OP_gelu, LF_OP_gelu, LF_OP_sigmoid, LF_OP_silu, LF_OP_mish, LF_OP_softplus, LF_OP_elu};
+    const lf_op maps[] = {LF_OP_exp,     LF_OP_log,  LF_OP_tanh, LF_OP_gelu,     LF_OP_gelu,
+                          LF_OP_sigmoid, LF_OP_silu, LF_OP_mish, LF_OP_softplus, LF_OP_elu};
     const char *name[] = {"exp", "log", "tanh", "gelu erf", "gelu tanh", "sigmoid", "silu", "mish", "softplus", "elu"};
     const float plain[3] = {1, 20, 0};
     for (int i = 0; i < LF_STRIP; i++)

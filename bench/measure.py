@@ -43,7 +43,9 @@ class Measurement:
     def __init__(self, case, quick, files, cores):
         self.case, self.quick, self.cores = case, quick, cores
         spec, dims = case.spec(quick), case.dims(quick)
-        self.job = Job(spec, dims, spec.draw(dims, shared), to_torch.output_shape(spec, dims), files.library, files.overhead)
+        self.job = Job(
+            spec, dims, spec.draw(dims, shared), to_torch.output_shape(spec, dims), files.library, files.overhead
+        )
         names = {**PEERS, **{name: made for name, made in OURS.items() if case.from_c or name == "linfuse"}}
         self.results = {name: shared((math.prod(self.job.output_shape),)) for name in names}
         self.workers = {name: Worker(made, self.job, self.results[name]) for name, made in names.items()}

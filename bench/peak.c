@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the machine can do, measured without linfuse, so that shares of it are shares of something independent.
- *   peak THREADS        prints the best f32 multiply-add rate (flop/s) and the best rate of reading memory (byte/s): the
- *                       best of many short tries counts, since what else the machine does only makes it slower
- *   peak THREADS now    prints the multiply-add rate of these 20 ms, the median of short tries: what a core that is shared with
- *                       others gives at this moment
+ *   peak THREADS        prints the best f32 multiply-add rate (flop/s) and the best rate of reading memory (byte/s):
+ *                       the best of many short tries counts, since what else the machine does only makes it slower
+ *   peak THREADS now    prints the multiply-add rate of these 20 ms, the median of short tries: what a core that is
+ *                       shared with others gives at this moment
  * Compile with -O3 -march=native: the sums have to stay in registers. */
 #include <pthread.h>
 #include <stdio.h>

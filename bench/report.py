@@ -56,10 +56,21 @@ def add_shares(record, peak):
 def speed_row(r):
     facts = r["facts"].get("linfuse", {})
     notes = [word for word, holds in [("disturbed", r["disturbed"]), ("RESULTS DIFFER", not r["agree"])] if holds]
-    return [r["case"], size(r["sizes"]), *[sig(r["ms"].get(p)) for p in PEERS], sig(r["linfuse_ms"]), times(r["ratio"]),
-            times(r["target"]), "yes" if r["met"] else "NO", percent(r.get("fma_share")), percent(r.get("memory_share")),
-            sig(facts.get("predicted_ms")), ("" if r.get("predicted_well", True) else "!") + times(r.get("prediction")),
-            f"{max(r['errors'].values(), default=0):.0e}", ", ".join(notes)]
+    return [
+        r["case"],
+        size(r["sizes"]),
+        *[sig(r["ms"].get(p)) for p in PEERS],
+        sig(r["linfuse_ms"]),
+        times(r["ratio"]),
+        times(r["target"]),
+        "yes" if r["met"] else "NO",
+        percent(r.get("fma_share")),
+        percent(r.get("memory_share")),
+        sig(facts.get("predicted_ms")),
+        ("" if r.get("predicted_well", True) else "!") + times(r.get("prediction")),
+        f"{max(r['errors'].values(), default=0):.0e}",
+        ", ".join(notes),
+    ]
 
 
 SPEED_HEAD = ["case", "MxNxK", *PEERS, "linfuse", "ratio", "target", "met", "of FMA", "of mem", "predicted",
@@ -154,10 +165,12 @@ of five."""
 
 def heading_lines(heading, peak):
     load = ", ".join(f"{x:.2f}" for x in heading["load_before"])
-    return [f"{heading['date']}, commit {heading['commit']}, `{heading['command']}`",
-            f"{heading['cpu']}, cores: {heading['cores']}, load average before: {load}, "
-            f"huge pages: {heading['huge_pages']}",
-            f"measured peaks: {peak['flops'] / 1e9:.0f} GFLOP/s of f32 multiply-adds, {peak['bytes'] / 1e9:.1f} GB/s read"]
+    return [
+        f"{heading['date']}, commit {heading['commit']}, `{heading['command']}`",
+        f"{heading['cpu']}, cores: {heading['cores']}, load average before: {load}, "
+        f"huge pages: {heading['huge_pages']}",
+        f"measured peaks: {peak['flops'] / 1e9:.0f} GFLOP/s of f32 multiply-adds, {peak['bytes'] / 1e9:.1f} GB/s read",
+    ]
 
 
 def as_markdown(title, heading, peak, records, chart):

@@ -4,12 +4,12 @@
   bench/sweep.py [--minutes 8] [--n 2048]      leaves bench/results/sweep-DATE-CPU.{json,png}
   bench/sweep.py --quick                       a few sizes; leaves build/bench/sweep-*
 
-The roofline's time is the longer of flops over the rate of multiply-adds and bytes over the rate of reading memory, both
-measured by bench/peak.c. On a machine that shares its cores with others, what a core can do changes from one second to the
-next: the rate of multiply-adds is measured again and again between the calls of a size, and its median counts (`share`).
-`share_of_best` is held against the best half millisecond of the whole run instead. Small sizes live in caches, so a share
-may pass 100%. Sizes that do not fit the memory, or whose call is predicted to take too long, are left out, and so is what
-remains when the time is up.
+The roofline's time is the longer of flops over the rate of multiply-adds and bytes over the rate of reading memory,
+both measured by bench/peak.c. On a machine that shares its cores with others, what a core can do changes from one
+second to the next: the rate of multiply-adds is measured again and again between the calls of a size, and its median
+counts (`share`). `share_of_best` is held against the best half millisecond of the whole run instead. Small sizes live
+in caches, so a share may pass 100%. Sizes that do not fit the memory, or whose call is predicted to take too long, are
+left out, and so is what remains when the time is up.
 """
 
 import argparse
@@ -45,7 +45,9 @@ def arguments():
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--minutes", type=float, default=8)
     parser.add_argument("--n", type=int, default=2048)
-    parser.add_argument("--build", type=Path, default=machine.ROOT / "build" / "release", help="where the library was built")
+    parser.add_argument(
+        "--build", type=Path, default=machine.ROOT / "build" / "release", help="where the library was built"
+    )
     parser.add_argument("--out", type=Path, help="where the result goes")
     return parser.parse_args()
 
@@ -86,9 +88,16 @@ def point(native, context, m, n, k, files, peak, cores):
     best_roof = max(fused["flops"] / peak["flops"], fused["bytes"] / peak["bytes"])
     others = watch.others(time.monotonic() - start)
     ours.end()
-    return {**found, "ms": 1e3 * seconds, "predicted_ms": fused["us"] / 1e3, "flops_now": flops, "share": roof / seconds,
-            "share_of_best": best_roof / seconds, "others": others,
-            "bound": "flops" if fused["flops"] / flops == roof else "memory"}
+    return {
+        **found,
+        "ms": 1e3 * seconds,
+        "predicted_ms": fused["us"] / 1e3,
+        "flops_now": flops,
+        "share": roof / seconds,
+        "share_of_best": best_roof / seconds,
+        "others": others,
+        "bound": "flops" if fused["flops"] / flops == roof else "memory",
+    }
 
 
 def sweep(args, files, peak, cores):
@@ -101,7 +110,8 @@ def sweep(args, files, peak, cores):
         late = time.monotonic() > end
         skipped = {"m": m, "n": args.n, "k": k, "skipped": "time was up"}
         found = skipped if late else point(native, context, m, args.n, k, files, peak, cores)
-        words = found.get("skipped") or f"{report.sig(found['ms'])} ms, {report.percent(found['share'])} of the roofline"
+        words = (found.get("skipped")
+                 or f"{report.sig(found['ms'])} ms, {report.percent(found['share'])} of the roofline")
         print(f"M {m:6}  K {k:6}  {words}", flush=True)
         points.append(found)
     return points

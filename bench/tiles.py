@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How good the choice of tiles on a GPU is: every shape of tiles that can serve is measured at every size, as `--tune` does it, and the one that the cost model chose is
-compared with the fastest. Wants a GPU, and no Python package.
+"""How good the choice of tiles on a GPU is: the one that the cost model chose beside the fastest.
 
-  bench/tiles.py [--library liblinfuse.so] [--precisions fp32,bf16] [--only NAME] [--held-back] [--bound S] [--out FILE.json]
-  bench/tiles.py --again FILE.json...   measures nothing: judges what today's cost model chooses (no GPU needed) by times measured before
-  bench/tiles.py --reference            explain's prediction for the models of bench/cuda_rows.py beside what they take, in a burst of runs after a rest
+  bench/tiles.py [--library liblinfuse.so] [--precisions fp32,bf16] [--only NAME] [--held-back] [--bound S]
+                 [--out FILE.json]
+  bench/tiles.py --again FILE.json...   measures nothing: judges what today's cost model chooses (no GPU needed) by
+                                        times measured before
+  bench/tiles.py --reference            explain's prediction for the models of bench/cuda_rows.py beside what they
+                                        take, in a burst of runs after a rest
   bench/tiles.py --list DIR             writes the models to DIR, and ends
 
+Every shape of tiles that can serve is measured at every size, as `--tune` does it. Wants a GPU, and no Python package.
 Measures under a cache of its own for choices unless XDG_CACHE_HOME is set; times that are there already are taken.
 """
 
@@ -55,13 +58,15 @@ class Memory:
         done = min(count, 3 * (1 << 20) + 7)
         values, there = (ctypes.c_float * done)(), self.room(count)
         draw = self.native.lib.lf_draw_uniform
-        draw.argtypes = [ctypes.c_uint64, ctypes.c_char_p, ctypes.c_float, ctypes.c_float, ctypes.c_size_t, ctypes.c_void_p]
+        draw.argtypes = [ctypes.c_uint64, ctypes.c_char_p, ctypes.c_float, ctypes.c_float, ctypes.c_size_t,
+                         ctypes.c_void_p]
         draw.restype = None
         draw(1, name.encode(), low, high, done, values)
         self.check(self.cuda.cuMemcpyHtoD_v2(ctypes.c_uint64(there), values, ctypes.c_size_t(4 * done)))
         while done < count:
             more = min(done, count - done)
-            self.check(self.cuda.cuMemcpyDtoD_v2(ctypes.c_uint64(there + 4 * done), ctypes.c_uint64(there), ctypes.c_size_t(4 * more)))
+            self.check(self.cuda.cuMemcpyDtoD_v2(ctypes.c_uint64(there + 4 * done), ctypes.c_uint64(there),
+                                                 ctypes.c_size_t(4 * more)))
             done += more
         return there
 
@@ -75,8 +80,12 @@ def arguments():
     parser.add_argument("--precisions", default="fp32,bf16")
     parser.add_argument("--only", action="append", default=[], metavar="NAME")
     parser.add_argument("--held-back", action="store_true", help="sizes that the cost model was not fitted to, instead")
-    parser.add_argument("--reference", action="store_true", help="the reference models: explain's prediction beside a burst of runs")
-    parser.add_argument("--bound", type=float, default=1e9, metavar="S", help="seconds after which nothing more is begun")
+    parser.add_argument(
+        "--reference", action="store_true", help="the reference models: explain's prediction beside a burst of runs"
+    )
+    parser.add_argument(
+        "--bound", type=float, default=1e9, metavar="S", help="seconds after which nothing more is begun"
+    )
     parser.add_argument("--out", type=Path)
     parser.add_argument("--commit", default="")
     parser.add_argument("--again", nargs="+", type=Path, metavar="FILE")
@@ -93,7 +102,9 @@ def measure(native, product, precision, memory, x, w, b, y):
     """A record for each number of rows."""
     context = native.Context()
     model = native.Model.read(context, product.text(), product.name)
-    program = native.Program(model, {"device": "cuda", "precision": precision, "tune": "true", "dim.B": str(product.rows[0])})
+    program = native.Program(
+        model, {"device": "cuda", "precision": precision, "tune": "true", "dim.B": str(product.rows[0])}
+    )
     program.borrow_param_cuda("linear.weight", w, product.n * product.k)
     program.borrow_param_cuda("linear.bias", b, product.n)
     program.prepare()
@@ -104,9 +115,16 @@ def measure(native, product, precision, memory, x, w, b, y):
         call.run_on(*map(ctypes.addressof, (dims, inputs, outputs)), 0)
         memory.check(memory.cuda.cuCtxSynchronize())
         account = json.loads(program.explain([rows], json=True))
-        yield {"model": product.name, "rows": rows, "n": product.n, "k": product.k, "precision": precision, "predicted_us": account["fused"]["us"],
-               "times": {c["shape"]: c["measured_us"] for c in account["tiles"]["candidates"] if "measured_us" in c},
-               "expected": {c["shape"]: c["product_us"] for c in account["tiles"]["candidates"]}}
+        yield {
+            "model": product.name,
+            "rows": rows,
+            "n": product.n,
+            "k": product.k,
+            "precision": precision,
+            "predicted_us": account["fused"]["us"],
+            "times": {c["shape"]: c["measured_us"] for c in account["tiles"]["candidates"] if "measured_us" in c},
+            "expected": {c["shape"]: c["product_us"] for c in account["tiles"]["candidates"]},
+        }
     call.close()
     program.close()
     model.close()
@@ -136,7 +154,11 @@ def measure_reference(native, row, precision, memory):
     for e in shape:
         elements *= e
     held.append(memory.room(elements))
-    dims, outputs, inputs = (ctypes.c_int64 * 1)(row.rows), (ctypes.c_void_p * 1)(held[-1]), (ctypes.c_void_p * 1)(draw(row.spec.inputs[0])[0])
+    dims, outputs, inputs = (
+        (ctypes.c_int64 * 1)(row.rows),
+        (ctypes.c_void_p * 1)(held[-1]),
+        (ctypes.c_void_p * 1)(draw(row.spec.inputs[0])[0]),
+    )
     call.run_on(*map(ctypes.addressof, (dims, inputs, outputs)), 0)
     memory.check(memory.cuda.cuCtxSynchronize())
     one = statistics.median(call.time(3))
@@ -147,7 +169,13 @@ def measure_reference(native, row, precision, memory):
         handle.close()
     for at in held:
         memory.free(at)
-    return {"model": row.name, "precision": precision, "predicted_ms": account["fused"]["us"] / 1e3, "burst_ms": ms, "tiles": account.get("tiles", {}).get("shape", "-")}
+    return {
+        "model": row.name,
+        "precision": precision,
+        "predicted_ms": account["fused"]["us"] / 1e3,
+        "burst_ms": ms,
+        "tiles": account.get("tiles", {}).get("shape", "-"),
+    }
 
 
 def reference(native, memory, precisions, only, bound, begun):
@@ -160,7 +188,9 @@ def reference(native, memory, precisions, only, bound, begun):
                 print(f"{row.name} {precision}: left out, no time", flush=True)
                 continue
             r = measure_reference(native, row, precision, memory)
-            print("REFERENCE", json.dumps(r), f"predicted / measured {r['predicted_ms'] / r['burst_ms']:.2f}", flush=True)
+            print(
+                "REFERENCE", json.dumps(r), f"predicted / measured {r['predicted_ms'] / r['burst_ms']:.2f}", flush=True
+            )
 
 
 def expected_now(native, record):
@@ -172,7 +202,11 @@ def expected_now(native, record):
     account = json.loads(program.explain([record["rows"]], json=True))
     for handle in (program, model, context):
         handle.close()
-    return {**record, "predicted_us": account["fused"]["us"], "expected": {c["shape"]: c["product_us"] for c in account["tiles"]["candidates"]}}
+    return {
+        **record,
+        "predicted_us": account["fused"]["us"],
+        "expected": {c["shape"]: c["product_us"] for c in account["tiles"]["candidates"]},
+    }
 
 
 def judge(records):
@@ -185,15 +219,27 @@ def judge(records):
         choice, best = min(shapes, key=lambda s: r["expected"][s]), min(shapes, key=lambda s: r["times"][s])
         lost.append((r["times"][choice] / r["times"][best] - 1, r))
         size = f"{r['rows']}x{r['n']}x{r['k']}"
-        print(f"{r['model']:16}{r['precision']:5}{size:>18}  chosen {choice:7} best {best:7} {100 * lost[-1][0]:6.1f}%  predicted {r['predicted_us'] / r['times'][choice]:5.2f}  "
-              + "  ".join(f"{s} {r['times'][s]:.1f} ({r['expected'][s]:.0f})" for s in shapes))
+        print(
+            f"{r['model']:16}{r['precision']:5}{size:>18}  chosen {choice:7} best {best:7} {100 * lost[-1][0]:6.1f}%  "
+            f"predicted {r['predicted_us'] / r['times'][choice]:5.2f}  "
+            + "  ".join(f"{s} {r['times'][s]:.1f} ({r['expected'][s]:.0f})" for s in shapes)
+        )
     if not lost:
         sys.exit("tiles: nothing was measured")
     values = [v for v, _ in lost]
     worst = max(lost, key=lambda v: v[0])
-    facts = {"sizes": len(lost), "median": statistics.median(values), "worst": worst[0], "over_10": sum(v > 0.10 for v in values), "over_25": sum(v > 0.25 for v in values)}
-    print(f"{len(lost)} sizes: the choice takes {100 * facts['median']:.1f}% longer than the best in the median, {100 * worst[0]:.1f}% at worst "
-          f"({worst[1]['model']} {worst[1]['precision']}, {worst[1]['rows']} rows); over 10%: {facts['over_10']}, over 25%: {facts['over_25']}")
+    facts = {
+        "sizes": len(lost),
+        "median": statistics.median(values),
+        "worst": worst[0],
+        "over_10": sum(v > 0.10 for v in values),
+        "over_25": sum(v > 0.25 for v in values),
+    }
+    print(
+        f"{len(lost)} sizes: the choice takes {100 * facts['median']:.1f}% longer than the best in the median, "
+        f"{100 * worst[0]:.1f}% at worst ({worst[1]['model']} {worst[1]['precision']}, {worst[1]['rows']} rows); "
+        f"over 10%: {facts['over_10']}, over 25%: {facts['over_25']}"
+    )
     return facts
 
 
@@ -217,7 +263,10 @@ def main():
         return
     products = chosen_products(options.only, options.held_back)
     x, w = memory.drawn("x", 0.0, 1.0, LARGEST), memory.drawn("w", -1 / 64, 1 / 64, max(p.n * p.k for p in products))
-    b, y = memory.drawn("b", -1 / 64, 1 / 64, max(p.n for p in products)), memory.room(max(r * p.n for p in products for r in p.rows if "logsumexp" not in p.name))
+    b, y = (
+        memory.drawn("b", -1 / 64, 1 / 64, max(p.n for p in products)),
+        memory.room(max(r * p.n for p in products for r in p.rows if "logsumexp" not in p.name)),
+    )
     print(f"{memory.device}: {time.time() - begun:.1f} s until the numbers are there", flush=True)
     records = []
     for product in products:
@@ -231,7 +280,12 @@ def main():
             print(f"{product.name} {precision}: at {time.time() - begun:.1f} s", flush=True)
     facts = judge(records)
     if options.out:
-        header = {"device": memory.device, "commit": options.commit, "command": " ".join(sys.argv), "when": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())}
+        header = {
+            "device": memory.device,
+            "commit": options.commit,
+            "command": " ".join(sys.argv),
+            "when": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
+        }
         options.out.write_text(json.dumps({**header, **facts, "records": records}, indent=1) + "\n")
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What bench/tiles.py measures: products of several widths and depths with several tails, each at several numbers of rows."""
+"""What bench/tiles.py measures: products of several widths, depths and tails, each at several numbers of rows."""
 
 from dataclasses import dataclass
 
@@ -13,8 +13,10 @@ class Product:
     rows: tuple
 
     def text(self):
-        return (f"input x f32[B, {self.k}]\nparam linear.weight f32[{self.n}, {self.k}]\nparam linear.bias f32[{self.n}]\n"
-                f"a = linear(x, linear.weight, linear.bias)\n{self.tail}\nreturn y\n")
+        return (
+            f"input x f32[B, {self.k}]\nparam linear.weight f32[{self.n}, {self.k}]\nparam linear.bias f32[{self.n}]\n"
+            f"a = linear(x, linear.weight, linear.bias)\n{self.tail}\nreturn y\n"
+        )
 
 
 _SOFTMAX = "b = gelu(a)\ny = softmax(b, dim=1)"
@@ -22,9 +24,11 @@ _LOGSUMEXP = "y = logsumexp(a, dim=1)"
 _SILU = "b = silu(a)\ny = mul(b, 2.0)"
 
 PRODUCTS = [
-    Product("gelu_softmax", 8192, 8192, _SOFTMAX, (1, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 640, 768, 1024, 2048)),
+    Product("gelu_softmax", 8192, 8192, _SOFTMAX,
+            (1, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 640, 768, 1024, 2048)),
     Product("logsumexp", 8192, 8192, _LOGSUMEXP, (16, 64, 128, 256, 640, 1024, 4096)),
-    Product("silu_group", 4096, 1024, "b = silu(a)\nc = add(b, 1.0)\ny = group_norm(c, 64)", (16, 128, 512, 1024, 4096, 32768)),
+    Product("silu_group", 4096, 1024, "b = silu(a)\nc = add(b, 1.0)\ny = group_norm(c, 64)",
+            (16, 128, 512, 1024, 4096, 32768)),
     Product("silu_scale", 4096, 4096, _SILU, (1, 64, 128, 192, 256, 384, 512, 1000, 2048, 16384)),
     Product("relu_small", 1024, 1024, "y = relu(a)", (16, 64, 128, 512, 1024, 2048, 8192, 65536)),
     Product("gelu_wide", 32768, 4096, "y = gelu(a)", (16, 64, 128, 256, 512)),

@@ -106,7 +106,9 @@ class Child:
             try:
                 pipe.send((True, getattr(self, name)(*args)))
             except Exception as error:  # whatever it is, the others go on, and the table says why
-                pipe.send((False, f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"))
+                pipe.send(
+                    (False, f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}")
+                )
 
 
 # ---- in the parent ----

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # One file per instruction set, each compiled for its own; which one runs is chosen at run time.
-# None lets the compiler fuse a multiplication and an addition where it sees fit: it may fuse them in one loop and not in
-# another, and a number's bits would depend on which of the two it came through. Kernels ask for it by name (kern_vec.h).
+# None lets the compiler fuse a multiplication and an addition where it sees fit: it may fuse them in one loop
+# and not in another, and a number's bits would depend on which of the two it came through. Kernels ask for it
+# by name (kern_vec.h).
 set(kernels_x86_64 kern_avx2.c kern_avx512.c)
 set(kernels_aarch64 kern_neon.c)
 set(flags_kern_avx2.c -mavx2 -mfma)

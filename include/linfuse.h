@@ -102,11 +102,20 @@ typedef struct lf_dim {
     const char *name; /* NULL for a number */
 } lf_dim;
 
-LF_API lf_status lf_model_input(lf_model *model, const char *name, lf_dtype dtype, int rank, const lf_dim *dims, lf_value *out);
-LF_API lf_status lf_model_param(lf_model *model, const char *name, lf_dtype dtype, int rank, const lf_dim *dims, lf_value *out);
+LF_API lf_status lf_model_input(lf_model *model, const char *name, lf_dtype dtype, int rank, const lf_dim *dims,
+                                lf_value *out);
+LF_API lf_status lf_model_param(lf_model *model, const char *name, lf_dtype dtype, int rank, const lf_dim *dims,
+                                lf_value *out);
 
 /* An argument of an op, as in the text: by position (key NULL) or by PyTorch's parameter name. */
-typedef enum lf_arg_kind { LF_ARG_VALUE, LF_ARG_NUMBER, LF_ARG_BOOL, LF_ARG_STRING, LF_ARG_LIST, LF_ARG_NONE } lf_arg_kind;
+typedef enum lf_arg_kind {
+    LF_ARG_VALUE,
+    LF_ARG_NUMBER,
+    LF_ARG_BOOL,
+    LF_ARG_STRING,
+    LF_ARG_LIST,
+    LF_ARG_NONE
+} lf_arg_kind;
 typedef struct lf_arg {
     const char *key;
     lf_arg_kind kind;
@@ -122,7 +131,8 @@ LF_API lf_status lf_model_op(lf_model *model, const char *name, const char *op, 
                              lf_value *out);
 /* The extents of a value, where the named extents have the values dims, in order of their first appearance; *rank <=
  * LF_MAX_RANK. For a builder to check that it built what it meant. */
-LF_API lf_status lf_model_value_shape(lf_model *model, lf_value value, const int64_t *dims, int *rank, int64_t *extents);
+LF_API lf_status lf_model_value_shape(lf_model *model, lf_value value, const int64_t *dims, int *rank,
+                                      int64_t *extents);
 /* Says what the model returns; ends building. */
 LF_API lf_status lf_model_return(lf_model *model, const lf_value *values, size_t count);
 
@@ -147,8 +157,8 @@ LF_API bool lf_model_rows_independent(const lf_model *model, bool *has_rows);
 
 /* The model's meaning: every op in double precision. inputs, params and outputs are in port order; inputs and params
  * are f32, outputs are caller's doubles, row-major, of the extents the ports have at dims. */
-LF_API lf_status lf_model_eval(lf_model *model, const int64_t *dims, const float *const *inputs, const float *const *params,
-                               double *const *outputs);
+LF_API lf_status lf_model_eval(lf_model *model, const int64_t *dims, const float *const *inputs,
+                               const float *const *params, double *const *outputs);
 
 /* ---- compiling ---- */
 
@@ -179,11 +189,13 @@ LF_API const char *lf_program_message(const lf_program *program);
 LF_API lf_status lf_program_set_param(lf_program *program, const char *name, const float *data, size_t count);
 /* The same for a program compiled for cuda from the GPU's memory (data: an address there), once the work on stream (a
  * CUstream; NULL is the default one) is done, for which it waits. */
-LF_API lf_status lf_program_set_param_cuda(lf_program *program, const char *name, const float *data, size_t count, void *stream);
+LF_API lf_status lf_program_set_param_cuda(lf_program *program, const char *name, const float *data, size_t count,
+                                           void *stream);
 /* The same, and the values stay where and as they are until the parameter is given anew or the program is freed: runs
  * read them there where nothing else was made of them (and they begin at a multiple of 256 bytes), and the GPU holds
  * one copy less. */
-LF_API lf_status lf_program_borrow_param_cuda(lf_program *program, const char *name, const float *data, size_t count, void *stream);
+LF_API lf_status lf_program_borrow_param_cuda(lf_program *program, const char *name, const float *data, size_t count,
+                                              void *stream);
 /* The same as lf_program_set_param without the copy: the values are borrowed, and stay where and as they are until the
  * parameter is given anew or the program is freed. After a change of them, give them again and prepare. */
 LF_API lf_status lf_program_borrow_param(lf_program *program, const char *name, const float *data, size_t count);
@@ -232,7 +244,8 @@ LF_API lf_status lf_call_run(lf_call *call);
  * order of declaration, bound as by lf_call_set_input and lf_call_set_output. threads: how many may work on this run,
  * the caller's included; 0 means as many as the context has, more than it has are not had. Results do not depend on
  * it. */
-LF_API lf_status lf_call_run_at(lf_call *call, const int64_t *dims, const float *const *inputs, float *const *outputs, int threads);
+LF_API lf_status lf_call_run_at(lf_call *call, const int64_t *dims, const float *const *inputs, float *const *outputs,
+                                int threads);
 /* For a program compiled for cuda. Without it inputs and outputs are host memory, which a run copies to the GPU and
  * back before it returns. With it they are the GPU's memory (device addresses as pointers), and a run launches on this
  * stream (a CUstream or cudaStream_t; NULL is the default one), does not synchronise, and may be captured into a graph.
@@ -251,8 +264,8 @@ LF_API lf_status lf_call_use_workspace(lf_call *call, void *memory, size_t bytes
  * this run alone. Runs of one call must come one after the other, also on the GPU: on one stream, or ordered by events;
  * that includes launches of a graph a run was captured into, which may be launched as long as the call lives. Runs of
  * different calls need no order. */
-LF_API lf_status lf_call_run_on(lf_call *call, const int64_t *dims, const float *const *inputs, float *const *outputs, void *stream, void *workspace,
-                                size_t workspace_bytes);
+LF_API lf_status lf_call_run_on(lf_call *call, const int64_t *dims, const float *const *inputs, float *const *outputs,
+                                void *stream, void *workspace, size_t workspace_bytes);
 /* cuda: seconds of each of `runs` runs by the GPU's own clock, its cache flushed before each, copies of host memory not
  * counted. */
 LF_API lf_status lf_call_time(lf_call *call, size_t runs, double *seconds);
@@ -272,7 +285,8 @@ LF_API int lf_array_rank(const lf_array *array);
 LF_API const int64_t *lf_array_extents(const lf_array *array);
 LF_API const float *lf_array_data(const lf_array *array);
 /* Writes one; a failure leaves no half-written file at path. */
-LF_API lf_status lf_array_save(lf_context *context, const char *path, int rank, const int64_t *extents, const float *data);
+LF_API lf_status lf_array_save(lf_context *context, const char *path, int rank, const int64_t *extents,
+                               const float *data);
 
 /* Uniform numbers in [low, high), the same for the same seed, name and index on every machine. */
 LF_API void lf_draw_uniform(uint64_t seed, const char *name, float low, float high, size_t count, float *out);

@@ -111,7 +111,8 @@ static void take(const char *before, const char *after, const char *homes, const
         home[lf_graph_named(&written, from)] = lf_graph_named(&rewritten, to);
     }
     assert_int_equal(lf_plan_build(&rewritten, true, &arena, &plan), LF_OK);
-    account = (lf_account){.written = &written, .home = home, .notes = &notes, .plan = plan, .device = device(on), .dims = dims};
+    account = (lf_account){
+        .written = &written, .home = home, .notes = &notes, .plan = plan, .device = device(on), .dims = dims};
     account.workspace_bytes = lf_cost_workspace(plan, dims, account.device);
 }
 
@@ -149,10 +150,11 @@ static const char lse_chain_after[] = "input x f32[B, 8192]\n"
                                       "d = leaky_relu(s, negative_slope=0.0001)\n"
                                       "e = gelu(d)\n"
                                       "return e\n";
-static lf_note lse_done[] = {{"leaky_relu_of_leaky_relu", LF_EXACT, "d", "the slopes multiply where the value is negative"}};
-static lf_note lse_refused[] = {
-    {"merge_linears", LF_REROUNDS, "a",
-     "there is only one linear layer, and this sentence goes on for longer than a line is wide, to see where it is broken"}};
+static lf_note lse_done[] = {
+    {"leaky_relu_of_leaky_relu", LF_EXACT, "d", "the slopes multiply where the value is negative"}};
+static lf_note lse_refused[] = {{"merge_linears", LF_REROUNDS, "a",
+                                 "there is only one linear layer, and this sentence goes on for longer than a line is "
+                                 "wide, to see where it is broken"}};
 
 /* Everything that can become of a value: t is prepared, u is gone, v is a view, k the input again, h is stored between
  * two kernels. */
@@ -256,7 +258,8 @@ static void json_adds_up(void **state)
             (model ? take_fates : take_lse_chain)(lf_device_at(d)->name);
             json_t *root = json_of_account();
             for (int k = 0; k < 3; k++) {
-                double plain = number(json_object_get(root, "plain"), keys[k]), fused = number(json_object_get(root, "fused"), keys[k]);
+                double plain = number(json_object_get(root, "plain"), keys[k]),
+                       fused = number(json_object_get(root, "fused"), keys[k]);
                 assert_true(fabs(sum(json_object_get(root, "ops"), keys[k]) - plain) < 0.01);
                 assert_true(fabs(sum(json_object_get(root, "kernels"), keys[k]) - fused) < 0.01);
                 assert_true(plain > 0 && fused > 0);
@@ -387,7 +390,8 @@ static void phases_in_words(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         char text[256];
         lf_str words = {0};
-        snprintf(text, sizeof text, "input x f32[B, 6, 8]\nparam w f32[8, 8]\nparam q f32[8]\n%s\nreturn a\n", cases[i].ops);
+        snprintf(text, sizeof text, "input x f32[B, 6, 8]\nparam w f32[8, 8]\nparam q f32[8]\n%s\nreturn a\n",
+                 cases[i].ops);
         take_same(text, "h200");
         assert_int_equal(account.plan->groups, 1);
         lf_account_phases(&words, &account, &account.plan->group[0]);

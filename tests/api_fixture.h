@@ -27,12 +27,36 @@ static inline void expect(lf_status want, lf_status status, const char *message,
     _assert_int_equal((LargestIntegralType)status, (LargestIntegralType)want, file, line);
 }
 
+/* Arguments of an op. */
+#define VALUE(v)  {.kind = LF_ARG_VALUE, .value = (v)}
+#define NUMBER(x) {.kind = LF_ARG_NUMBER, .number = (x)}
+
 /* The message is asked for after the call. */
-#define OK_CONTEXT(c, call) do { lf_status s_ = (call); expect(LF_OK, s_, lf_context_message(c), __FILE__, __LINE__); } while (0)
-#define OK_MODEL(m, call)   do { lf_status s_ = (call); expect(LF_OK, s_, lf_model_message(m), __FILE__, __LINE__); } while (0)
-#define OK_OPTIONS(o, call) do { lf_status s_ = (call); expect(LF_OK, s_, lf_options_message(o), __FILE__, __LINE__); } while (0)
-#define OK_PROGRAM(p, call) do { lf_status s_ = (call); expect(LF_OK, s_, lf_program_message(p), __FILE__, __LINE__); } while (0)
-#define OK_CALL(c, call)    do { lf_status s_ = (call); expect(LF_OK, s_, lf_call_message(c), __FILE__, __LINE__); } while (0)
+#define OK_CONTEXT(c, call)                                                                                            \
+    do {                                                                                                               \
+        lf_status s_ = (call);                                                                                         \
+        expect(LF_OK, s_, lf_context_message(c), __FILE__, __LINE__);                                                  \
+    } while (0)
+#define OK_MODEL(m, call)                                                                                              \
+    do {                                                                                                               \
+        lf_status s_ = (call);                                                                                         \
+        expect(LF_OK, s_, lf_model_message(m), __FILE__, __LINE__);                                                    \
+    } while (0)
+#define OK_OPTIONS(o, call)                                                                                            \
+    do {                                                                                                               \
+        lf_status s_ = (call);                                                                                         \
+        expect(LF_OK, s_, lf_options_message(o), __FILE__, __LINE__);                                                  \
+    } while (0)
+#define OK_PROGRAM(p, call)                                                                                            \
+    do {                                                                                                               \
+        lf_status s_ = (call);                                                                                         \
+        expect(LF_OK, s_, lf_program_message(p), __FILE__, __LINE__);                                                  \
+    } while (0)
+#define OK_CALL(c, call)                                                                                               \
+    do {                                                                                                               \
+        lf_status s_ = (call);                                                                                         \
+        expect(LF_OK, s_, lf_call_message(c), __FILE__, __LINE__);                                                     \
+    } while (0)
 
 /* ---- models and programs ---- */
 
@@ -124,7 +148,9 @@ static inline size_t port_elements(const lf_model *model, lf_port port, size_t i
 /* dims: as many as the model has names. Inputs are drawn from [-1, 1). */
 static inline tensors tensors_begin(const lf_model *model, const int64_t *dims)
 {
-    tensors t = {.model = model, .ins = lf_model_port_count(model, LF_PORT_INPUT), .outs = lf_model_port_count(model, LF_PORT_OUTPUT)};
+    tensors t = {.model = model,
+                 .ins = lf_model_port_count(model, LF_PORT_INPUT),
+                 .outs = lf_model_port_count(model, LF_PORT_OUTPUT)};
     assert_true(t.ins <= MAX_PORTS && t.outs <= MAX_PORTS);
     for (size_t i = 0; i < lf_model_dim_count(model); i++)
         t.dims[i] = dims[i];
@@ -222,7 +248,8 @@ static inline void assert_close(const tensors *t, double most, const char *what)
     for (size_t i = 0; i < t->outs; i++) {
         double worst = worst_error(t->out[i], t->want[i], t->out_count[i]);
         if (!(worst <= most))
-            print_error("%s: output %zu at dims %lld: error %g, at most %g wanted\n", what, i, (long long)t->dims[0], worst, most);
+            print_error("%s: output %zu at dims %lld: error %g, at most %g wanted\n", what, i, (long long)t->dims[0],
+                        worst, most);
         assert_true(worst <= most);
     }
 }

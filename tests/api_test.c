@@ -5,7 +5,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static const char small[] = "input x f32[B, 4]\nparam w f32[3, 4]\nparam b f32[3]\na = linear(x, w, b)\ny = relu(a)\nreturn y\n";
+static const char small[] =
+    "input x f32[B, 4]\nparam w f32[3, 4]\nparam b f32[3]\na = linear(x, w, b)\ny = relu(a)\nreturn y\n";
 
 /* A failure has its status, and words that name the thing. */
 static void refuses(lf_status want, const char *words, lf_status status, const char *message, int line)
@@ -15,12 +16,13 @@ static void refuses(lf_status want, const char *words, lf_status status, const c
         print_error("line %d: \"%s\" is not in \"%s\"\n", line, words, message);
     assert_non_null(strstr(message, words));
 }
-#define REFUSES(status, words, call, message) do { lf_status s_ = (call); refuses(status, words, s_, message, __LINE__); } while (0)
+#define REFUSES(status, words, call, message)                                                                          \
+    do {                                                                                                               \
+        lf_status s_ = (call);                                                                                         \
+        refuses(status, words, s_, message, __LINE__);                                                                 \
+    } while (0)
 
 /* ---- building and reading ---- */
-
-#define VALUE(v)  {.kind = LF_ARG_VALUE, .value = (v)}
-#define NUMBER(x) {.kind = LF_ARG_NUMBER, .number = (x)}
 
 static lf_value op(lf_model *m, const char *name, const char *what, const lf_arg *args, size_t count)
 {
@@ -38,7 +40,8 @@ static lf_model *build(lf_context *context)
     OK_MODEL(m, lf_model_input(m, "x", LF_F32, 3, (lf_dim[]){{0, "B"}, {0, "S"}, {12, NULL}}, &x));
     OK_MODEL(m, lf_model_param(m, "net.w", LF_F32, 2, (lf_dim[]){{8, NULL}, {12, NULL}}, &w));
     lf_value a = op(m, "a", "linear", (lf_arg[]){VALUE(x), VALUE(w), {.kind = LF_ARG_NONE}}, 3);
-    lf_value g = op(m, "g", "gelu", (lf_arg[]){VALUE(a), {.key = "approximate", .kind = LF_ARG_STRING, .string = "tanh"}}, 2);
+    lf_value g =
+        op(m, "g", "gelu", (lf_arg[]){VALUE(a), {.key = "approximate", .kind = LF_ARG_STRING, .string = "tanh"}}, 2);
     lf_value h = op(m, "h", "mul", (lf_arg[]){VALUE(g), NUMBER(0.125)}, 2);
     const double axes[] = {1, -1}, widths[] = {8};
     lf_value n = op(m, "n", "layer_norm", (lf_arg[]){VALUE(h), {.kind = LF_ARG_LIST, .list = widths, .count = 1}}, 2);
@@ -48,13 +51,15 @@ static lf_model *build(lf_context *context)
     int64_t extents[LF_MAX_RANK];
     OK_MODEL(m, lf_model_value_shape(m, g, (int64_t[]){3, 5}, &rank, extents));
     assert_true(rank == 3 && extents[0] == 3 && extents[1] == 5 && extents[2] == 8);
-    REFUSES(LF_ERR_ARG, "value of this model", lf_model_value_shape(m, 999, (int64_t[]){3, 5}, &rank, extents), lf_model_message(m));
+    REFUSES(LF_ERR_ARG, "value of this model", lf_model_value_shape(m, 999, (int64_t[]){3, 5}, &rank, extents),
+            lf_model_message(m));
     REFUSES(LF_ERR_ARG, "value of this model", lf_model_value_shape(m, g, NULL, &rank, extents), lf_model_message(m));
     OK_MODEL(m, lf_model_return(m, (lf_value[]){s, g}, 2));
     return m;
 }
 
-static const char built[] = "# the same\n\ninput x f32[B, S, 12]\nparam net.w f32[8, 12]\n a = linear(input=x, weight=net.w)\n"
+static const char built[] =
+    "# the same\n\ninput x f32[B, S, 12]\nparam net.w f32[8, 12]\n a = linear(input=x, weight=net.w)\n"
     "g = gelu(a, approximate=\"tanh\")\nh = mul(g, .125)  # an eighth\nn = layer_norm(h, [8])\n"
     "s = sum(n, [1, -1], keepdim=true)\nreturn s, g\n";
 
@@ -210,7 +215,8 @@ static void nothing_where_a_handle_should_be(void **state)
     assert_int_equal(lf_call_rows_redone(NULL), 0);
     assert_int_equal(lf_call_memory(NULL), 0);
     lf_program_memory(NULL, NULL, NULL, NULL);
-    assert_true(lf_context_message(NULL) && lf_model_message(NULL) && lf_options_message(NULL) && lf_program_message(NULL) && lf_call_message(NULL));
+    assert_true(lf_context_message(NULL) && lf_model_message(NULL) && lf_options_message(NULL) &&
+                lf_program_message(NULL) && lf_call_message(NULL));
 
     REFUSES(LF_ERR_ARG, "model", lf_model_new(context, NULL), lf_context_message(context));
     REFUSES(LF_ERR_ARG, "text", lf_model_read(context, "x", NULL, 3, &m), lf_context_message(context));
@@ -222,7 +228,8 @@ static void nothing_where_a_handle_should_be(void **state)
     REFUSES(LF_ERR_ARG, "output y", lf_model_eval(model, (int64_t[]){1}, none, none, nowhere), lf_model_message(model));
     REFUSES(LF_ERR_DATA, "-3", lf_model_eval(model, (int64_t[]){-3}, none, none, nowhere), lf_model_message(model));
     REFUSES(LF_ERR_DATA, "B", lf_program_explain(program, (int64_t[]){-3}, true, &text), lf_program_message(program));
-    REFUSES(LF_ERR_DATA, "counted", lf_program_explain(program, (int64_t[]){INT64_MAX}, true, &text), lf_program_message(program));
+    REFUSES(LF_ERR_DATA, "counted", lf_program_explain(program, (int64_t[]){INT64_MAX}, true, &text),
+            lf_program_message(program));
     assert_null(text);
     REFUSES(LF_ERR_ARG, "options", lf_options_new(context, NULL), lf_context_message(context));
     REFUSES(LF_ERR_ARG, "program", lf_program_new(model, NULL, NULL), lf_model_message(model));
@@ -267,7 +274,8 @@ static void models_that_are_wrong(void **state)
     lf_context *context = context_of(1);
     lf_model *m = NULL;
     const char *bad = "input x f32[B, 4]\ny = reluu(x)\nreturn y\n";
-    REFUSES(LF_ERR_MODEL, "bad.lf:2:", lf_model_read(context, "bad.lf", bad, strlen(bad), &m), lf_context_message(context));
+    REFUSES(LF_ERR_MODEL, "bad.lf:2:", lf_model_read(context, "bad.lf", bad, strlen(bad), &m),
+            lf_context_message(context));
     assert_null(m);
     assert_non_null(strstr(lf_context_message(context), "reluu"));
     REFUSES(LF_ERR_IO, "no/such.lf", lf_model_read_file(context, "no/such.lf", &m), lf_context_message(context));
@@ -286,10 +294,12 @@ static void models_that_are_wrong(void **state)
     OK_MODEL(m, lf_model_input(m, "x", LF_F32, 2, (lf_dim[]){{0, "B"}, {4, NULL}}, &x));
     REFUSES(LF_ERR_MODEL, "x", lf_model_param(m, "x", LF_F32, 1, (lf_dim[]){{4, NULL}}, &w), lf_model_message(m));
     OK_MODEL(m, lf_model_param(m, "w", LF_F32, 2, (lf_dim[]){{3, NULL}, {5, NULL}}, &w));
-    REFUSES(LF_ERR_MODEL, "linear", lf_model_op(m, "y", "linear", (lf_arg[]){VALUE(x), VALUE(w)}, 2, &x), lf_model_message(m));
+    REFUSES(LF_ERR_MODEL, "linear", lf_model_op(m, "y", "linear", (lf_arg[]){VALUE(x), VALUE(w)}, 2, &x),
+            lf_model_message(m));
     REFUSES(LF_ERR_MODEL, "nosuch", lf_model_op(m, "y", "nosuch", (lf_arg[]){VALUE(x)}, 1, &x), lf_model_message(m));
     REFUSES(LF_ERR_ARG, "argument 1", lf_model_op(m, "y", "relu", (lf_arg[]){VALUE(77)}, 1, &x), lf_model_message(m));
-    REFUSES(LF_ERR_ARG, "argument 1", lf_model_op(m, "y", "relu", (lf_arg[]){VALUE(LF_NO_VALUE)}, 1, &x), lf_model_message(m));
+    REFUSES(LF_ERR_ARG, "argument 1", lf_model_op(m, "y", "relu", (lf_arg[]){VALUE(LF_NO_VALUE)}, 1, &x),
+            lf_model_message(m));
     REFUSES(LF_ERR_ARG, "op", lf_model_op(m, "y", NULL, NULL, 0, &x), lf_model_message(m));
     REFUSES(LF_ERR_ARG, "value 1", lf_model_return(m, (lf_value[]){44}, 1), lf_model_message(m));
     REFUSES(LF_ERR_MODEL, "return", lf_model_return(m, NULL, 0), lf_model_message(m));
@@ -336,7 +346,8 @@ static void options_that_are_wrong(void **state)
         lf_options_free(o);
     }
     /* Costed, not run. */
-    lf_program *program = program_of(context, model, "device=h200 precision=fp32 dim.B=64 rules=none assume_finite=true");
+    lf_program *program =
+        program_of(context, model, "device=h200 precision=fp32 dim.B=64 rules=none assume_finite=true");
     lf_call *call = NULL;
     REFUSES(LF_ERR_DEVICE, "h200", lf_call_new(program, &call), lf_program_message(program));
     assert_null(call);
@@ -390,8 +401,9 @@ static void calls_that_are_wrong(void **state)
 {
     (void)state;
     lf_context *context = context_of(1);
-    lf_model *model = model_of(context, "input x f32[B, 4]\ninput y f32[B, 3]\nparam w f32[3, 4]\na = linear(x, w)\nb = add(a, y)\n"
-                                        "c = sum(b, dim=1)\nreturn b, c\n");
+    lf_model *model =
+        model_of(context, "input x f32[B, 4]\ninput y f32[B, 3]\nparam w f32[3, 4]\na = linear(x, w)\nb = add(a, y)\n"
+                          "c = sum(b, dim=1)\nreturn b, c\n");
     lf_program *p = program_of(context, model, NULL);
     lf_call *c;
     float x[8] = {0}, y[9] = {0}, b[9], sums[3];
@@ -480,7 +492,9 @@ static void parameters_from_files(void **state)
     float values[15];
     for (int i = 0; i < 15; i++)
         values[i] = (float)i;
-    write_safetensors("good", "{\"b\":{\"dtype\":\"F32\",\"shape\":[3],\"data_offsets\":[48,60]},\"w\":{\"dtype\":\"F32\",\"shape\":[3,4],\"data_offsets\":[0,48]}}",
+    write_safetensors("good",
+                      "{\"b\":{\"dtype\":\"F32\",\"shape\":[3],\"data_offsets\":[48,60]},\"w\":{\"dtype\":\"F32\","
+                      "\"shape\":[3,4],\"data_offsets\":[0,48]}}",
                       values, 60);
     write_safetensors("lacking", "{\"w\":{\"dtype\":\"F32\",\"shape\":[3,4],\"data_offsets\":[0,48]}}", values, 48);
     write_safetensors("turned", "{\"w\":{\"dtype\":\"F32\",\"shape\":[4,3],\"data_offsets\":[0,48]}}", values, 48);

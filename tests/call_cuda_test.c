@@ -158,7 +158,8 @@ static void own_functions(lf_cuda_driver *to)
     to->launch = fake_launch;
 }
 
-lf_status __wrap_lf_cuda_compile(const char *source, const char *arch, char **cubin, size_t *size, char **log, lf_diag *diag)
+lf_status __wrap_lf_cuda_compile(const char *source, const char *arch, char **cubin, size_t *size, char **log,
+                                 lf_diag *diag)
 {
     (void)source, (void)arch, (void)log, (void)diag;
     *cubin = calloc(1, 1);
@@ -170,9 +171,12 @@ lf_status __wrap_lf_cuda_compile(const char *source, const char *arch, char **cu
 
 /* ---- the tests ---- */
 
-static const char norm_text[] = "input x f32[B, 40]\nparam w f32[48, 40]\na = linear(x, w)\nc = layer_norm(a, [48])\nd = max(c, dim=1)\nreturn c, d\n";
-static const char large_text[] = "input x f32[B, 1024]\nparam w f32[1024, 1024]\na = linear(x, w)\nc = gelu(a)\nd = max(c, dim=1)\nreturn c, d\n";
-static const char guard_text[] = "input x f32[B, 40]\nparam w f32[48, 40]\na = linear(x, w)\nc = mean(a, dim=1, keepdim=true)\nd = gelu(c)\ne = add(d, x)\nreturn e\n";
+static const char norm_text[] = "input x f32[B, 40]\nparam w f32[48, 40]\na = linear(x, w)\nc = layer_norm(a, [48])\n"
+                                "d = max(c, dim=1)\nreturn c, d\n";
+static const char large_text[] =
+    "input x f32[B, 1024]\nparam w f32[1024, 1024]\na = linear(x, w)\nc = gelu(a)\nd = max(c, dim=1)\nreturn c, d\n";
+static const char guard_text[] = "input x f32[B, 40]\nparam w f32[48, 40]\na = linear(x, w)\n"
+                                 "c = mean(a, dim=1, keepdim=true)\nd = gelu(c)\ne = add(d, x)\nreturn e\n";
 
 static rig begin_with(const char *text, const char *options)
 {
@@ -235,7 +239,10 @@ static void a_run_at_a_known_size_allocates_nothing(void **state)
 static void the_first_calls_kernel_comes_with_the_program(void **state)
 {
     (void)state;
-    static const struct { const char *options; size_t with, after; } cases[] = {{"device=cuda", 1, 2}, {"device=cuda dim.B=8", 1, 1}, {"device=cuda first.B=8", 1, 1}};
+    static const struct {
+        const char *options;
+        size_t with, after;
+    } cases[] = {{"device=cuda", 1, 2}, {"device=cuda dim.B=8", 1, 1}, {"device=cuda first.B=8", 1, 1}};
     capability = 9; /* whose kernels for few rows are others */
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         rig r = begin_with(large_text, cases[i].options);
@@ -387,7 +394,8 @@ static size_t bytes_of_w(const char *text, const char *options)
     size_t copied, lent;
     rig r = begin_with(text, options);
     lf_program_memory(r.program, NULL, &copied, NULL);
-    OK_PROGRAM(r.program, lf_program_borrow_param_cuda(r.program, "w", (const float *)(uintptr_t)0x50000000, 48 * 40, NULL));
+    OK_PROGRAM(r.program,
+               lf_program_borrow_param_cuda(r.program, "w", (const float *)(uintptr_t)0x50000000, 48 * 40, NULL));
     OK_PROGRAM(r.program, lf_program_prepare(r.program));
     lf_program_memory(r.program, NULL, &lent, NULL);
     OK_CALL(r.call, run(&r, 300, NULL, 0, 0));
@@ -400,7 +408,8 @@ static size_t bytes_of_w(const char *text, const char *options)
 static void a_weight_is_kept_once(void **state)
 {
     (void)state;
-    static const char both_text[] = "input x f32[B, 40]\nparam w f32[48, 40]\nparam u f32[56, 48]\na = linear(x, w)\nb = gelu(a)\nc = linear(b, u)\nd = mean(c, dim=1)\nreturn b, d\n";
+    static const char both_text[] = "input x f32[B, 40]\nparam w f32[48, 40]\nparam u f32[56, 48]\na = linear(x, w)\n"
+                                    "b = gelu(a)\nc = linear(b, u)\nd = mean(c, dim=1)\nreturn b, d\n";
     assert_int_equal(bytes_of_w(norm_text, "device=cuda"), 48 * 40 * sizeof(float));
     assert_int_equal(bytes_of_w(norm_text, "device=cuda precision=bf16"), 0);
     assert_int_equal(bytes_of_w(both_text, "device=cuda"), 48 * 40 * sizeof(float));
@@ -432,11 +441,15 @@ static void wrong_questions_are_told(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_run_at_a_known_size_allocates_nothing), cmocka_unit_test(lent_workspace_takes_the_place_of_the_calls_own),
-        cmocka_unit_test(a_run_can_be_captured),                   cmocka_unit_test(too_little_memory_is_told),
-        cmocka_unit_test(lent_parameters_stay_the_callers),        cmocka_unit_test(wrong_questions_are_told),
+        cmocka_unit_test(a_run_at_a_known_size_allocates_nothing),
+        cmocka_unit_test(lent_workspace_takes_the_place_of_the_calls_own),
+        cmocka_unit_test(a_run_can_be_captured),
+        cmocka_unit_test(too_little_memory_is_told),
+        cmocka_unit_test(lent_parameters_stay_the_callers),
+        cmocka_unit_test(wrong_questions_are_told),
         cmocka_unit_test(the_first_calls_kernel_comes_with_the_program),
-        cmocka_unit_test(a_run_like_the_last_has_its_own_arrays),  cmocka_unit_test(a_weight_is_kept_once),
+        cmocka_unit_test(a_run_like_the_last_has_its_own_arrays),
+        cmocka_unit_test(a_weight_is_kept_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

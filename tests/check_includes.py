@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The house's rules that a program can see: who includes whom, how long files are, and that each names its licence.
+"""The house's rules that a program can see: who includes whom, how long and wide files are, that each has its licence.
 
     check_includes.py [ROOT]
 
@@ -32,8 +32,11 @@ KERNEL = re.compile(r"src/cpu/kern_\w+\.c")
 KERNEL_MAY_INCLUDE = re.compile(r"src/cpu/kern(_\w+)?\.h|src/ir/(ops\.def|monoids\.def|ops\.h)")
 
 MAX_LINES = 600
+MAX_COLUMNS = 120
 COUNTED = ("src", "include", "tests")
 SIGNED = ("src", "include", "tests", "tools", "cmake", "bench", "python", ".ci")
+MEASURED = (*SIGNED, "examples")
+PRINTED = "tests/golden/"  # what the emitter wrote, kept to be compared: as wide as it comes
 SIGNED_ALONE = ("CMakeLists.txt", "Makefile")
 CODE = {".c", ".h", ".def", ".py", ".sh", ".cu", ".cmake"}
 
@@ -105,6 +108,17 @@ def size_faults(root):
             yield f"{path.relative_to(root).as_posix()}: {lines} lines, over {MAX_LINES}"
 
 
+def width_faults(root):
+    """Lines too wide. A row of a table in a .def is a line, however wide."""
+    for path in code_files(root, MEASURED):
+        name = path.relative_to(root).as_posix()
+        if name.startswith(PRINTED):
+            continue
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            if len(line) > MAX_COLUMNS and not (path.suffix == ".def" and line.startswith("LF_")):
+                yield f"{name}:{number}: {len(line)} columns, over {MAX_COLUMNS}"
+
+
 def licence_faults(root):
     alone = [root / name for name in SIGNED_ALONE if (root / name).is_file()]
     for path in [*code_files(root, SIGNED), *alone]:
@@ -117,17 +131,18 @@ def check(root):
     """All faults of the tree at root, and how many include edges were looked at."""
     root = root.resolve()
     faults, edges = include_faults(root)
-    return [*faults, *size_faults(root), *licence_faults(root)], edges
+    return [*faults, *size_faults(root), *width_faults(root), *licence_faults(root)], edges
 
 
 def self_test():
     """A good tree has no faults; each planted mistake is found, and nothing else is."""
     spdx = "/* SPDX-License-Identifier: Apache-2.0 */\n"
+    wide = "x" * (MAX_COLUMNS + 1) + "\n"
     good = {
         "include/linfuse.h": spdx,
         "src/base/arena.h": spdx + "#include <linfuse.h>\n",
         "src/base/arena.c": spdx + '#include "base/arena.h"\n#include "arena.h"\n#include <stdio.h>\n',
-        "src/ir/ops.def": spdx,
+        "src/ir/ops.def": spdx + "LF_" + wide,
         "src/ir/graph.h": spdx + '#include "base/arena.h"\n',
         "src/io/npy.h": spdx + '#include "base/arena.h"\n',
         "src/rewrite/rewrite.h": spdx + '#include "ir/graph.h"\n',
@@ -135,11 +150,14 @@ def self_test():
         "src/cpu/kern.h": spdx,
         "src/cpu/kern_tile.h": spdx,
         "src/cpu/loops.h": spdx + '#include "plan/plan.h"\n',
-        "src/cpu/kern_avx2.c": spdx + '#include "cpu/kern.h"\n#include "kern_tile.h"\n#include "ir/ops.def"\n#include <immintrin.h>\n',
+        "src/cpu/kern_avx2.c": spdx
+        + '#include "cpu/kern.h"\n#include "kern_tile.h"\n#include "ir/ops.def"\n#include <immintrin.h>\n',
         "src/run/run.c": spdx + '#include "cpu/loops.h"\n#include "rewrite/rewrite.h"\n#include "io/npy.h"\n',
         "src/cli/cli.h": spdx,
         "src/cli/main.c": spdx + '#include <linfuse.h>\n#include <jansson.h>\n#include "cli/cli.h"\n',
-        "tests/fuzz/corpus_lf/a.c": "not ours\n" * 1000,
+        "src/ir/width.c": spdx + wide[1:] + "\u00e9" * MAX_COLUMNS + "\n",
+        "tests/golden/emit_mlp.cu": spdx + wide,
+        "tests/fuzz/corpus_lf/a.c": "not ours\n" * 1000 + wide,
     }
     bad = {
         "src/base/up.c": spdx + '#include "ir/graph.h"\n',
@@ -154,6 +172,10 @@ def self_test():
         "src/attic/new.c": spdx + '#include "base/arena.h"\n',
         "src/run/lost.c": spdx + '#include "run/nowhere.h"\n',
         "src/ir/long.c": spdx + "\n" * MAX_LINES,
+        "src/ir/wide.c": spdx + wide,
+        "src/ir/wide.h": spdx + "LF_" + wide,
+        "src/ir/wide.def": spdx + wide,
+        "examples/wide.py": wide,
         "tests/unsigned_test.c": "int x;\n",
         "tools/unsigned": "#!/bin/sh\n",
     }

@@ -3,11 +3,12 @@
 
     check_isa.py LIBRARY.a COMMAND SOURCE_DIR
 
-Disassembles the library: registers that only AVX and its successors have may be named in kern_avx2 and kern_avx512 alone,
-and in functions elsewhere whose names say so (they end in _avx2 or _avx512, and are called where the machine has it);
-and must be named there (else the check sees nothing). Then, where qemu's user emulation is installed, runs the command on
-a processor from before AVX.
+Disassembles the library: registers that only AVX and its successors have may be named in kern_avx2 and kern_avx512
+alone, and in functions elsewhere whose names say so (they end in _avx2 or _avx512, and are called where the machine has
+it); and must be named there (else the check sees nothing). Then, where qemu's user emulation is installed, runs the
+command on a processor from before AVX.
 """
+
 import re
 import shutil
 import subprocess
@@ -19,7 +20,9 @@ OLD = "Nehalem"  # SSE4.2, no AVX
 
 def registers_by_file(library):
     """File in the library -> the wide registers it names."""
-    text = subprocess.run(["objdump", "-d", "--no-show-raw-insn", library], check=True, capture_output=True, text=True).stdout
+    text = subprocess.run(
+        ["objdump", "-d", "--no-show-raw-insn", library], check=True, capture_output=True, text=True
+    ).stdout
     found, name, says_so = {}, None, False
     for line in text.splitlines():
         start = re.match(r"(\S+):\s+file format", line)

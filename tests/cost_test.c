@@ -121,7 +121,8 @@ static void h200_as_measured(void **state)
     dims[0] = 2048;
     take_model("mean_residual");
     near_to(plain("h200").us, 5600, 0.02);
-    take("input x f32[B, 8192]\nparam w f32[1, 8192]\nparam b f32[1]\na = linear(x, w, b)\nb2 = gelu(a)\nc = add(b2, x)\nreturn c\n");
+    take("input x f32[B, 8192]\nparam w f32[1, 8192]\nparam b f32[1]\na = linear(x, w, b)\nb2 = gelu(a)\n"
+         "c = add(b2, x)\nreturn c\n");
     near_to(fused("h200").us, 52, 0.15); /* mean_residual as rewrites leave it */
 }
 
@@ -139,7 +140,8 @@ static void h200_other_shapes(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         char text[512];
-        snprintf(text, sizeof text, "input x f32[B, %d]\nparam w f32[%d, %d]\nparam b f32[%d]\na = linear(x, w, b)\n%s\n", cases[i].k,
+        snprintf(text, sizeof text,
+                 "input x f32[B, %d]\nparam w f32[%d, %d]\nparam b f32[%d]\na = linear(x, w, b)\n%s\n", cases[i].k,
                  cases[i].n, cases[i].k, cases[i].n, cases[i].tail);
         take(text);
         dims[0] = cases[i].m;
@@ -209,8 +211,8 @@ static void waiting_takes_its_time(void **state)
 
 /* ---- how cost grows ---- */
 
-static const char *const models[] = {"lse_chain", "gelu_softmax", "mean_residual", "group_norm", "batch_norm_train", "mlp",
-                                     "pool", "prenorm"};
+static const char *const models[] = {"lse_chain",        "gelu_softmax", "mean_residual", "group_norm",
+                                     "batch_norm_train", "mlp",          "pool",          "prenorm"};
 
 static void more_rows_cost_more(void **state)
 {
@@ -373,7 +375,8 @@ static void cpu_is_measured(void **state)
     assert_true(d.flops > 1e7 && d.flops < 1e15);
     assert_true(d.product_flops > 0 && d.product_flops <= d.flops);
     assert_true(d.bytes > 1e7 && d.bytes < 1e13 && d.write_bytes > 0 && d.cache_rate >= d.bytes);
-    assert_true(d.row_flops > 0 && d.dot_flops > 0 && d.handed > 0 && d.x_bytes > 0 && d.cache_bytes > 0 && d.wake_us > 0);
+    assert_true(d.row_flops > 0 && d.dot_flops > 0 && d.handed > 0 && d.x_bytes > 0 && d.cache_bytes > 0 &&
+                d.wake_us > 0);
     for (int i = 0; i < LF_LEVELS; i++) {
         assert_true(d.level_read[i] > 1e6 && d.level_written[i] > 1e6);
         assert_true(i == 0 || (d.level_read[i] <= d.level_read[i - 1] && d.level_written[i] <= d.level_written[i - 1]));
@@ -404,8 +407,8 @@ static void cost_at(const char *tail, const int64_t *side, const lf_device *d, d
 {
     char text[512];
     const int n = (int)side[1], k = (int)side[2];
-    snprintf(text, sizeof text, "input x f32[B, %d]\nparam w f32[%d, %d]\nparam b f32[%d]\na = linear(x, w, b)\n%s\n", k, n, k, n,
-             tail);
+    snprintf(text, sizeof text, "input x f32[B, %d]\nparam w f32[%d, %d]\nparam b f32[%d]\na = linear(x, w, b)\n%s\n",
+             k, n, k, n, tail);
     take(text);
     dims[0] = side[0];
     us[0] = lf_cost_plan_total(plan, dims, d).us;
@@ -415,7 +418,8 @@ static void cost_at(const char *tail, const int64_t *side, const lf_device *d, d
 /* A longer side (M, N, K) never costs less, whatever was measured. */
 static void cpu_larger_costs_more(void **state)
 {
-    static const char *const tails[] = {"c = logsumexp(a, dim=1)\nreturn c", "c = gelu(a)\nd = softmax(c, dim=1)\nreturn d",
+    static const char *const tails[] = {"c = logsumexp(a, dim=1)\nreturn c",
+                                        "c = gelu(a)\nd = softmax(c, dim=1)\nreturn d",
                                         "c = batch_norm(a, None, None, training=true)\nreturn c", "return a"};
     static const int64_t sides[] = {1, 7, 8, 31, 33, 64, 200, 256, 300, 1000, 1024, 1500, 4096, 5000, 8192};
     (void)state;
@@ -430,8 +434,8 @@ static void cpu_larger_costs_more(void **state)
                     cost_at(tails[t], side, &d, us);
                     for (int k = 0; k < 2; k++) {
                         if (!(isfinite(us[k]) && us[k] >= before[k]))
-                            fail_msg("%s: %g us where side %d of %d is %d, %g below", tails[t], us[k], which, (int)others,
-                                     (int)sides[i], before[k]);
+                            fail_msg("%s: %g us where side %d of %d is %d, %g below", tails[t], us[k], which,
+                                     (int)others, (int)sides[i], before[k]);
                         before[k] = us[k];
                     }
                 }
@@ -481,7 +485,8 @@ static void damage_is_ignored(void **state)
 {
     static const char *const texts[] = {"", "{", "[]", "{\"format\": 1}", "nonsense"};
     static const char *const numbers[] = {"-1", "0", "\"many\"", "null", "1e300"};
-    static const char *const fields[] = {"\"read 256 MB\"", "\"map relu\"", "\"put moments\"", "\"threads\"", "\"map relu\""};
+    static const char *const fields[] = {"\"read 256 MB\"", "\"map relu\"", "\"put moments\"", "\"threads\"",
+                                         "\"map relu\""};
     char path[512];
     (void)state;
     find_cpu();

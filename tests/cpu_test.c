@@ -23,63 +23,106 @@ static const model models[] = {
     {"linear", LINEAR "return a\n", 1, false, 1e-5},
     {"no_bias", X "param w f32[{N}, {K}]\na = linear(x, w)\nreturn a\n", 1, false, 1e-5},
     {"gelu_softmax", LINEAR "b = gelu(a)\nc = softmax(b, dim=1)\nreturn c\n", 1, false, 1e-4},
-    {"lse_chain", LINEAR "b = logsumexp(a, dim=1, keepdim=true)\nc = leaky_relu(b)\nd = gelu(c)\nreturn d\n", 1, false, 1e-4},
-    {"mean_residual", LINEAR "param s f32[{N}]\nb = sub(a, s)\nc = mean(b, dim=1, keepdim=true)\nd = logsumexp(c, dim=1, keepdim=true)\n"
-                             "e = gelu(d)\nf = add(e, x)\nreturn f\n", 1, false, 1e-4},
+    {"lse_chain", LINEAR "b = logsumexp(a, dim=1, keepdim=true)\nc = leaky_relu(b)\nd = gelu(c)\nreturn d\n", 1, false,
+     1e-4},
+    {"mean_residual",
+     LINEAR "param s f32[{N}]\nb = sub(a, s)\nc = mean(b, dim=1, keepdim=true)\nd = logsumexp(c, dim=1, keepdim=true)\n"
+            "e = gelu(d)\nf = add(e, x)\nreturn f\n",
+     1, false, 1e-4},
     {"log_softmax", LINEAR "b = log_softmax(a, dim=-1)\nreturn b\n", 1, false, 1e-4},
-    {"row_sums", LINEAR "b = sum(a, dim=1)\nc = max(a, dim=1)\nd = min(a, dim=1)\ne = add(b, c)\nf = sub(e, d)\nreturn f\n", 1, false, 1e-4},
+    {"row_sums",
+     LINEAR "b = sum(a, dim=1)\nc = max(a, dim=1)\nd = min(a, dim=1)\ne = add(b, c)\nf = sub(e, d)\nreturn f\n", 1,
+     false, 1e-4},
     {"layer_norm", LINEAR AFFINE "b = layer_norm(a, [{N}], g, h)\nc = silu(b)\nreturn c\n", 1, false, 2e-4},
     {"rms_norm", LINEAR "param g f32[{N}]\nb = rms_norm(a, [{N}], g, eps=0.001)\nreturn b\n", 1, false, 1e-4},
     {"group_norm", LINEAR AFFINE "b = group_norm(a, {G}, g, h)\nc = hardtanh(b, -2, 2)\nreturn c\n", 1, false, 1e-3},
-    {"two_norms", LINEAR AFFINE "b = group_norm(a, {G})\nc = layer_norm(b, [{N}], g, h)\nd = softmax(c, dim=1)\nreturn d\n", 1, false, 1e-3},
-    {"batch_norm_eval", LINEAR AFFINE RUNNING "b = batch_norm(a, m, var, g, h)\nc = relu(b)\nreturn c\n", 1, false, 1e-4},
-    {"batch_norm_train", LINEAR AFFINE RUNNING "b = batch_norm(a, m, var, g, h, training=true)\nc = relu(b)\nreturn c\n", 1, true, 2e-3},
-    {"batch_norm_bare", "input x f32[B, {N}]\n" RUNNING "b = batch_norm(x, m, var, training=true)\nc = softmax(b, dim=1)\nreturn c\n", 1, true, 2e-3},
+    {"two_norms",
+     LINEAR AFFINE "b = group_norm(a, {G})\nc = layer_norm(b, [{N}], g, h)\nd = softmax(c, dim=1)\nreturn d\n", 1,
+     false, 1e-3},
+    {"batch_norm_eval", LINEAR AFFINE RUNNING "b = batch_norm(a, m, var, g, h)\nc = relu(b)\nreturn c\n", 1, false,
+     1e-4},
+    {"batch_norm_train",
+     LINEAR AFFINE RUNNING "b = batch_norm(a, m, var, g, h, training=true)\nc = relu(b)\nreturn c\n", 1, true, 2e-3},
+    {"batch_norm_bare",
+     "input x f32[B, {N}]\n" RUNNING "b = batch_norm(x, m, var, training=true)\nc = softmax(b, dim=1)\nreturn c\n", 1,
+     true, 2e-3},
     {"max_pool", LINEAR "b = max_pool1d(a, 3, 2, 1)\nc = sum(b, dim=1)\nreturn c\n", 3, false, 1e-4},
     {"max_pool_wide", LINEAR "b = max_pool1d(a, 2, 1, 0, 3)\nreturn b\n", 5, false, 1e-5},
     {"max_pool_ceil", LINEAR "b = max_pool1d(a, 4, 3, 2, 1, true)\nreturn b\n", 4, false, 1e-5},
     {"avg_pool", LINEAR "b = avg_pool1d(a, 3, 2, 1)\nc = tanh(b)\nreturn c\n", 3, false, 1e-4},
-    {"avg_pool_ceil", LINEAR "b = avg_pool1d(a, 4, 3, 2, true)\nc = avg_pool1d(a, 4, 3, 2, true, false)\nreturn b, c\n", 4, false, 1e-4},
+    {"avg_pool_ceil", LINEAR "b = avg_pool1d(a, 4, 3, 2, true)\nc = avg_pool1d(a, 4, 3, 2, true, false)\nreturn b, c\n",
+     4, false, 1e-4},
     {"avg_pool_all", LINEAR "b = avg_pool1d(a, {N})\nreturn b\n", 1, false, 1e-4},
     {"sum_rows", LINEAR "b = sum(a, dim=0)\nreturn b\n", 1, true, 1e-4},
-    {"column_reductions", LINEAR "b = mean(a, dim=0, keepdim=true)\nc = max(a, dim=0)\nd = add(a, b)\ne = sub(d, c)\nreturn e\n", 1, true, 1e-4},
+    {"column_reductions",
+     LINEAR "b = mean(a, dim=0, keepdim=true)\nc = max(a, dim=0)\nd = add(a, b)\ne = sub(d, c)\nreturn e\n", 1, true,
+     1e-4},
     {"lse_rows", "input x f32[B, {N}]\nb = logsumexp(x, dim=0)\nc = exp(b)\nreturn c\n", 1, true, 1e-4},
     {"softmax_returned", LINEAR "b = softmax(a, dim=1)\nc = softmax(b, dim=0)\nreturn c, a\n", 1, true, 1e-3},
     {"softmax_rows", LINEAR "b = softmax(a, dim=0)\nreturn b\n", 1, true, 1e-3},
     {"sum_all", LINEAR "b = sum(a)\nc = mean(a, dim=[0, 1])\nd = add(b, c)\nreturn d\n", 1, true, 1e-3},
-    {"operands", LINEAR "input r f32[B, 1]\ninput full f32[B, {N}]\nparam col f32[{N}]\nparam one f32[1]\nb = mul(a, r)\nc = add(b, full, alpha=0.5)\n"
-                        "d = div(c, 3)\ne = maximum(d, col)\nf = minimum(e, one)\nreturn f\n", 1, false, 1e-4},
-    {"two_linears", LINEAR "param w2 f32[{K}, {N}]\nparam b2 f32[{K}]\nb = gelu(a)\nc = linear(b, w2, b2)\nd = softmax(c, dim=1)\nreturn d\n", 1, false, 2e-3},
-    {"three_linears", LINEAR "param w2 f32[{K}, {N}]\nparam w3 f32[10, {K}]\nb = tanh(a)\nc = linear(b, w2)\nd = tanh(c)\ne = linear(d, w3)\nf = log_softmax(e, dim=1)\n"
-                             "return f\n", 1, false, 2e-3},
-    {"same_weight_twice", "input x f32[B, {N}]\nparam w f32[{N}, {N}]\na = linear(x, w)\nb = tanh(a)\nc = linear(b, w)\nreturn c\n", 1, false, 2e-3},
-    {"prenorm", X "param p f32[{K}]\nparam q f32[{K}]\nparam w f32[{N}, {K}]\nparam bias f32[{N}]\nn = layer_norm(x, [{K}], p, q)\na = linear(n, w, bias)\n"
-                "c = silu(a)\nd = mean(c, dim=1, keepdim=true)\ne = add(x, d)\nreturn e\n", 2, false, 1e-3},
+    {"operands",
+     LINEAR "input r f32[B, 1]\ninput full f32[B, {N}]\nparam col f32[{N}]\nparam one f32[1]\nb = mul(a, r)\n"
+            "c = add(b, full, alpha=0.5)\nd = div(c, 3)\ne = maximum(d, col)\nf = minimum(e, one)\nreturn f\n",
+     1, false, 1e-4},
+    {"two_linears",
+     LINEAR
+     "param w2 f32[{K}, {N}]\nparam b2 f32[{K}]\nb = gelu(a)\nc = linear(b, w2, b2)\nd = softmax(c, dim=1)\nreturn d\n",
+     1, false, 2e-3},
+    {"three_linears",
+     LINEAR "param w2 f32[{K}, {N}]\nparam w3 f32[10, {K}]\nb = tanh(a)\nc = linear(b, w2)\nd = tanh(c)\n"
+            "e = linear(d, w3)\nf = log_softmax(e, dim=1)\nreturn f\n",
+     1, false, 2e-3},
+    {"same_weight_twice",
+     "input x f32[B, {N}]\nparam w f32[{N}, {N}]\na = linear(x, w)\nb = tanh(a)\nc = linear(b, w)\nreturn c\n", 1,
+     false, 2e-3},
+    {"prenorm",
+     X "param p f32[{K}]\nparam q f32[{K}]\nparam w f32[{N}, {K}]\nparam bias f32[{N}]\n"
+       "n = layer_norm(x, [{K}], p, q)\na = linear(n, w, bias)\nc = silu(a)\nd = mean(c, dim=1, keepdim=true)\n"
+       "e = add(x, d)\nreturn e\n",
+     2, false, 1e-3},
     {"several_outputs", LINEAR "b = softmax(a, dim=1)\nc = mean(a, dim=1)\nreturn a, b, c\n", 1, false, 1e-4},
     {"returned_inputs", LINEAR "b = relu(a)\nreturn x, b, bias, b\n", 1, false, 1e-5},
     {"constants", X "a = mul(x, 0)\nb = add(a, 2)\nc = sum(b, dim=1)\nreturn b, c\n", 1, false, 1e-5},
     {"matmul_inputs", X "input y f32[{K}, {N}]\na = matmul(x, y)\nb = relu(a)\nreturn b\n", 1, false, 1e-5},
     {"linear_inputs", X "input y f32[{N}, {K}]\na = linear(x, y)\nb = softmax(a, dim=1)\nreturn b\n", 1, false, 1e-3},
     {"matmul_param", X "param y f32[{K}, {N}]\na = matmul(x, y)\nb = relu(a)\nreturn b\n", 1, false, 1e-5},
-    {"residual", X "input y f32[B, {N}]\nparam w f32[{N}, {K}]\na = linear(x, w)\nb = add(a, y)\nreturn b\n", 1, false, 1e-5},
-    {"matmul_folded", X "param y f32[{K}, {N}]\ns = mul(y, 3)\nt = exp(s)\na = matmul(x, t)\nreturn a\n", 1, false, 1e-4},
-    {"few_columns", X "param y f32[{K}, 3]\na = matmul(x, y)\nb = softmax(a, dim=1)\nparam w f32[1, {K}]\nc = linear(x, w)\nd = mul(b, c)\nreturn d\n", 1, false, 1e-3},
-    {"few_columns_inputs", X "input y f32[{K}, 2]\ninput z f32[3, {K}]\na = matmul(x, y)\nb = linear(x, z)\nreturn a, b\n", 1, false, 1e-5},
+    {"residual", X "input y f32[B, {N}]\nparam w f32[{N}, {K}]\na = linear(x, w)\nb = add(a, y)\nreturn b\n", 1, false,
+     1e-5},
+    {"matmul_folded", X "param y f32[{K}, {N}]\ns = mul(y, 3)\nt = exp(s)\na = matmul(x, t)\nreturn a\n", 1, false,
+     1e-4},
+    {"few_columns",
+     X "param y f32[{K}, 3]\na = matmul(x, y)\nb = softmax(a, dim=1)\nparam w f32[1, {K}]\nc = linear(x, w)\n"
+       "d = mul(b, c)\nreturn d\n",
+     1, false, 1e-3},
+    {"few_columns_inputs",
+     X "input y f32[{K}, 2]\ninput z f32[3, {K}]\na = matmul(x, y)\nb = linear(x, z)\nreturn a, b\n", 1, false, 1e-5},
     {"deep_norm", DEEP AFFINE "b = layer_norm(a, [{N}], g, h)\nreturn b\n", 2, false, 1e-3},
     {"deep_norm_two", DEEP "b = layer_norm(a, [5, {N}])\nc = gelu(b)\nreturn c\n", 1, false, 1e-3},
     {"deep_across", DEEP "b = softmax(a, dim=1)\nc = sum(a, dim=1)\nreturn b, c\n", 1, false, 1e-3},
     {"deep_max", DEEP "b = max(a, dim=[1, 2])\nc = mean(a, dim=2)\nreturn b, c\n", 1, false, 1e-4},
     {"deep_first_last", DEEP "b = sum(a, dim=[0, 2])\nc = mean(a, dim=0)\nreturn b, c\n", 1, true, 1e-3},
-    {"instance_norm", DEEP "param g f32[5]\nparam h f32[5]\nb = instance_norm(a, None, None, g, h)\nreturn b\n", 2, false, 1e-3},
+    {"instance_norm", DEEP "param g f32[5]\nparam h f32[5]\nb = instance_norm(a, None, None, g, h)\nreturn b\n", 2,
+     false, 1e-3},
     {"group_norm_deep", DEEP "param g f32[5]\nparam h f32[5]\nb = group_norm(a, 1, g, h)\nreturn b\n", 2, false, 1e-3},
-    {"batch_norm_deep", DEEP "param g f32[5]\nparam m f32[5]\nparam var f32[5]\nb = batch_norm(a, m, var, g, training=true)\nc = relu(b)\nreturn c\n", 2, true, 1e-3},
-    {"batch_norm_deep_eval", DEEP "param g f32[5]\nparam m f32[5]\nparam var f32[5]\nb = batch_norm(a, m, var, g)\nreturn b\n", 2, false, 1e-4},
+    {"batch_norm_deep",
+     DEEP "param g f32[5]\nparam m f32[5]\nparam var f32[5]\nb = batch_norm(a, m, var, g, training=true)\nc = relu(b)\n"
+          "return c\n",
+     2, true, 1e-3},
+    {"batch_norm_deep_eval",
+     DEEP "param g f32[5]\nparam m f32[5]\nparam var f32[5]\nb = batch_norm(a, m, var, g)\nreturn b\n", 2, false, 1e-4},
     {"transposed", DEEP "b = transpose(a, 1, 2)\nc = softmax(b, dim=2)\nd = relu(c)\nreturn d\n", 1, false, 1e-3},
-    {"transposed_linear", "input x f32[B, {K}, 5]\nt = transpose(x, 1, 2)\nparam w f32[{N}, {K}]\na = linear(t, w)\nb = tanh(a)\nreturn b\n", 1, false, 1e-4},
-    {"views", DEEP "b = reshape(a, [-1, {N}])\nc = relu(b)\nd = unsqueeze(c, 1)\ne = flatten(d)\nreturn d, e\n", 1, true, 1e-5},
+    {"transposed_linear",
+     "input x f32[B, {K}, 5]\nt = transpose(x, 1, 2)\nparam w f32[{N}, {K}]\na = linear(t, w)\nb = tanh(a)\nreturn b\n",
+     1, false, 1e-4},
+    {"views", DEEP "b = reshape(a, [-1, {N}])\nc = relu(b)\nd = unsqueeze(c, 1)\ne = flatten(d)\nreturn d, e\n", 1,
+     true, 1e-5},
     {"pool_deep", DEEP "b = avg_pool1d(a, 2, 2)\nc = max_pool1d(a, 2, 1, 1)\nreturn b, c\n", 2, false, 1e-4},
     {"bare_softmax", "input x f32[B, {N}]\nb = softmax(x, dim=1)\nreturn b\n", 1, false, 1e-5},
-    {"bare_chain", "input x f32[B, {N}]\n" AFFINE "b = layer_norm(x, [{N}], g, h)\nc = add(b, x)\nd = rms_norm(c, [{N}], eps=0.001)\nreturn d\n", 2, false, 1e-3},
+    {"bare_chain",
+     "input x f32[B, {N}]\n" AFFINE
+     "b = layer_norm(x, [{N}], g, h)\nc = add(b, x)\nd = rms_norm(c, [{N}], eps=0.001)\nreturn d\n",
+     2, false, 1e-3},
     {"bare_one_row", "input x f32[{N}]\nb = softmax(x, dim=0)\nc = sum(b)\nreturn b, c\n", 1, false, 1e-4},
 };
 enum { MODELS = sizeof models / sizeof models[0] };
@@ -137,7 +180,8 @@ static void against_double(rig *rigs, int count, const model *m, extents e, int6
         rig_ports out = rig_run(&rigs[way], dims, &in, pool, NULL, batch);
         for (int32_t i = 0; compared && i < rigs[way].graph.outputs; i++) {
             char what[160];
-            snprintf(what, sizeof what, "%s way %d N=%d K=%d B=%d %s output %d", m->name, way, (int)e.n, (int)e.k, (int)batch, rigs[way].kern->isa, (int)i);
+            snprintf(what, sizeof what, "%s way %d N=%d K=%d B=%d %s output %d", m->name, way, (int)e.n, (int)e.k,
+                     (int)batch, rigs[way].kern->isa, (int)i);
             rig_compare(what, out.data[i], ref[i], out.count[i], m->tolerance);
         }
         rig_ports_free(&out);
@@ -192,8 +236,10 @@ static void long_rows_match(void **state)
         for (int i = 0; i < MODELS; i += rig_step())
             both_ways(&models[i], longer[(t + (size_t)i) % 2], &batch, 1, lf_kern_at(t), i);
     static const model bare[] = {
-        {"bare_groups", "input x f32[B, {N}]\n" AFFINE "b = group_norm(x, {G}, g, h)\nc = mul(b, x)\nreturn c, b\n", 1, false, 1e-3},
-        {"bare_turned", "input x f32[B, {N}]\na = mean(x, dim=1, keepdim=True)\nb = sub(a, x)\nreturn b\n", 1, false, 1e-3},
+        {"bare_groups", "input x f32[B, {N}]\n" AFFINE "b = group_norm(x, {G}, g, h)\nc = mul(b, x)\nreturn c, b\n", 1,
+         false, 1e-3},
+        {"bare_turned", "input x f32[B, {N}]\na = mean(x, dim=1, keepdim=True)\nb = sub(a, x)\nreturn b\n", 1, false,
+         1e-3},
     };
     for (size_t t = 0; lf_kern_at(t); t++)
         for (int i = 0; i < 4; i++)
@@ -210,8 +256,11 @@ static void ops_match(void **state)
             continue;
         const char *attributes = op == LF_OP_clamp ? ", -0.5, 0.25" : op == LF_OP_pow ? ", 3" : "";
         char text[512];
-        snprintf(text, sizeof text, "input x f32[B, 300]\ninput y f32[B, 300]\nparam w f32[40, 300]\na = %s(x%s%s)\nb = linear(x, w)\nc = %s(b%s%s)\nreturn a, c\n",
-                 row->name, row->arg_count == 2 ? ", y" : "", attributes, row->name, row->arg_count == 2 ? ", 1.5" : "", attributes);
+        snprintf(text, sizeof text,
+                 "input x f32[B, 300]\ninput y f32[B, 300]\nparam w f32[40, 300]\na = %s(x%s%s)\nb = linear(x, w)\n"
+                 "c = %s(b%s%s)\nreturn a, c\n",
+                 row->name, row->arg_count == 2 ? ", y" : "", attributes, row->name, row->arg_count == 2 ? ", 1.5" : "",
+                 attributes);
         const model m = {row->name, text, 1, false, 3e-4};
         const int64_t batch = 19;
         both_ways(&m, (extents){40, 300}, &batch, 1, lf_kern_pick(), 1);
@@ -224,7 +273,10 @@ static void integers_are_exact(void **state)
     (void)state;
     for (size_t t = 0; lf_kern_at(t); t++)
         for (int s = 0; s < SIZES; s++) {
-            const model m = {"integers", LINEAR "b = sum(a, dim=1)\nc = max(a, dim=1)\nd = relu(a)\ne = sum(a, dim=0)\nreturn b, c, d, e\n", 1, true, 0};
+            const model m = {
+                "integers",
+                LINEAR "b = sum(a, dim=1)\nc = max(a, dim=1)\nd = relu(a)\ne = sum(a, dim=0)\nreturn b, c, d, e\n", 1,
+                true, 0};
             char *text = text_of(&m, sizes[s]);
             rig r;
             rig_open_drawn(&r, text, true, s % 2, lf_kern_at(t), pools[2], RIG_INTEGERS);
@@ -249,11 +301,13 @@ static void assert_same_bits(const char *name, const float *a, const float *b, i
 {
     for (int64_t i = 0; i < count; i++)
         if (rig_bits(a[i]) != rig_bits(b[i]))
-            fail_msg("%s: element %lld is %.9g and %.9g: bits depend on %s", name, (long long)i, (double)a[i], (double)b[i], over);
+            fail_msg("%s: element %lld is %.9g and %.9g: bits depend on %s", name, (long long)i, (double)a[i],
+                     (double)b[i], over);
 }
 
 /* Each output of a batch is the beginning of the same output of a larger one, where rows do not see each other. */
-static void same_rows(const model *m, rig *r, const rig_ports *all, int64_t most, int64_t batch, lf_pool *pool, const char *over)
+static void same_rows(const model *m, rig *r, const rig_ports *all, int64_t most, int64_t batch, lf_pool *pool,
+                      const char *over)
 {
     const int64_t dims[LF_MAX_SYMBOLS] = {batch};
     rig_ports in = rig_inputs(r, dims, RIG_UNIFORM), out = rig_run(r, dims, &in, pool, NULL, batch);
@@ -322,7 +376,8 @@ static void packing_changes_no_bits(void **state)
             rig_open_drawn(&plain, text, true, false, lf_kern_pick(), NULL, RIG_UNIFORM);
             assert_true(lf_cpu_weights_bytes(packed.weights) > 0 && lf_cpu_weights_bytes(plain.weights) > 0);
             const int64_t dims[LF_MAX_SYMBOLS] = {29};
-            rig_ports in = rig_inputs(&packed, dims, RIG_UNIFORM), all = rig_run(&packed, dims, &in, pools[1], NULL, 29);
+            rig_ports in = rig_inputs(&packed, dims, RIG_UNIFORM),
+                      all = rig_run(&packed, dims, &in, pools[1], NULL, 29);
             same_rows(&models[i], &plain, &all, 29, 29, pools[2], "when weights are packed");
             rig_ports_free(&in);
             rig_ports_free(&all);
@@ -346,7 +401,8 @@ static void *call_often(void *arg)
 {
     caller *c = arg;
     for (int i = 0; i < 3; i++)
-        lf_cpu_run(c->instance, c->r->weights, (const float *const *)c->in->data, c->out.data, c->workspace, NULL, 129, c->pool);
+        lf_cpu_run(c->instance, c->r->weights, (const float *const *)c->in->data, c->out.data, c->workspace, NULL, 129,
+                   c->pool);
     return NULL;
 }
 
@@ -366,7 +422,8 @@ static void one_instance_serves_many(void **state)
         caller callers[CALLERS];
         pthread_t threads[CALLERS];
         for (int c = 0; c < CALLERS; c++) {
-            callers[c] = (caller){.instance = instance, .r = &r, .in = &in, .out = rig_outputs(&r, dims), .pool = pools[2]};
+            callers[c] =
+                (caller){.instance = instance, .r = &r, .in = &in, .out = rig_outputs(&r, dims), .pool = pools[2]};
             callers[c].workspace = lf_aligned_alloc(lf_cpu_workspace(instance));
             assert_non_null(callers[c].workspace);
         }
@@ -393,7 +450,10 @@ static void nothing_comes_of_no_rows(void **state)
 {
     (void)state;
     rig r;
-    rig_open(&r, "input x f32[B, 300]\na = sum(x, dim=0)\nb = mean(x, dim=0)\nc = max(x, dim=0)\nd = sum(x)\nreturn a, b, c, d\n", true, lf_kern_pick());
+    rig_open(&r,
+             "input x f32[B, 300]\na = sum(x, dim=0)\nb = mean(x, dim=0)\nc = max(x, dim=0)\nd = sum(x)\n"
+             "return a, b, c, d\n",
+             true, lf_kern_pick());
     const int64_t dims[LF_MAX_SYMBOLS] = {0};
     rig_ports in = rig_inputs(&r, dims, RIG_UNIFORM), out = rig_run(&r, dims, &in, pools[2], NULL, 0);
     for (int i = 0; i < 300; i++, cases++)
@@ -423,7 +483,8 @@ static void too_large_is_said(void **state)
 {
     (void)state;
     rig r;
-    rig_open(&r, "input x f32[B, S, 300]\nparam w f32[300, 300]\na = linear(x, w)\nb = softmax(a, dim=1)\nreturn b\n", true, lf_kern_pick());
+    rig_open(&r, "input x f32[B, S, 300]\nparam w f32[300, 300]\na = linear(x, w)\nb = softmax(a, dim=1)\nreturn b\n",
+             true, lf_kern_pick());
     const int64_t large[][2] = {{INT64_C(1) << 40, INT64_C(1) << 40}, {INT64_MAX, 1}, {INT64_C(1) << 45, 3}};
     for (size_t i = 0; i < sizeof large / sizeof large[0]; i++, cases++) {
         const int64_t dims[LF_MAX_SYMBOLS] = {large[i][0], large[i][1]};
@@ -439,7 +500,9 @@ static void weights_say_whether_they_are_finite(void **state)
 {
     (void)state;
     rig r;
-    rig_open(&r, "input x f32[B, 30]\nparam w f32[20, 30]\nparam s f32[20, 1]\nf = mul(w, s)\na = linear(x, f)\nreturn a\n", true, lf_kern_pick());
+    rig_open(&r,
+             "input x f32[B, 30]\nparam w f32[20, 30]\nparam s f32[20, 1]\nf = mul(w, s)\na = linear(x, f)\nreturn a\n",
+             true, lf_kern_pick());
     assert_true(r.finite);
     lf_node s = lf_graph_find(&r.graph, "s", 1);
     const float odd[] = {NAN, INFINITY, 3e38f}; /* the last becomes Inf in the product */
@@ -449,7 +512,8 @@ static void weights_say_whether_they_are_finite(void **state)
         r.param[s][7] = odd[i];
         for (int k = 0; k < 30; k++)
             r.param[lf_graph_find(&r.graph, "w", 1)][7 * 30 + k] = 2;
-        rig_ok(&r, lf_cpu_weights_new(r.plan, r.kern, (const float *const *)r.param, true, pools[2], &finite, &w, &r.diag));
+        rig_ok(&r,
+               lf_cpu_weights_new(r.plan, r.kern, (const float *const *)r.param, true, pools[2], &finite, &w, &r.diag));
         assert_false(finite);
         lf_cpu_weights_free(w);
     }
@@ -481,7 +545,8 @@ static void witnesses_flag_their_rows(void **state)
             for (int32_t p = 0; p < r.graph.params; p++)
                 r.param[r.graph.param[p]] = calloc(70 * 300, sizeof(float));
             r.kern = lf_kern_pick();
-            rig_ok(&r, lf_cpu_weights_new(r.plan, r.kern, (const float *const *)r.param, true, NULL, NULL, &r.weights, &r.diag));
+            rig_ok(&r, lf_cpu_weights_new(r.plan, r.kern, (const float *const *)r.param, true, NULL, NULL, &r.weights,
+                                          &r.diag));
             const int64_t dims[LF_MAX_SYMBOLS] = {BATCH};
             rig_ports in = rig_inputs(&r, dims, RIG_UNIFORM);
             const int64_t row = in.count[0] / BATCH;
@@ -501,9 +566,20 @@ int main(void)
 {
 #define TEST(f) cmocka_unit_test_setup_teardown(f, begin, some_ran)
     const struct CMUnitTest tests[] = {
-        TEST(models_match), TEST(models_match_on_every_table), TEST(long_rows_match), TEST(ops_match), TEST(integers_are_exact), TEST(bits_are_a_rows_own),
-        TEST(bits_are_the_same_twenty_times), TEST(packing_changes_no_bits), TEST(one_instance_serves_many), TEST(nothing_comes_of_no_rows), TEST(long_programs_run),
-        TEST(too_large_is_said), TEST(weights_say_whether_they_are_finite), TEST(witnesses_flag_their_rows),
+        TEST(models_match),
+        TEST(models_match_on_every_table),
+        TEST(long_rows_match),
+        TEST(ops_match),
+        TEST(integers_are_exact),
+        TEST(bits_are_a_rows_own),
+        TEST(bits_are_the_same_twenty_times),
+        TEST(packing_changes_no_bits),
+        TEST(one_instance_serves_many),
+        TEST(nothing_comes_of_no_rows),
+        TEST(long_programs_run),
+        TEST(too_large_is_said),
+        TEST(weights_say_whether_they_are_finite),
+        TEST(witnesses_flag_their_rows),
     };
     return cmocka_run_group_tests(tests, make_pools, free_pools);
 }

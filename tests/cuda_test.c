@@ -70,7 +70,8 @@ static void compare_golden(const char *path, const char *for_arch)
 {
     char golden[1024], *model = slurp(path), *got = emitted(model, NULL, for_arch);
     const char *name = strrchr(path, '/') + 1;
-    snprintf(golden, sizeof golden, "%s/tests/golden/emit_%.*s_%s.cu", source_dir(), (int)strcspn(name, "."), name, for_arch);
+    snprintf(golden, sizeof golden, "%s/tests/golden/emit_%.*s_%s.cu", source_dir(), (int)strcspn(name, "."), name,
+             for_arch);
     if (getenv("LINFUSE_REFRESH")) {
         FILE *f = fopen(golden, "wb");
         assert_non_null(f);
@@ -114,7 +115,8 @@ static void any_model_becomes_text(void **state)
             continue;
         for (int a = 0; a < ARCHS; a++)
             for (int fused = 0; fused < 2; fused++) {
-                char *one = emitted(c.text, fused ? "fuse=true" : "fuse=false", arch[a]), *two = emitted(c.text, fused ? "fuse=true" : "fuse=false", arch[a]);
+                char *one = emitted(c.text, fused ? "fuse=true" : "fuse=false", arch[a]),
+                     *two = emitted(c.text, fused ? "fuse=true" : "fuse=false", arch[a]);
                 assert_string_equal(one, two);
                 lf_string_free(one);
                 lf_string_free(two);
@@ -212,7 +214,8 @@ static void compile_shapes(const char *model)
 static void every_family_compiles(void **state)
 {
     (void)state;
-    static const char *const models[] = {"lse_chain", "gelu_softmax", "mean_residual", "group_norm", "pool", "batch_norm_train"};
+    static const char *const models[] = {"lse_chain",  "gelu_softmax", "mean_residual",
+                                         "group_norm", "pool",         "batch_norm_train"};
     if (!compiler_is_there())
         skip();
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
@@ -228,12 +231,18 @@ static void every_family_compiles(void **state)
         free(text);
     }
     /* two and three products, whose sums want their registers one after the other */
-    compile_for("input x f32[B, 96]\nparam v f32[256, 96]\nparam w f32[300, 256]\na = linear(x, v)\nc = gelu(a)\nd = linear(c, w)\ne = log_softmax(d, dim=1)\nreturn e\n", NULL, "sm_90a");
-    compile_for("input x f32[B, 1024]\nparam u f32[127, 1024]\nparam m f32[127]\nparam s f32[127]\nparam v f32[2049, 127]\nparam w f32[16, 2049]\na = linear(x, u)\n"
-                "b = batch_norm(a, m, s, training=true)\nc = tanh(b)\nd = linear(c, v)\ne = tanh(d)\nf = linear(e, w)\ng = softmax(f, dim=1)\nh = logsumexp(g, dim=1)\nreturn h\n", NULL, "sm_90a");
+    compile_for("input x f32[B, 96]\nparam v f32[256, 96]\nparam w f32[300, 256]\na = linear(x, v)\nc = gelu(a)\n"
+                "d = linear(c, w)\ne = log_softmax(d, dim=1)\nreturn e\n",
+                NULL, "sm_90a");
+    compile_for("input x f32[B, 1024]\nparam u f32[127, 1024]\nparam m f32[127]\nparam s f32[127]\n"
+                "param v f32[2049, 127]\nparam w f32[16, 2049]\na = linear(x, u)\n"
+                "b = batch_norm(a, m, s, training=true)\nc = tanh(b)\nd = linear(c, v)\ne = tanh(d)\nf = linear(e, w)\n"
+                "g = softmax(f, dim=1)\nh = logsumexp(g, dim=1)\nreturn h\n",
+                NULL, "sm_90a");
     /* extents that fill no tile, line or pair */
     for (int a = 1; a < ARCHS; a++)
-        compile_for("input x f32[B, 37]\nparam w f32[51, 37]\na = linear(x, w)\nb = layer_norm(a, [51])\nreturn b\n", NULL, arch[a]);
+        compile_for("input x f32[B, 37]\nparam w f32[51, 37]\na = linear(x, w)\nb = layer_norm(a, [51])\nreturn b\n",
+                    NULL, arch[a]);
 }
 
 static void every_precision_compiles(void **state)
@@ -241,7 +250,10 @@ static void every_precision_compiles(void **state)
     (void)state;
     if (!compiler_is_there())
         skip();
-    rig r = rig_begin(1, "input x f32[B, 700]\nparam w f32[640, 700]\na = linear(x, w)\nb = gelu(a)\nc = logsumexp(b, dim=1)\nreturn c\n", NULL);
+    rig r = rig_begin(1,
+                      "input x f32[B, 700]\nparam w f32[640, 700]\na = linear(x, w)\nb = gelu(a)\n"
+                      "c = logsumexp(b, dim=1)\nreturn c\n",
+                      NULL);
     for (int mode = LF_CUDA_TF32; mode <= LF_CUDA_FP16; mode++)
         for (int a = 1; a < ARCHS; a++) {
             lf_cuda_target target = {.mode = (lf_cuda_mode)mode};
@@ -363,7 +375,8 @@ static void bad_text_is_told(void **state)
     size_t size;
     if (!compiler_is_there())
         skip();
-    assert_int_equal(lf_cuda_compile("__global__ void f() { nonsense }\n", "sm_80", &cubin, &size, NULL, &diag), LF_ERR_UNSUPPORTED);
+    assert_int_equal(lf_cuda_compile("__global__ void f() { nonsense }\n", "sm_80", &cubin, &size, NULL, &diag),
+                     LF_ERR_UNSUPPORTED);
     assert_null(cubin);
     assert_non_null(strstr(diag.text, "nonsense"));
 }

@@ -236,7 +236,8 @@ static void several_results(void **state)
 static void given_values(void **state)
 {
     (void)state;
-    model *m = model_new("input x f32[2]\nparam w f32[2]\na = add(x, w)\nb = reshape(a, [2, 1])\nc = mul(b, 2)\nreturn c\n");
+    model *m =
+        model_new("input x f32[2]\nparam w f32[2]\na = add(x, w)\nb = reshape(a, [2, 1])\nc = mul(b, 2)\nreturn c\n");
     const double a[] = {0.25, -7};
     double out[2][2];
     m->bound[named(m, "a")] = (lf_bound){.f64 = a, .known = true};

@@ -7,15 +7,38 @@
 
 /* Something of everything that is fused in a way of its own: rows kept, segments, one number a row, columns, guards,
  * two products, a narrow one, no product. */
-static const struct { const char *name, *text; double k; } model[] = {
-    {"softmax", "input x f32[B, 500]\nparam w f32[700, 500]\nparam b f32[700]\na = linear(x, w, b)\nc = gelu(a)\nd = softmax(c, dim=1)\nreturn d\n", 500},
-    {"norms", "input x f32[B, 300]\nparam w f32[512, 300]\na = linear(x, w)\nc = group_norm(a, 8)\nd = layer_norm(c, [512])\ne = max(d, dim=1)\nreturn d, e\n", 300},
-    {"logsumexp", "input x f32[B, 256]\nparam w f32[1030, 256]\nparam b f32[1030]\na = linear(x, w, b)\nc = logsumexp(a, dim=1, keepdim=true)\nd = gelu(c)\nreturn d\n", 256},
-    {"columns", "input x f32[B, 128]\nparam w f32[200, 128]\nparam m f32[200]\nparam v f32[200]\na = linear(x, w)\nc = batch_norm(a, m, v, training=true)\nd = relu(c)\nreturn d\n", 128},
-    {"guarded", "input x f32[B, 512]\nparam w f32[400, 512]\na = linear(x, w)\nc = mean(a, dim=1, keepdim=true)\nd = gelu(c)\ne = add(d, x)\nreturn e\n", 512},
-    {"two", "input x f32[B, 96]\nparam v f32[256, 96]\nparam w f32[10, 256]\na = linear(x, v)\nc = gelu(a)\nd = linear(c, w)\ne = log_softmax(d, dim=1)\nreturn e\n", 256},
-    {"pooled", "input x f32[B, 64]\nparam w f32[192, 64]\na = linear(x, w)\nc = unsqueeze(a, 1)\nd = avg_pool1d(c, 4)\ne = squeeze(d, 1)\nf = sum(e, dim=1)\nreturn e, f\n", 64},
-    {"bare", "input x f32[B, 333]\na = softmax(x, dim=1)\nc = layer_norm(x, [333])\nd = sum(x, dim=0)\nreturn a, c, d\n", 8},
+static const struct { const char *name, *text; double k;
+} model[] = {
+    {"softmax",
+     "input x f32[B, 500]\nparam w f32[700, 500]\nparam b f32[700]\na = linear(x, w, b)\nc = gelu(a)\n"
+     "d = softmax(c, dim=1)\nreturn d\n",
+     500},
+    {"norms",
+     "input x f32[B, 300]\nparam w f32[512, 300]\na = linear(x, w)\nc = group_norm(a, 8)\nd = layer_norm(c, [512])\n"
+     "e = max(d, dim=1)\nreturn d, e\n",
+     300},
+    {"logsumexp",
+     "input x f32[B, 256]\nparam w f32[1030, 256]\nparam b f32[1030]\na = linear(x, w, b)\n"
+     "c = logsumexp(a, dim=1, keepdim=true)\nd = gelu(c)\nreturn d\n",
+     256},
+    {"columns",
+     "input x f32[B, 128]\nparam w f32[200, 128]\nparam m f32[200]\nparam v f32[200]\na = linear(x, w)\n"
+     "c = batch_norm(a, m, v, training=true)\nd = relu(c)\nreturn d\n",
+     128},
+    {"guarded",
+     "input x f32[B, 512]\nparam w f32[400, 512]\na = linear(x, w)\nc = mean(a, dim=1, keepdim=true)\nd = gelu(c)\n"
+     "e = add(d, x)\nreturn e\n",
+     512},
+    {"two",
+     "input x f32[B, 96]\nparam v f32[256, 96]\nparam w f32[10, 256]\na = linear(x, v)\nc = gelu(a)\nd = linear(c, w)\n"
+     "e = log_softmax(d, dim=1)\nreturn e\n",
+     256},
+    {"pooled",
+     "input x f32[B, 64]\nparam w f32[192, 64]\na = linear(x, w)\nc = unsqueeze(a, 1)\nd = avg_pool1d(c, 4)\n"
+     "e = squeeze(d, 1)\nf = sum(e, dim=1)\nreturn e, f\n",
+     64},
+    {"bare",
+     "input x f32[B, 333]\na = softmax(x, dim=1)\nc = layer_norm(x, [333])\nd = sum(x, dim=0)\nreturn a, c, d\n", 8},
 };
 enum { MODELS = sizeof model / sizeof *model, COLUMNS = 3, BARE = 7 };
 
@@ -102,8 +125,10 @@ static void a_rows_bits_are_its_own(void **state)
                 tensors_run(&some, r.call);
                 for (size_t o = 0; o < some.outs; o++) {
                     const size_t each = some.out_count[o] / (size_t)batch[k];
-                    if (memcmp(some.out[o], whole.out[o] + (size_t)from * each, some.out_count[o] * sizeof(float)) != 0) {
-                        print_error("%s, %s: %lld rows have other bits than the same rows of %lld\n", model[m].name, precisions[p], (long long)batch[k], (long long)all);
+                    if (memcmp(some.out[o], whole.out[o] + (size_t)from * each, some.out_count[o] * sizeof(float)) !=
+                        0) {
+                        print_error("%s, %s: %lld rows have other bits than the same rows of %lld\n", model[m].name,
+                                    precisions[p], (long long)batch[k], (long long)all);
                         fail();
                     }
                 }
@@ -137,7 +162,8 @@ static void runs_can_be_captured(void **state)
             rig r = begin(m, 0);
             lf_call *other = NULL;
             OK_PROGRAM(r.program, lf_call_new(r.program, &other));
-            tensors t = tensors_begin(r.model, &rows), want = tensors_begin(r.model, &rows), large = tensors_begin(r.model, &more);
+            tensors t = tensors_begin(r.model, &rows), want = tensors_begin(r.model, &rows),
+                    large = tensors_begin(r.model, &more);
             tensors_run(&want, other);
             on_gpu d = on_gpu_begin(&g, &t, r.call), wide = on_gpu_begin(&g, &large, r.call);
             if (before) {
@@ -228,7 +254,8 @@ static void *work(void *arg)
     const gpu *g = w->g;
     lf_call *call = NULL;
     void *stream = NULL, *popped;
-    bool good = g->driver->context_push(g->context) == 0 && lf_call_new(w->program, &call) == LF_OK && g->driver->stream_new(&stream, 1) == 0;
+    bool good = g->driver->context_push(g->context) == 0 && lf_call_new(w->program, &call) == LF_OK &&
+                g->driver->stream_new(&stream, 1) == 0;
     for (int i = 0; i < TURNS && good; i++) {
         const tensors *want = &w->want[(i + w->number) % SIZES];
         tensors t = tensors_begin(w->model, want->dims);
@@ -295,7 +322,8 @@ static void too_little_memory_is_told(void **state)
         tensors_run(&before, r.call);
         for (int device = 0; device < 2; device++) { /* copies of host memory; workspace */
             size_t bytes = 0;
-            lf_status status = device ? lf_call_run_on(r.call, &many, in, out, NULL, NULL, 0) : lf_call_run_at(r.call, &many, in, out, 0);
+            lf_status status = device ? lf_call_run_on(r.call, &many, in, out, NULL, NULL, 0)
+                                      : lf_call_run_at(r.call, &many, in, out, 0);
             OK_CALL(r.call, lf_call_workspace_at(r.call, &many, &bytes));
             if (device && bytes >> 38 == 0) /* little enough to be had: then there is nothing to see */
                 continue;
@@ -364,9 +392,12 @@ static void parameters_are_taken_from_the_device(void **state)
         for (int i = 0; i < 2; i++) {
             at[i] = gpu_memory(&g, (param[i].count + 1) * sizeof(float));
             const float *data = (const float *)(uintptr_t)at[i] + (way == 2);
-            CUDA(g.driver->to_device((lf_cuda_ptr)(uintptr_t)data, lf_program_param(r.program, param[i].name), param[i].count * sizeof(float), NULL));
-            assert_int_equal(lf_program_set_param_cuda(second, param[i].name, data, param[i].count + 1, NULL), LF_ERR_DATA);
-            OK_PROGRAM(second, (way ? lf_program_borrow_param_cuda : lf_program_set_param_cuda)(second, param[i].name, data, param[i].count, NULL));
+            CUDA(g.driver->to_device((lf_cuda_ptr)(uintptr_t)data, lf_program_param(r.program, param[i].name),
+                                     param[i].count * sizeof(float), NULL));
+            assert_int_equal(lf_program_set_param_cuda(second, param[i].name, data, param[i].count + 1, NULL),
+                             LF_ERR_DATA);
+            OK_PROGRAM(second, (way ? lf_program_borrow_param_cuda
+                                    : lf_program_set_param_cuda)(second, param[i].name, data, param[i].count, NULL));
             if (!way)
                 CUDA(g.driver->set_bytes(at[i], 0xff, param[i].count * sizeof(float), NULL)); /* ours again */
         }

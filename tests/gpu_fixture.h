@@ -41,7 +41,9 @@ static inline void draw_whole(float *x, size_t count, uint64_t seed, const char 
 static inline void deal(long count, bool (*job)(long number))
 {
     const char *given = getenv("LINFUSE_WORKERS");
-    const long wanted = given ? strtol(given, NULL, 0) : 4, workers = wanted < 1 ? 1 : wanted > MOST_WORKERS ? MOST_WORKERS : wanted;
+    const long wanted = given ? strtol(given, NULL, 0) : 4, workers = wanted < 1              ? 1
+                                                                      : wanted > MOST_WORKERS ? MOST_WORKERS
+                                                                                              : wanted;
     pid_t child[MOST_WORKERS];
     for (long w = 0; w < workers; w++) {
         child[w] = fork();
@@ -176,7 +178,8 @@ static inline lf_status on_gpu_launch(const on_gpu *d, const tensors *t, lf_call
         in[i] = (const float *)(uintptr_t)d->in[i];
         out[i] = (float *)(uintptr_t)d->out[i];
     }
-    return lf_call_run_on(call, t->dims, in, out, stream, lend ? (void *)(uintptr_t)d->workspace : NULL, lend ? d->workspace_bytes : 0);
+    return lf_call_run_on(call, t->dims, in, out, stream, lend ? (void *)(uintptr_t)d->workspace : NULL,
+                          lend ? d->workspace_bytes : 0);
 }
 
 /* Outputs into t. */

@@ -23,7 +23,8 @@ static int dot(const float *x, const float *w, int64_t k, int64_t step)
 
 /* The rows of y = x W^T + b and of its sums, of which every `every`th is looked at, and the last. Returns whether all
  * is exact. */
-static bool exact(const tensors *t, const float *w, const float *b, int64_t m, int64_t n, int64_t k, bool kn, int64_t every, const char *what)
+static bool exact(const tensors *t, const float *w, const float *b, int64_t m, int64_t n, int64_t k, bool kn,
+                  int64_t every, const char *what)
 {
     for (int64_t i = 0; i < m; i = i < m - 1 && i + every >= m ? m - 1 : i + every) {
         int sum = 0;
@@ -31,13 +32,14 @@ static bool exact(const tensors *t, const float *w, const float *b, int64_t m, i
             const int want = dot(t->in[0] + i * k, kn ? w + j : w + j * k, k, kn ? n : 1) + (b ? (int)b[j] : 0);
             sum += want;
             if (t->out[0][i * n + j] != (float)want) {
-                print_error("%s, %lld x %lld x %lld: element %lld, %lld is %g, not %d\n", what, (long long)m, (long long)n, (long long)k, (long long)i, (long long)j,
-                            (double)t->out[0][i * n + j], want);
+                print_error("%s, %lld x %lld x %lld: element %lld, %lld is %g, not %d\n", what, (long long)m,
+                            (long long)n, (long long)k, (long long)i, (long long)j, (double)t->out[0][i * n + j], want);
                 return false;
             }
         }
         if (t->out[1][i] != (float)sum) {
-            print_error("%s, %lld x %lld x %lld: the sum of row %lld is %g, not %d\n", what, (long long)m, (long long)n, (long long)k, (long long)i, (double)t->out[1][i], sum);
+            print_error("%s, %lld x %lld x %lld: the sum of row %lld is %g, not %d\n", what, (long long)m, (long long)n,
+                        (long long)k, (long long)i, (double)t->out[1][i], sum);
             return false;
         }
     }
@@ -52,8 +54,10 @@ typedef struct shape {
 static bool one_program(shape s, int precision, const int64_t *rows, int count, int64_t every)
 {
     char text[512], words[96];
-    snprintf(text, sizeof text, "input x f32[B, %d]\nparam w f32[%d, %d]\nparam b f32[%d]\na = %s(x, w)\nc = add(a, b)\nd = sum(c, dim=1)\nreturn c, d\n", s.k, s.kn ? s.k : s.n,
-             s.kn ? s.n : s.k, s.n, s.kn ? "matmul" : "linear");
+    snprintf(text, sizeof text,
+             "input x f32[B, %d]\nparam w f32[%d, %d]\nparam b f32[%d]\na = %s(x, w)\nc = add(a, b)\n"
+             "d = sum(c, dim=1)\nreturn c, d\n",
+             s.k, s.kn ? s.k : s.n, s.kn ? s.n : s.k, s.n, s.kn ? "matmul" : "linear");
     rig r = rig_begin(1, text, words_of(precision, "rules=none", words, sizeof words));
     const size_t weights = (size_t)s.n * (size_t)s.k;
     float *w = malloc(weights * sizeof *w), *b = malloc((size_t)s.n * sizeof *b);
@@ -85,7 +89,8 @@ static bool small_pair(long number)
         rows[i] = i + 1;
     /* 209 goes round all of them; the first 80 have every N, every K and all pairs of remainders by 8 */
     const long pair = number / precision_count() * 209 % PAIRS;
-    const int precision = (int)(number % precision_count()), n = (int)(pair % MOST) + 1, k = (7 * n + 5 * (int)(pair / MOST)) % MOST + 1;
+    const int precision = (int)(number % precision_count()), n = (int)(pair % MOST) + 1,
+              k = (7 * n + 5 * (int)(pair / MOST)) % MOST + 1;
     return one_program((shape){n, k, pair % 3 == 0}, precision, rows, MOST, 1);
 }
 
@@ -98,7 +103,8 @@ static void every_small_product_of_numbers(void **state)
 /* number: K - 1. */
 static bool small_named(long number)
 {
-    static const char text[] = "input x f32[M, K]\ninput y f32[K, N]\na = matmul(x, y)\nd = sum(a, dim=1)\nreturn a, d\n";
+    static const char text[] =
+        "input x f32[M, K]\ninput y f32[K, N]\na = matmul(x, y)\nd = sum(a, dim=1)\nreturn a, d\n";
     static rig r; /* a process has one */
     if (!r.program)
         r = rig_begin(1, text, "device=cuda rules=none");
@@ -125,17 +131,20 @@ static void every_small_product_of_names(void **state)
 
 /* ---- odd and large ---- */
 
-static const struct { shape s; int64_t rows[3]; } large[] = {
-    {{1025, 1027, false}, {1023, 1, 129}}, {{515, 2049, false}, {4099, 33, 65}}, {{33, 65, false}, {100003, 131, 7}}, {{8191, 1111, true}, {3, 64, 257}},
-    {{4097, 4095, false}, {127, 128, 2}},  {{257, 9999, true}, {511, 5, 17}},    {{1, 4097, false}, {2049, 3, 1}},    {{3001, 1, false}, {999, 10, 1}},
-    {{2048, 512, false}, {8192, 130, 63}}, {{10007, 77, false}, {301, 16, 128}},
+static const struct { shape s; int64_t rows[3];
+} large[] = {
+    {{1025, 1027, false}, {1023, 1, 129}}, {{515, 2049, false}, {4099, 33, 65}}, {{33, 65, false}, {100003, 131, 7}},
+    {{8191, 1111, true}, {3, 64, 257}},    {{4097, 4095, false}, {127, 128, 2}}, {{257, 9999, true}, {511, 5, 17}},
+    {{1, 4097, false}, {2049, 3, 1}},      {{3001, 1, false}, {999, 10, 1}},     {{2048, 512, false}, {8192, 130, 63}},
+    {{10007, 77, false}, {301, 16, 128}},
 };
 enum { LARGE = sizeof large / sizeof *large };
 
 static bool large_one(long number)
 {
     const int64_t *rows = large[number / precision_count()].rows;
-    return one_program(large[number / precision_count()].s, (int)(number % precision_count()), rows, 3, rows[0] / 37 + 1);
+    return one_program(large[number / precision_count()].s, (int)(number % precision_count()), rows, 3,
+                       rows[0] / 37 + 1);
 }
 
 static void odd_large_products(void **state)

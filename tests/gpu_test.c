@@ -29,8 +29,11 @@ static void assert_whole_numbers_are_exact(const product_shape *shape, size_t sh
     static const int64_t rows[] = {1, 2, 15, 16, 17, 31, 64, 65, 127, 128, 129, 200, 257, 1000};
     for (size_t s = 0; s < shapes; s++) {
         char text[512];
-        snprintf(text, sizeof text, "input x f32[B, %d]\nparam w f32[%d, %d]\nparam b f32[%d]\na = %s(x, w)\nc = add(a, b)\nd = sum(c, dim=1)\nreturn c, d\n", shape[s].k,
-                 shape[s].kn ? shape[s].k : shape[s].n, shape[s].kn ? shape[s].n : shape[s].k, shape[s].n, shape[s].kn ? "matmul" : "linear");
+        snprintf(text, sizeof text,
+                 "input x f32[B, %d]\nparam w f32[%d, %d]\nparam b f32[%d]\na = %s(x, w)\nc = add(a, b)\n"
+                 "d = sum(c, dim=1)\nreturn c, d\n",
+                 shape[s].k, shape[s].kn ? shape[s].k : shape[s].n, shape[s].kn ? shape[s].n : shape[s].k, shape[s].n,
+                 shape[s].kn ? "matmul" : "linear");
         rig r = rig_begin(1, text, words);
         set_whole_params(&r);
         for (size_t m = 0; m < sizeof rows / sizeof *rows; m++) {
@@ -41,8 +44,8 @@ static void assert_whole_numbers_are_exact(const product_shape *shape, size_t sh
             for (size_t o = 0; o < t.outs; o++)
                 for (size_t i = 0; i < t.out_count[o]; i++)
                     if ((double)t.out[o][i] != t.want[o][i]) {
-                        print_error("%s: %d x %d, %lld rows, output %zu, element %zu: %g, not %g\n", words, shape[s].n, shape[s].k, (long long)rows[m], o, i,
-                                    (double)t.out[o][i], t.want[o][i]);
+                        print_error("%s: %d x %d, %lld rows, output %zu, element %zu: %g, not %g\n", words, shape[s].n,
+                                    shape[s].k, (long long)rows[m], o, i, (double)t.out[o][i], t.want[o][i]);
                         fail();
                     }
             tensors_end(&t);
@@ -55,8 +58,9 @@ static void assert_whole_numbers_are_exact(const product_shape *shape, size_t sh
 static void whole_numbers_are_exact(void **state)
 {
     (void)state;
-    static const product_shape shape[] = {{9, 1, false},    {33, 17, false}, {40, 40, true},     {255, 64, false},  {256, 128, false},
-                                          {257, 129, true}, {300, 96, false}, {511, 1000, false}, {1030, 36, false}, {64, 5000, false}};
+    static const product_shape shape[] = {{9, 1, false},     {33, 17, false},  {40, 40, true},   {255, 64, false},
+                                          {256, 128, false}, {257, 129, true}, {300, 96, false}, {511, 1000, false},
+                                          {1030, 36, false}, {64, 5000, false}};
     assert_whole_numbers_are_exact(shape, sizeof shape / sizeof *shape, "device=cuda rules=none");
 }
 
@@ -64,17 +68,24 @@ static void whole_numbers_are_exact_in_every_precision(void **state)
 {
     (void)state;
     static const product_shape shape[] = {{33, 17, false}, {257, 129, true}, {511, 1000, false}};
-    static const char *const words[] = {"device=cuda rules=none precision=tf32", "device=cuda rules=none precision=bf16", "device=cuda rules=none precision=fp16"};
+    static const char *const words[] = {"device=cuda rules=none precision=tf32",
+                                        "device=cuda rules=none precision=bf16",
+                                        "device=cuda rules=none precision=fp16"};
     for (int i = 0; i < precision_count() - 1; i++)
         assert_whole_numbers_are_exact(shape, sizeof shape / sizeof *shape, words[i]);
 }
 
-static const char softmax_text[] = "input x f32[B, 500]\nparam w f32[700, 500]\nparam b f32[700]\na = linear(x, w, b)\nc = gelu(a)\nd = softmax(c, dim=1)\nreturn d\n";
-static const char norm_text[] = "input x f32[B, 300]\nparam w f32[512, 300]\na = linear(x, w)\nc = group_norm(a, 8)\nd = layer_norm(c, [512])\ne = max(d, dim=1)\nreturn d, e\n";
+static const char softmax_text[] = "input x f32[B, 500]\nparam w f32[700, 500]\nparam b f32[700]\na = linear(x, w, b)\n"
+                                   "c = gelu(a)\nd = softmax(c, dim=1)\nreturn d\n";
+static const char norm_text[] = "input x f32[B, 300]\nparam w f32[512, 300]\na = linear(x, w)\nc = group_norm(a, 8)\n"
+                                "d = layer_norm(c, [512])\ne = max(d, dim=1)\nreturn d, e\n";
 
 /* three statistics from the product; more columns than all blocks take at once */
-static const char stats_text[] = "input x f32[B, 500]\nparam w f32[333, 500]\na = linear(x, w)\nb = logsumexp(a, dim=1)\nc = max(a, dim=1)\nd = layer_norm(a, [333])\nreturn b, c, d\n";
-static const char long_text[] = "input x f32[B, 150]\nparam w f32[20000, 150]\na = linear(x, w)\nb = silu(a)\nc = logsumexp(b, dim=1)\nreturn b, c\n";
+static const char stats_text[] = "input x f32[B, 500]\nparam w f32[333, 500]\na = linear(x, w)\n"
+                                 "b = logsumexp(a, dim=1)\nc = max(a, dim=1)\nd = layer_norm(a, [333])\n"
+                                 "return b, c, d\n";
+static const char long_text[] = "input x f32[B, 150]\nparam w f32[20000, 150]\na = linear(x, w)\nb = silu(a)\n"
+                                "c = logsumexp(b, dim=1)\nreturn b, c\n";
 
 /* A row has the same bits alone, among few and among many. */
 static void assert_parts_same(rig *r, const tensors *all)
@@ -87,7 +98,8 @@ static void assert_parts_same(rig *r, const tensors *all)
         memcpy(some.in[0], all->in[0] + from * width, some.in_count[0] * sizeof(float));
         tensors_run(&some, r->call);
         for (size_t o = 0; o < some.outs; o++)
-            if (memcmp(some.out[o], all->out[o] + from * (some.out_count[o] / part), some.out_count[o] * sizeof(float)) != 0) {
+            if (memcmp(some.out[o], all->out[o] + from * (some.out_count[o] / part),
+                       some.out_count[o] * sizeof(float)) != 0) {
                 print_error("%zu rows by themselves: output %zu has other bits\n", part, o);
                 fail();
             }
@@ -99,8 +111,14 @@ static void assert_parts_same(rig *r, const tensors *all)
 static void bits_are_the_same(void **state)
 {
     (void)state;
-    static const struct { const char *text, *words; } runs[] = {{softmax_text, "device=cuda"}, {softmax_text, "device=cuda precision=tf32"}, {softmax_text, "device=cuda precision=bf16"},
-                                                                {norm_text, "device=cuda"},    {stats_text, "device=cuda"},                  {long_text, "device=cuda"}};
+    static const struct {
+        const char *text, *words;
+    } runs[] = {{softmax_text, "device=cuda"},
+                {softmax_text, "device=cuda precision=tf32"},
+                {softmax_text, "device=cuda precision=bf16"},
+                {norm_text, "device=cuda"},
+                {stats_text, "device=cuda"},
+                {long_text, "device=cuda"}};
     for (size_t k = 0; k < sizeof runs / sizeof *runs; k++) {
         if (precision_count() == 1 && strcmp(runs[k].words, "device=cuda") != 0)
             continue;
@@ -178,8 +196,8 @@ static void wide_rows_keep_their_digits(void **state)
 static void guarded_rows_are_redone(void **state)
 {
     (void)state;
-    static const char text[] = "input x f32[B, 512]\nparam w f32[400, 512]\nparam b f32[400]\na = linear(x, w, b)\nc = mean(a, dim=1, keepdim=true)\nd = gelu(c)\n"
-                               "e = add(d, x)\nreturn e\n";
+    static const char text[] = "input x f32[B, 512]\nparam w f32[400, 512]\nparam b f32[400]\na = linear(x, w, b)\n"
+                               "c = mean(a, dim=1, keepdim=true)\nd = gelu(c)\ne = add(d, x)\nreturn e\n";
     const int64_t rows = 200;
     rig r = rig_begin(1, text, "device=cuda");
     tensors t = tensors_begin(r.model, &rows), clean = tensors_begin(r.model, &rows);
@@ -206,8 +224,13 @@ static void guarded_rows_are_redone(void **state)
 static void other_precisions_are_as_good_as_their_digits(void **state)
 {
     (void)state;
-    static const struct { const char *words; double most; } mode[] = {{"device=cuda", 2e-6}, {"device=cuda precision=tf32", 2e-3}, {"device=cuda precision=fp16", 2e-3},
-                                                                      {"device=cuda precision=bf16", 2e-2}};
+    static const struct {
+        const char *words;
+        double most;
+    } mode[] = {{"device=cuda", 2e-6},
+                {"device=cuda precision=tf32", 2e-3},
+                {"device=cuda precision=fp16", 2e-3},
+                {"device=cuda precision=bf16", 2e-2}};
     const int64_t rows = 260;
     for (int i = 0; i < precision_count(); i++) {
         rig r = rig_begin(1, "input x f32[B, 900]\nparam w f32[600, 900]\na = linear(x, w)\nreturn a\n", mode[i].words);

@@ -6,12 +6,17 @@
 #include "cuda/emit.h"
 
 /* Rows kept and waited for, runs, one number a row, guards, two products. */
-static const struct { const char *name, *text; } model[] = {
-    {"softmax", "input x f32[B, 500]\nparam w f32[700, 500]\nparam b f32[700]\na = linear(x, w, b)\nc = gelu(a)\nd = softmax(c, dim=1)\nreturn d\n"},
+static const struct { const char *name, *text;
+} model[] = {
+    {"softmax", "input x f32[B, 500]\nparam w f32[700, 500]\nparam b f32[700]\na = linear(x, w, b)\nc = gelu(a)\n"
+                "d = softmax(c, dim=1)\nreturn d\n"},
     {"waiting", "input x f32[B, 256]\nparam w f32[8192, 256]\na = linear(x, w)\nd = softmax(a, dim=1)\nreturn d\n"},
-    {"runs", "input x f32[B, 300]\nparam w f32[512, 300]\na = linear(x, w)\nc = silu(a)\nd = group_norm(c, 16)\nreturn d\n"},
-    {"logsumexp", "input x f32[B, 64]\nparam w f32[1030, 64]\nparam b f32[1030]\na = linear(x, w, b)\nc = logsumexp(a, dim=1, keepdim=true)\nd = gelu(c)\nreturn d\n"},
-    {"two", "input x f32[B, 96]\nparam v f32[256, 96]\nparam w f32[300, 256]\na = linear(x, v)\nc = gelu(a)\nd = linear(c, w)\ne = log_softmax(d, dim=1)\nreturn e\n"},
+    {"runs",
+     "input x f32[B, 300]\nparam w f32[512, 300]\na = linear(x, w)\nc = silu(a)\nd = group_norm(c, 16)\nreturn d\n"},
+    {"logsumexp", "input x f32[B, 64]\nparam w f32[1030, 64]\nparam b f32[1030]\na = linear(x, w, b)\n"
+                  "c = logsumexp(a, dim=1, keepdim=true)\nd = gelu(c)\nreturn d\n"},
+    {"two", "input x f32[B, 96]\nparam v f32[256, 96]\nparam w f32[300, 256]\na = linear(x, v)\nc = gelu(a)\n"
+            "d = linear(c, w)\ne = log_softmax(d, dim=1)\nreturn e\n"},
 };
 enum { MODELS = sizeof model / sizeof *model };
 
@@ -86,7 +91,8 @@ static void all_shapes_give_the_same_bits(void **state)
                         continue;
                     tensors t = tensors_begin(r.model, &batch[b]);
                     tensors_run(&t, r.call);
-                    snprintf(what, sizeof what, "%s, %s, %s", model[m].name, precisions[p], lf_cuda_shape_table[s].name);
+                    snprintf(what, sizeof what, "%s, %s, %s", model[m].name, precisions[p],
+                             lf_cuda_shape_table[s].name);
                     if (s == 0) {
                         first[b] = t;
                         continue;

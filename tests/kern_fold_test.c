@@ -204,7 +204,8 @@ static void settled_alike(lf_monoid m, int64_t cut, const float *x, const float 
 {
     enum { COUNT = 3 };
     const int states = lf_monoid_row(m)->states;
-    float t[2 * LF_MAX_STATE], rows[COUNT * 2 * LF_MAX_STATE], columns[COUNT * 2 * LF_MAX_STATE], r[LF_MAX_RESULTS][COUNT];
+    float t[2 * LF_MAX_STATE], rows[COUNT * 2 * LF_MAX_STATE], columns[COUNT * 2 * LF_MAX_STATE],
+        r[LF_MAX_RESULTS][COUNT];
     float *const to[LF_MAX_RESULTS] = {r[0], r[1]};
     lf_kern_at(0)->fold[m](1, cut, x, 0, t);
     lf_kern_at(0)->fold[m](1, LF_STRIP - cut, x + cut, 0, t + states);

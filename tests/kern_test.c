@@ -76,8 +76,18 @@ static void product_run(product_rig *g, bool add)
     kern->pack_x(g->rows, g->k, g->x, g->ldx, x);
     kern->pack_w(g->n, g->k, g->w, g->ldw, g->is_kn, w);
     const float *from = (g->n % 2 ? g->before : g->c) + GUARD; /* what is added lies elsewhere, or where the sums go */
-    lf_multiply m = {.rows = g->rows, .n = g->n, .k = g->k, .x = x, .w = w, .c = add ? from : NULL, .ldc = g->ldc,
-                     .to = g->c + GUARD, .ldt = g->ldc, .bias = g->bias, .next_x = add ? x : NULL, .next_w = add ? w : NULL};
+    lf_multiply m = {.rows = g->rows,
+                     .n = g->n,
+                     .k = g->k,
+                     .x = x,
+                     .w = w,
+                     .c = add ? from : NULL,
+                     .ldc = g->ldc,
+                     .to = g->c + GUARD,
+                     .ldt = g->ldc,
+                     .bias = g->bias,
+                     .next_x = add ? x : NULL,
+                     .next_w = add ? w : NULL};
     kern->multiply(&m);
     for (int i = 0; i < GUARD; i++)
         if (!rig_is_poison(x[x_floats + i]) || !rig_is_poison(w[w_floats + i]))

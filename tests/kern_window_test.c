@@ -38,7 +38,8 @@ static void window_case(const lf_kern *kern, lf_monoid m, const shape *s, bool o
     lf_rng rng = lf_rng_seed(11, "windows");
     assert_non_null(x);
     for (int64_t i = 0; i < span; i++)
-        x[i + 1] = odd && lf_rng_u64(&rng) % 8 == 0 ? (lf_rng_u64(&rng) % 2 ? NAN : INFINITY) : lf_rng_uniform(&rng, -4, 4);
+        x[i + 1] =
+            odd && lf_rng_u64(&rng) % 8 == 0 ? (lf_rng_u64(&rng) % 2 ? NAN : INFINITY) : lf_rng_uniform(&rng, -4, 4);
     rig_fill(r, LONGEST + 2 * GUARD);
     kern->window[m](s->windows, s->taps, x + 1, s->stride, s->dilation, (double)s->taps + 1, r + GUARD);
     for (int64_t i = 0; i < LONGEST + 2 * GUARD; i++, cases++) {
@@ -83,7 +84,8 @@ static void spreads_repeat(void **state)
     float from[LF_STRIP + 1], out[LF_STRIP + 2 * GUARD];
     for (int i = 0; i <= LF_STRIP; i++)
         from[i] = (float)i;
-    const int64_t lengths[] = {0, 1, 5, 16, 31, 64, 100, 255, LF_STRIP}, eaches[] = {1, 2, 3, 4, 7, 10, 16, 17, 33, 64, 300};
+    const int64_t lengths[] = {0, 1, 5, 16, 31, 64, 100, 255, LF_STRIP},
+                  eaches[] = {1, 2, 3, 4, 7, 10, 16, 17, 33, 64, 300};
     for (size_t t = 0; lf_kern_at(t); t++)
         for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++)
             for (size_t k = 0; k < sizeof eaches / sizeof eaches[0]; k++)
@@ -180,8 +182,8 @@ static void pools_are_pools(void **state)
                         run_model(text, dims, 0);
                         snprintf(text, sizeof text,
                                  "input x f32[B, 3, %d]\nb = avg_pool1d(x, %d, %d, %d, %s, %s)\nreturn b\n",
-                                 (int)lengths[i], (int)kernels[k], (int)stride, (int)padding, way % 2 ? "true" : "false",
-                                 way / 2 ? "true" : "false");
+                                 (int)lengths[i], (int)kernels[k], (int)stride, (int)padding,
+                                 way % 2 ? "true" : "false", way / 2 ? "true" : "false");
                         if (lengths[i] + 2 * padding >= kernels[k])
                             run_model(text, dims, 2e-6);
                     }

@@ -89,8 +89,8 @@ static bool walk_case(const math_case *c, uint64_t step, int threads)
                 }
         bool within = all.ulps[1] <= c->ulps && all.ulps[0] <= (c->ulps > 1 ? c->ulps : 1);
         good = good && within;
-        printf("%-16s %-7s %7.3f at %-16a %7.3f at %-16a %4g%s\n", c->label, math_table(c, (size_t)t), all.ulps[1], (double)all.at[1],
-               all.ulps[0], (double)all.at[0], c->ulps, within ? "" : "  TOO FAR");
+        printf("%-16s %-7s %7.3f at %-16a %7.3f at %-16a %4g%s\n", c->label, math_table(c, (size_t)t), all.ulps[1],
+               (double)all.at[1], all.ulps[0], (double)all.at[0], c->ulps, within ? "" : "  TOO FAR");
     }
     fflush(stdout);
     return good;

@@ -20,9 +20,10 @@ enum { PER_EXPONENT = 24, AROUND = 6 };
 /* Where functions turn, overflow, underflow or change their formula; also all powers of two and the ends of the
  * range. */
 static const float edges[] = {
-    0.0f, 1.0f, 2.0f, 3.0f, 6.0f, 20.0f, 0.5f, 0.55f, 0.7f, 0.34657359f, 0.70710677f, 1.41421354f, 9.0109f, 12.0f, 13.2f, 14.3f, 16.0f,
-    16.635532f, 17.328680f, 44.0f, 50.0f, 87.336544f, 88.029691f, 88.722839f, 89.0f, 91.8f, 103.278930f, 103.972084f, 104.0f, 108.0f, 128.0f,
-    FLT_MIN, FLT_MAX, 0x1p-149f, INFINITY, NAN,
+    0.0f,        1.0f,        2.0f,        3.0f,       6.0f,       20.0f,      0.5f,      0.55f,    0.7f,
+    0.34657359f, 0.70710677f, 1.41421354f, 9.0109f,    12.0f,      13.2f,      14.3f,     16.0f,    16.635532f,
+    17.328680f,  44.0f,       50.0f,       87.336544f, 88.029691f, 88.722839f, 89.0f,     91.8f,    103.278930f,
+    103.972084f, 104.0f,      108.0f,      128.0f,     FLT_MIN,    FLT_MAX,    0x1p-149f, INFINITY, NAN,
 };
 enum { EDGES = sizeof edges / sizeof edges[0], SAMPLES = 512 * PER_EXPONENT + 2 * EDGES * (2 * AROUND + 1) };
 
@@ -32,7 +33,10 @@ static int64_t draw(float *x)
     int64_t n = 0;
     for (uint32_t top = 0; top < 512; top++) /* every sign and exponent, the first and the last float of each */
         for (int i = 0; i < PER_EXPONENT; i++) {
-            uint32_t low = i == 0 ? 0 : i == 1 ? 0x7fffff : (uint32_t)(lf_rng_u64(&r) & 0x7fffff), bits = top << 23 | low;
+            uint32_t low = i == 0   ? 0
+                           : i == 1 ? 0x7fffff
+                                    : (uint32_t)(lf_rng_u64(&r) & 0x7fffff),
+                     bits = top << 23 | low;
             memcpy(&x[n++], &bits, sizeof bits);
         }
     for (size_t e = 0; e < EDGES; e++)
@@ -55,8 +59,8 @@ static void check_case(size_t table, const math_case *c, const float *x, const f
         double ref = c->reference(x[i], y[i], c->attr), ulps = math_ulps(out[i], ref);
         double allowed = math_normal(ref) || c->ulps > 1 ? c->ulps : c->ulps > 0 ? 1 : 0;
         if (!(ulps <= allowed))
-            fail_msg("%s: %s(%a, %a) is %a, not %a: %g ulps off, %g allowed", math_table(c, table), c->label, (double)x[i], (double)y[i], (double)out[i], ref,
-                     ulps, allowed);
+            fail_msg("%s: %s(%a, %a) is %a, not %a: %g ulps off, %g allowed", math_table(c, table), c->label,
+                     (double)x[i], (double)y[i], (double)out[i], ref, ulps, allowed);
     }
 }
 

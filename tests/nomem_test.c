@@ -266,9 +266,10 @@ enum { K = 12, N = 10, ROWS = 70 };
 /* Two products behind each other and one beside, a norm, what a rule folds, what a rule guards, numbers that become
  * nodes. */
 static const char text[] =
-    "input x f32[B, 12]\nparam w f32[10, 12]\nparam b f32[10]\nparam s f32[10]\nparam nw f32[10]\nparam nb f32[10]\nparam u f32[8, 10]\n"
-    "a = linear(x, w, b)\nc = sub(a, s)\nd = mul(c, 0.5)\ne = layer_norm(d, [10], nw, nb)\nf = gelu(e)\ng = linear(f, u)\n"
-    "h = softmax(g, dim=1)\nt = linear(x, w)\ni = mean(t, dim=1, keepdim=true)\nj = add(h, i)\nk = logsumexp(j, dim=1)\nreturn j, k\n";
+    "input x f32[B, 12]\nparam w f32[10, 12]\nparam b f32[10]\nparam s f32[10]\nparam nw f32[10]\nparam nb f32[10]\n"
+    "param u f32[8, 10]\na = linear(x, w, b)\nc = sub(a, s)\nd = mul(c, 0.5)\ne = layer_norm(d, [10], nw, nb)\n"
+    "f = gelu(e)\ng = linear(f, u)\nh = softmax(g, dim=1)\nt = linear(x, w)\ni = mean(t, dim=1, keepdim=true)\n"
+    "j = add(h, i)\nk = logsumexp(j, dim=1)\nreturn j, k\n";
 
 static lf_context *begin(int threads)
 {
@@ -321,8 +322,6 @@ static void reading(void)
     lf_context_free(context);
 }
 
-#define VALUE(v) {.kind = LF_ARG_VALUE, .value = (v)}
-
 /* Enough of everything for everything that grows to grow. */
 static void building(void)
 {
@@ -339,7 +338,7 @@ static void building(void)
         snprintf(name, sizeof name, "v%d", 4 * i + 3); /* names that were made up for numbers, which then give way */
         TRY(lf_model_message(m), lf_model_op(m, name, "linear", (lf_arg[]){VALUE(x), VALUE(w)}, 2, &x));
         snprintf(name, sizeof name, "v%d", 4 * i + 1);
-        TRY(lf_model_message(m), lf_model_op(m, name, "mul", (lf_arg[]){VALUE(x), {.kind = LF_ARG_NUMBER, .number = i + 0.5}}, 2, &x));
+        TRY(lf_model_message(m), lf_model_op(m, name, "mul", (lf_arg[]){VALUE(x), NUMBER(i + 0.5)}, 2, &x));
     }
     TRY(lf_model_message(m), lf_model_return(m, &x, 1));
     MAKE(printed, lf_model_message(m), lf_model_print(m, &printed));

@@ -374,7 +374,8 @@ static void pool_of_a_loop(void **state)
     assert_int_equal(lf_pool_new_loop(THREADS, loop_in_order, &loops, &pool), LF_OK);
     assert_true(lf_pool_is_loop(pool));
     assert_int_equal(lf_pool_threads(pool), THREADS);
-    assert_true(runs_each_once(pool, &t, 100) && runs_each_once(pool, &t, 2) && runs_each_once(pool, &t, 1) && runs_each_once(pool, &t, 0));
+    assert_true(runs_each_once(pool, &t, 100) && runs_each_once(pool, &t, 2) && runs_each_once(pool, &t, 1) &&
+                runs_each_once(pool, &t, 0));
     assert_int_equal(loops, 2);
     pid_t child = fork();
     if (child == 0) {

@@ -95,7 +95,8 @@ static bool same_bits(subject *s, const char *label, float *const *a, float *con
     for (int32_t o = 0; o < outputs(s); o++)
         for (int64_t i = 0; i < output_count(s, o); i++)
             if (memcmp(&a[o][i], &b[o][i], sizeof(float)) != 0)
-                return fail(s, label, "output %d, element %lld: %.9g and %.9g, %s", (int)o, (long long)i, (double)a[o][i], (double)b[o][i], words);
+                return fail(s, label, "output %d, element %lld: %.9g and %.9g, %s", (int)o, (long long)i,
+                            (double)a[o][i], (double)b[o][i], words);
     return true;
 }
 
@@ -133,11 +134,13 @@ static lf_program *compile(subject *s, lf_model *model, const char *label, bool 
         status = lf_program_new(model, options, &program);
     const lf_graph *g = &s->graph.g;
     for (int32_t i = 0; status == LF_OK && i < g->params; i++)
-        status = lf_program_set_param(program, lf_at(g, g->param[i])->name, s->leaf[g->param[i]], (size_t)rnd_count(&s->graph, g->param[i]));
+        status = lf_program_set_param(program, lf_at(g, g->param[i])->name, s->leaf[g->param[i]],
+                                      (size_t)rnd_count(&s->graph, g->param[i]));
     if (status == LF_OK)
         status = lf_program_prepare(program);
     if (status != LF_OK) {
-        fail(s, label, "compiling: %s; %s; %s", lf_options_message(options), lf_model_message(model), lf_program_message(program));
+        fail(s, label, "compiling: %s; %s; %s", lf_options_message(options), lf_model_message(model),
+             lf_program_message(program));
         lf_program_free(program);
         program = NULL;
     }
@@ -217,7 +220,8 @@ static bool judge(subject *s, rnd_judge *j, const char *label, float *const *out
         for (int64_t r = 0; r < rows; r++) {
             if (skip && skip[r])
                 continue;
-            if (!rnd_judge_accepts(j, o, out[o], r * width, (r + 1) * width, &s->bench->counts.unsure, what, sizeof what))
+            if (!rnd_judge_accepts(j, o, out[o], r * width, (r + 1) * width, &s->bench->counts.unsure, what,
+                                   sizeof what))
                 return fail(s, label, "%s", what);
             s->bench->counts.elements += width;
         }
@@ -278,10 +282,11 @@ static bool check_part(subject *s, lf_program *program)
         const float *among = s->fused[o] + from * width;
         for (int64_t i = 0; ok && i < count; i++)
             if (memcmp(&out[o][i], &among[i], sizeof(float)) != 0)
-                ok = fail(s, "part of the rows",
-                          "output %d, row %lld, element %lld: %.9g when rows %lld to %lld are run alone, %.9g among %lld", (int)o,
-                          (long long)(from + i / width), (long long)(i % width), (double)out[o][i], (long long)from, (long long)(from + rows - 1),
-                          (double)among[i], (long long)whole);
+                ok = fail(
+                    s, "part of the rows",
+                    "output %d, row %lld, element %lld: %.9g when rows %lld to %lld are run alone, %.9g among %lld",
+                    (int)o, (long long)(from + i / width), (long long)(i % width), (double)out[o][i], (long long)from,
+                    (long long)(from + rows - 1), (double)among[i], (long long)whole);
     }
     s->graph.dims[symbol] = s->batch = whole;
     outputs_free(s, out);
@@ -334,7 +339,8 @@ static bool others_untouched(subject *s, float *const *out, const bool *planted)
         for (int64_t r = 0; r < s->batch; r++)
             for (int64_t i = r * width; !planted[r] && i < (r + 1) * width; i++)
                 if (memcmp(&out[o][i], &s->fused[o][i], sizeof(float)) != 0)
-                    return fail(s, "rows beside a planted one", "output %d, row %lld has nothing to do with it, but is %.9g instead of %.9g", (int)o,
+                    return fail(s, "rows beside a planted one",
+                                "output %d, row %lld has nothing to do with it, but is %.9g instead of %.9g", (int)o,
                                 (long long)r, (double)out[o][i], (double)s->fused[o][i]);
     }
     return true;
@@ -410,7 +416,8 @@ static bool begin(subject *s)
         if (info->op != LF_OP_input && info->op != LF_OP_param)
             continue;
         s->leaf[n] = need((size_t)rnd_count(&s->graph, n) * sizeof(float));
-        rnd_fill(s->c->seed, info->name, rnd_count(&s->graph, n), rank ? lf_extent_at(info->shape.dim[rank - 1], s->graph.dims) : 1, s->leaf[n]);
+        rnd_fill(s->c->seed, info->name, rnd_count(&s->graph, n),
+                 rank ? lf_extent_at(info->shape.dim[rank - 1], s->graph.dims) : 1, s->leaf[n]);
     }
     size_t length = strlen(s->c->text);
     if (lf_model_read(s->bench->one, "random", s->c->text, length, &s->one) != LF_OK ||
@@ -458,10 +465,12 @@ static int plantings(subject *s, const lf_program *fused)
 static bool check(subject *s)
 {
     lf_program *fused = NULL, *plain = compile(s, s->one, "plain", false, (const char *const[]){"fuse", "false", NULL});
-    bool ok = plain && (s->plain = run(s, "plain", plain, s->leaf, 0)) != NULL && judge(s, &s->judge, "plain", s->plain, NULL);
+    bool ok = plain && (s->plain = run(s, "plain", plain, s->leaf, 0)) != NULL &&
+              judge(s, &s->judge, "plain", s->plain, NULL);
     if (ok)
         fused = compile(s, s->one, "fused", false, NULL);
-    ok = fused && (s->fused = run(s, "fused", fused, s->leaf, 0)) != NULL && judge(s, &s->judge, "fused", s->fused, NULL);
+    ok = fused && (s->fused = run(s, "fused", fused, s->leaf, 0)) != NULL &&
+         judge(s, &s->judge, "fused", s->fused, NULL);
     ok = ok && check_threads(s) && check_part(s, fused) && check_rules(s, fused);
     for (int rounds = ok ? plantings(s, fused) : 0; ok && rounds > 0; rounds--)
         ok = check_planted_inputs(s, fused, plain);
@@ -491,8 +500,8 @@ bool rnd_check(rnd_bench *b, const rnd_case *c, rnd_failure *f)
 bool rnd_bench_begin(rnd_bench *b)
 {
     *b = (rnd_bench){0};
-    return lf_context_new(&b->one) == LF_OK && lf_context_new(&b->two) == LF_OK && lf_context_set_threads(b->one, 1) == LF_OK &&
-           lf_context_set_threads(b->two, 2) == LF_OK;
+    return lf_context_new(&b->one) == LF_OK && lf_context_new(&b->two) == LF_OK &&
+           lf_context_set_threads(b->one, 1) == LF_OK && lf_context_set_threads(b->two, 2) == LF_OK;
 }
 
 void rnd_bench_end(rnd_bench *b)

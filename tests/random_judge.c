@@ -97,7 +97,9 @@ static effect effect_of(const lf_graph *g, lf_node n)
     if (kind == LF_PRODUCT)
         return SUMS;
     if (kind == LF_REDUCE || kind == LF_POOL)
-        return monoid == LF_MONOID_sum || monoid == LF_MONOID_mean ? SUMS : monoid == LF_MONOID_max || monoid == LF_MONOID_min ? PLAIN : RUNS;
+        return monoid == LF_MONOID_sum || monoid == LF_MONOID_mean  ? SUMS
+               : monoid == LF_MONOID_max || monoid == LF_MONOID_min ? PLAIN
+                                                                    : RUNS;
     return kind == LF_NORMALIZE ? RUNS : PLAIN;
 }
 
@@ -210,17 +212,20 @@ static int64_t span_of(const rnd_graph *graph, lf_node n, int64_t i)
 static double *mean_rounding(const noise *z, lf_node n, double eps)
 {
     const lf_graph *g = &z->graph->g;
-    if (lf_kind_of(g, n) != LF_NORMALIZE || lf_op_row(lf_at(g, n)->op)->monoid != LF_MONOID_moments || lf_uses_running_stats(g, n))
+    if (lf_kind_of(g, n) != LF_NORMALIZE || lf_op_row(lf_at(g, n)->op)->monoid != LF_MONOID_moments ||
+        lf_uses_running_stats(g, n))
         return NULL;
     int64_t count = rnd_count(z->graph, n);
     const lf_bound *x = &z->bound[lf_arg_of(g, n, 0)];
     lf_affine affine = lf_affine_of(g, n);
-    double *sums = calloc((size_t)(4 * count + 4), sizeof *sums), *off = calloc((size_t)count + 1, sizeof *off), factor = 1.0;
+    double *sums = calloc((size_t)(4 * count + 4), sizeof *sums), *off = calloc((size_t)count + 1, sizeof *off),
+           factor = 1.0;
     for (int64_t i = 0; affine.weight_slot >= 0 && i < rnd_count(z->graph, lf_arg_of(g, n, affine.weight_slot)); i++)
         factor = fmax(factor, fabs(read_bound(&z->bound[lf_arg_of(g, n, affine.weight_slot)], i)));
     for (int pass = 0; sums && off && pass < 3; pass++)
         for (int64_t i = 0; i < count; i++) { /* a statistic's count, sum, sum of squared distances, largest */
-            double *stat = sums + 4 * span_of(z->graph, n, i), v = read_bound(x, i), mean = stat[0] > 0 ? stat[1] / stat[0] : 0.0;
+            double *stat = sums + 4 * span_of(z->graph, n, i), v = read_bound(x, i),
+                   mean = stat[0] > 0 ? stat[1] / stat[0] : 0.0;
             if (pass == 0) {
                 stat[0] += 1.0;
                 stat[1] += v;
@@ -239,7 +244,10 @@ static double *mean_rounding(const noise *z, lf_node n, double eps)
  * by half a unit of theirs. */
 static double operand_unit(void)
 {
-    static const struct { const char *name; double unit; } row[] = {{"tf32", 0x1p-10}, {"bf16", 0x1p-7}, {"fp16", 0x1p-10}};
+    static const struct {
+        const char *name;
+        double unit;
+    } row[] = {{"tf32", 0x1p-10}, {"bf16", 0x1p-7}, {"fp16", 0x1p-10}};
     const char *precision = getenv("LINFUSE_TEST_PRECISION");
     for (size_t i = 0; precision && i < sizeof row / sizeof *row; i++)
         if (strcmp(precision, row[i].name) == 0)
@@ -354,7 +362,11 @@ static bool draw(rnd_judge *j)
 {
     const lf_graph *g = &j->graph->g;
     size_t n = (size_t)g->count + 1;
-    noise z = {.graph = j->graph, .copy = *g, .r = lf_rng_at(j->seed, "noise", (uint64_t)j->draws << 40), .quiet = j->draws == 0, .all_finite = true};
+    noise z = {.graph = j->graph,
+               .copy = *g,
+               .r = lf_rng_at(j->seed, "noise", (uint64_t)j->draws << 40),
+               .quiet = j->draws == 0,
+               .all_finite = true};
     z.node = malloc(n * sizeof *z.node);
     z.bound = calloc(n, sizeof *z.bound);
     z.value = calloc(n, sizeof *z.value);
@@ -422,15 +434,18 @@ static bool element_fits(const rnd_judge *j, int32_t o, int64_t i, float got)
     return kind_of(ref) != 0 || fabs((double)got - ref) <= allowance(j, o, i);
 }
 
-bool rnd_judge_accepts(rnd_judge *j, int32_t o, const float *got, int64_t from, int64_t to, int64_t *unsure, char *what, size_t size)
+bool rnd_judge_accepts(rnd_judge *j, int32_t o, const float *got, int64_t from, int64_t to, int64_t *unsure, char *what,
+                       size_t size)
 {
     for (int64_t i = from; i < to; i++) {
         while (!element_fits(j, o, i, got[i])) {
             if (j->draws < MANY && draw(j)) /* luck? ask for more noise */
                 continue;
-            snprintf(what, size, "output %d (%s), element %lld is %.9g, but double precision gives %.9g; %.3g off where %.3g are allowed",
-                     (int)o, lf_at(&j->graph->g, j->graph->g.output[o])->name, (long long)i, (double)got[i], j->ref[o][i],
-                     fabs((double)got[i] - j->ref[o][i]), allowance(j, o, i));
+            snprintf(what, size,
+                     "output %d (%s), element %lld is %.9g, but double precision gives %.9g; %.3g off where %.3g are "
+                     "allowed",
+                     (int)o, lf_at(&j->graph->g, j->graph->g.output[o])->name, (long long)i, (double)got[i],
+                     j->ref[o][i], fabs((double)got[i] - j->ref[o][i]), allowance(j, o, i));
             return false;
         }
         *unsure += isnan(j->spread[o][i]);

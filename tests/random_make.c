@@ -64,7 +64,8 @@ static bool learn_values(rnd_maker *m, lf_node from)
             if (info->op == LF_OP_input || info->op == LF_OP_param) {
                 float *data = lf_arena_array(&m->read.arena, (size_t)count + 1, sizeof *data);
                 int rank = info->shape.rank;
-                rnd_fill(m->c->seed, info->name, count, rank ? lf_extent_at(info->shape.dim[rank - 1], m->read.dims) : 1, data);
+                rnd_fill(m->c->seed, info->name, count,
+                         rank ? lf_extent_at(info->shape.dim[rank - 1], m->read.dims) : 1, data);
                 for (int64_t i = 0; i < count; i++)
                     m->value[n][i] = (double)data[i];
             } else if (lf_eval(&copy, m->read.dims, bound, &n, 1, &m->value[n], &m->read.diag) != LF_OK) {
@@ -164,7 +165,8 @@ const char *rnd_leaf(rnd_maker *m, bool param, const lf_shape *shape, const char
         strcat(strcat(extents, i ? ", " : ""), text);
     }
     const char *name = lf_arena_printf(&m->read.arena, "l%d%s", m->leaves++, style);
-    snprintf(m->lines + strlen(m->lines), sizeof m->lines - strlen(m->lines), "%s %s f32[%s]\n", param ? "param" : "input", name, extents);
+    snprintf(m->lines + strlen(m->lines), sizeof m->lines - strlen(m->lines), "%s %s f32[%s]\n",
+             param ? "param" : "input", name, extents);
     return name;
 }
 
@@ -254,7 +256,8 @@ static const char *number_for(rnd_maker *m, const char *name)
         return lf_arena_printf(&m->read.arena, "%g", exponents[rnd_below(&m->r, 9)]);
     for (size_t i = 0; i < sizeof ranges / sizeof ranges[0]; i++)
         if (strcmp(name, ranges[i].name) == 0 && rnd_chance(&m->r, 0.9))
-            return lf_arena_printf(&m->read.arena, "%.4g", ranges[i].low + lf_rng_unit(&m->r) * (ranges[i].high - ranges[i].low));
+            return lf_arena_printf(&m->read.arena, "%.4g",
+                                   ranges[i].low + lf_rng_unit(&m->r) * (ranges[i].high - ranges[i].low));
     return lf_arena_printf(&m->read.arena, "%.9g", rnd_number(m));
 }
 
@@ -351,7 +354,8 @@ static const char *argument(rnd_maker *m, const lf_op_info *row, const lf_param_
         const char *w = strrchr(m->lines, '[');
         if (!w || sscanf(w, "[%23[^],]", n) != 1)
             return "None";
-        snprintf(m->lines + strlen(m->lines), sizeof m->lines - strlen(m->lines), "%s l%d f32[%s]\n", n[0] < 'A' ? "param" : "input", m->leaves, n);
+        snprintf(m->lines + strlen(m->lines), sizeof m->lines - strlen(m->lines), "%s l%d f32[%s]\n",
+                 n[0] < 'A' ? "param" : "input", m->leaves, n);
         return lf_arena_printf(&m->read.arena, "l%d", m->leaves++);
     }
     if (row->kind == LF_NORMALIZE)
@@ -380,7 +384,8 @@ static bool propose(rnd_maker *m, const lf_op_info *row, lf_node x)
         if (!text || used + strlen(text) + 32 > sizeof call)
             return false;
         positional = positional && (value || rnd_chance(&m->r, 0.6));
-        used += (size_t)snprintf(call + used, sizeof call - used, "%s%s%s%s", i ? ", " : "", positional ? "" : p->name, positional ? "" : "=", text);
+        used += (size_t)snprintf(call + used, sizeof call - used, "%s%s%s%s", i ? ", " : "", positional ? "" : p->name,
+                                 positional ? "" : "=", text);
     }
     snprintf(call + used, sizeof call - used, ")");
     return rnd_append(m, call);
@@ -415,14 +420,16 @@ static const lf_op_info *draw_op(rnd_maker *m)
 
 static bool begin(rnd_maker *m)
 {
-    static const int16_t batches[] = {1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 31, 33, 64, 65, 67, 96, 127, 128, 129, 255, 257, 300, 521};
+    static const int16_t batches[] = {1,  2,  3,  4,  5,   7,   8,   9,   16,  17,  31, 33,
+                                      64, 65, 67, 96, 127, 128, 129, 255, 257, 300, 521};
     m->c->b = batches[rnd_below(&m->r, m->large ? 23 : 17)];
     m->c->s = 1 + rnd_below(&m->r, 6);
     int rank = 2 + (rnd_chance(&m->r, 0.35) ? 1 + rnd_chance(&m->r, 0.3) : 0);
     bool named = rnd_chance(&m->r, 0.9), second = rank > 2 && rnd_chance(&m->r, 0.3);
     char extents[96];
     int64_t left = MOST_ELEMENTS[m->large] / (named ? m->c->b : 8);
-    size_t used = (size_t)(named ? snprintf(extents, sizeof extents, "B") : snprintf(extents, sizeof extents, "%d", 1 + rnd_below(&m->r, 9)));
+    size_t used = (size_t)(named ? snprintf(extents, sizeof extents, "B")
+                                 : snprintf(extents, sizeof extents, "%d", 1 + rnd_below(&m->r, 9)));
     for (int i = 1; i < rank; i++) {
         int64_t size = rnd_size(m, i + 1 < rank && left > 8 ? 8 : left);
         if (i == 1 && second)

@@ -90,7 +90,8 @@ bool rnd_judge_begin(rnd_judge *j, const rnd_graph *graph, const float *const *l
 void rnd_judge_free(rnd_judge *j);
 /* Elements [from, to) of output o as they should be; what else: in words. *unsure counts elements that nothing can be
  * said of. */
-bool rnd_judge_accepts(rnd_judge *j, int32_t o, const float *got, int64_t from, int64_t to, int64_t *unsure, char *what, size_t size);
+bool rnd_judge_accepts(rnd_judge *j, int32_t o, const float *got, int64_t from, int64_t to, int64_t *unsure, char *what,
+                       size_t size);
 
 /* ---- checking (random_check.c) ---- */
 

@@ -27,7 +27,8 @@ static const char *find_word(const char *line, const char *word)
 {
     size_t n = strlen(word);
     for (const char *at = strstr(line, word); at; at = strstr(at + 1, word))
-        if ((at == line || !in_word(at[-1])) && !in_word(at[n]) && !(at > line && at[-1] == '-' && isdigit((unsigned char)*word)))
+        if ((at == line || !in_word(at[-1])) && !in_word(at[n]) &&
+            !(at > line && at[-1] == '-' && isdigit((unsigned char)*word)))
             return at;
     return NULL;
 }
@@ -144,7 +145,8 @@ static bool fewer_ops(shrinking *s)
         for (const char *at = strchr(s->line[i], '('); at && *at;) {
             at += strcspn(at, " (,=");
             at += strspn(at, " (,=");
-            if (sscanf(at, "%63[A-Za-z0-9_.]", word) != 1 || !isalpha((unsigned char)word[0]) || (word[0] != 'v' && word[0] != 'l'))
+            if (sscanf(at, "%63[A-Za-z0-9_.]", word) != 1 || !isalpha((unsigned char)word[0]) ||
+                (word[0] != 'v' && word[0] != 'l'))
                 continue;
             lines_copy *c = copy_lines(s);
             c->line[i][0] = 0;
@@ -254,7 +256,8 @@ void rnd_shrink(rnd_bench *b, rnd_case *c, rnd_failure *f)
     s->best = c;
     s->f = f;
     split(s);
-    while (s->tries <= MOST_TRIES && (fewer_outputs(s) || fewer_ops(s) || fewer_arguments(s) || smaller_extents(s) || plainer_leaves(s)))
+    while (s->tries <= MOST_TRIES &&
+           (fewer_outputs(s) || fewer_ops(s) || fewer_arguments(s) || smaller_extents(s) || plainer_leaves(s)))
         ;
     free(s);
 }

@@ -41,9 +41,9 @@ typedef struct job {
 static void report(job *j, long index, const rnd_case *was, const rnd_case *c, const rnd_failure *f)
 {
     pthread_mutex_lock(&j->lock);
-    printf("FAILED graph %ld (LINFUSE_SEED=%llu random_test 1 %ld): %s\n  %s\n# data seed %llu, B=%lld, S=%lld%s\n%s\n", index,
-           (unsigned long long)j->seed, index, f->label, f->what, (unsigned long long)c->seed, (long long)c->b, (long long)c->s,
-           strcmp(was->text, c->text) == 0 ? "" : ", made small from a model of more", c->text);
+    printf("FAILED graph %ld (LINFUSE_SEED=%llu random_test 1 %ld): %s\n  %s\n# data seed %llu, B=%lld, S=%lld%s\n%s\n",
+           index, (unsigned long long)j->seed, index, f->label, f->what, (unsigned long long)c->seed, (long long)c->b,
+           (long long)c->s, strcmp(was->text, c->text) == 0 ? "" : ", made small from a model of more", c->text);
     fflush(stdout);
     pthread_mutex_unlock(&j->lock);
 }
@@ -143,7 +143,8 @@ static int print_rules(const job *j)
     int missing = 0;
     printf("rules (fired / switched off):");
     for (int i = 0; lf_rule_at((size_t)i); i++) {
-        printf("%s%s %lld/%lld", i % 6 ? ", " : "\n  ", lf_rule_at((size_t)i)->name, (long long)j->sum.fired[i], (long long)j->sum.off[i]);
+        printf("%s%s %lld/%lld", i % 6 ? ", " : "\n  ", lf_rule_at((size_t)i)->name, (long long)j->sum.fired[i],
+               (long long)j->sum.off[i]);
         if ((j->sum.fired[i] == 0 || j->sum.off[i] == 0) && ++missing)
             printf(" (never)");
     }
@@ -174,9 +175,11 @@ int main(int argc, char **argv)
         pthread_join(thread[i], NULL);
     long failed = j.failures, passed = (long)j.sum.graphs;
     int unseen = print_ops(&j) + print_rules(&j);
-    printf("%lld programs, %lld elements judged (%.2f%% unsure), %lld rows redone, %lld with numbers planted, %lld run in part\n",
-           (long long)j.sum.programs, (long long)j.sum.elements, 100.0 * (double)j.sum.unsure / (double)(j.sum.elements + 1),
-           (long long)j.sum.rows_redone, (long long)j.sum.planted, (long long)j.sum.parts);
+    printf("%lld programs, %lld elements judged (%.2f%% unsure), %lld rows redone, %lld with numbers planted, %lld run "
+           "in part\n",
+           (long long)j.sum.programs, (long long)j.sum.elements,
+           100.0 * (double)j.sum.unsure / (double)(j.sum.elements + 1), (long long)j.sum.rows_redone,
+           (long long)j.sum.planted, (long long)j.sum.parts);
     if (failed == 0 && passed < j.count) {
         printf("only %ld graphs were run, not %ld\n", passed, j.count);
         failed++;

@@ -29,7 +29,8 @@ static const example examples[] = {
     {"reduce_in_turn", LINEAR "c = mean(a); return c",
      "a = linear(x, w, b); v4 = mean(a, dim=1, keepdim=true); c = mean(v4, dim=[0, 1]); return c"},
     {"reduce_in_turn", LINEAR3 "c = relu(a); d = logsumexp(c, dim=[1, 2]); return d",
-     "a = linear(x, w, b); c = relu(a); v5 = logsumexp(c, dim=2, keepdim=true); d = logsumexp(v5, dim=[1, 2]); return d"},
+     "a = linear(x, w, b); c = relu(a); v5 = logsumexp(c, dim=2, keepdim=true); d = logsumexp(v5, dim=[1, 2]); return "
+     "d"},
     {"add_zero", X "a = add(x, 0); b = add(0, a); c = sub(b, 0, alpha=3); d = relu(c); return d",
      "d = relu(x); return d"},
     {"mul_one", X "a = mul(x, 1); b = mul(1, a); c = div(b, 1); d = relu(c); return d", "d = relu(x); return d"},

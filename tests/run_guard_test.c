@@ -11,14 +11,17 @@
 
 static const char mean_gelu[] = TWO_PARTS "m = mean(a, dim=1, keepdim=true)\ng = gelu(m)\nreturn g\n";
 static const char sum_sigmoid[] = TWO_PARTS "m = sum(a, dim=1)\ng = sigmoid(m)\nreturn g\n";
-static const char residual[] = "input x f32[B, 24]\nparam w f32[24, 24]\nparam b f32[24]\nparam s f32[24]\na = linear(x, w, b)\n"
-    "c = sub(a, s)\nd = mean(c, dim=1, keepdim=true)\ne = logsumexp(d, dim=1, keepdim=true)\nf = gelu(e)\ng = add(f, x)\nreturn g\n";
+static const char residual[] =
+    "input x f32[B, 24]\nparam w f32[24, 24]\nparam b f32[24]\nparam s f32[24]\na = linear(x, w, b)\nc = sub(a, s)\n"
+    "d = mean(c, dim=1, keepdim=true)\ne = logsumexp(d, dim=1, keepdim=true)\nf = gelu(e)\ng = add(f, x)\nreturn g\n";
 static const char pooled[] = TWO_PARTS "m = avg_pool1d(a, kernel_size=3)\ng = tanh(m)\nreturn g\n";
 static const char fixed[] = "input x f32[70, 24]\n" LINEAR "m = mean(a, dim=1, keepdim=true)\ng = gelu(m)\nreturn g\n";
 static const char rank3[] = "input x f32[B, S, 24]\n" LINEAR "m = mean(a, dim=2)\ng = sigmoid(m)\nreturn g\n";
-static const char rank3_all[] = "input x f32[B, S, 24]\n" LINEAR "m = sum(a, dim=2)\nn = sum(m, dim=1)\ng = sigmoid(n)\nreturn g\n";
+static const char rank3_all[] =
+    "input x f32[B, S, 24]\n" LINEAR "m = sum(a, dim=2)\nn = sum(m, dim=1)\ng = sigmoid(n)\nreturn g\n";
 static const char two_outputs[] = TWO_PARTS "m = mean(a, dim=1)\nh = softmax(x, dim=1)\nreturn m, h\n";
-static const char own_mean[] = TWO_PARTS "m = mean(a, dim=1, keepdim=true)\nn = mean(m, dim=1, keepdim=true)\nd = sub(m, n)\nreturn d\n";
+static const char own_mean[] =
+    TWO_PARTS "m = mean(a, dim=1, keepdim=true)\nn = mean(m, dim=1, keepdim=true)\nd = sub(m, n)\nreturn d\n";
 
 static size_t rows_of(const tensors *t, size_t out, size_t row, size_t rows, size_t *first)
 {
@@ -34,8 +37,8 @@ static void assert_row_as_written(const tensors *t, size_t row, size_t rows, con
         size_t first, width = rows_of(t, o, row, rows, &first);
         double worst = worst_error(t->out[o] + first, t->want[o] + first, width);
         if (!(worst <= tolerance(30)))
-            print_error("%s: output %zu, row %zu of %zu: %g where %g is meant\n", what, o, row, rows, (double)t->out[o][first],
-                        t->want[o][first]);
+            print_error("%s: output %zu, row %zu of %zu: %g where %g is meant\n", what, o, row, rows,
+                        (double)t->out[o][first], t->want[o][first]);
         assert_true(worst <= tolerance(30));
     }
 }
@@ -68,7 +71,8 @@ static bool is_guarded(const char *text, const char *words)
 static const float evil[] = {NAN, INFINITY, -INFINITY};
 
 /* Runs it with and without evil numbers in the rows that bad[] names, each in its own place. */
-static void plant(const char *what, const char *text, const char *words, int64_t *dims, size_t rows, const bool *bad, int threads)
+static void plant(const char *what, const char *text, const char *words, int64_t *dims, size_t rows, const bool *bad,
+                  int threads)
 {
     rig r = rig_begin(threads, text, words);
     tensors clean = tensors_begin(r.model, dims), t = tensors_begin(r.model, dims);
@@ -119,7 +123,8 @@ static void rows_planted_are_redone(void **state)
                 bool bad[MOST_ROWS];
                 for (size_t row = 0; row < sizes[s]; row++)
                     bad[row] = row % every == every / 2;
-                plant(models[m].name, models[m].text, NULL, (int64_t[]){(int64_t)sizes[s], 3}, sizes[s], bad, 1 + (int)(s % 3));
+                plant(models[m].name, models[m].text, NULL, (int64_t[]){(int64_t)sizes[s], 3}, sizes[s], bad,
+                      1 + (int)(s % 3));
             }
     }
 }
@@ -165,7 +170,10 @@ static void what_rows_share(void **state)
 {
     (void)state;
     enum { ROWS = 67 };
-    rig r = rig_begin(2, "input x f32[B, 24]\ninput y f32[24]\nz = add(x, y)\nparam w f32[30, 24]\na = linear(z, w)\nm = mean(a, dim=1)\nreturn m\n", NULL);
+    rig r = rig_begin(2,
+                      "input x f32[B, 24]\ninput y f32[24]\nz = add(x, y)\nparam w f32[30, 24]\na = linear(z, w)\n"
+                      "m = mean(a, dim=1)\nreturn m\n",
+                      NULL);
     tensors t = tensors_begin(r.model, (int64_t[]){ROWS});
     tensors_run(&t, r.call);
     assert_int_equal(lf_call_rows_redone(r.call), 0);
@@ -297,7 +305,10 @@ static void weights_that_are_not_finite(void **state)
 static void weights_that_were_rewritten_away(void **state)
 {
     (void)state;
-    rig r = rig_begin(1, "input x f32[B, 6]\nparam w f32[1, 6]\na = linear(x, w)\nm = mean(a, dim=1, keepdim=true)\nd = sub(a, m)\nreturn d\n", NULL);
+    rig r = rig_begin(1,
+                      "input x f32[B, 6]\nparam w f32[1, 6]\na = linear(x, w)\nm = mean(a, dim=1, keepdim=true)\n"
+                      "d = sub(a, m)\nreturn d\n",
+                      NULL);
     tensors t = tensors_begin(r.model, (int64_t[]){5});
     float w[6] = {1, 2, NAN, 4, 5, 6};
     tensors_run(&t, r.call);

@@ -114,7 +114,8 @@ static void writes_into_lent_values_are_seen(void **state)
     (void)state;
     enum { SMALL = 100 * 7, LARGE = 300 * 301 };
     static float w[SMALL + LARGE];
-    static const char text[] = "input x f32[B, 7]\nparam w f32[100, 7]\nparam u f32[300, 301]\na = linear(x, w)\nb = sum(u)\nc = add(a, b)\nreturn c\n";
+    static const char text[] = "input x f32[B, 7]\nparam w f32[100, 7]\nparam u f32[300, 301]\na = linear(x, w)\n"
+                               "b = sum(u)\nc = add(a, b)\nreturn c\n";
     rig r = rig_begin(2, text, NULL);
     assert_true(lf_program_params_hold(r.program)); /* copies: nobody can write into them */
     lf_draw_uniform(3, "w", -1, 1, SMALL + LARGE, w);

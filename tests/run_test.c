@@ -71,7 +71,8 @@ static void results_are_right(void **state)
     for (int m = 0; m < SPREAD; m++) {
         rig fused = rig_begin(2, spread[m].text, NULL), plain = rig_begin(2, spread[m].text, "fuse=false");
         for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-            tensors t = tensors_begin(fused.model, (int64_t[]){sizes[i], S}), p = tensors_begin(plain.model, (int64_t[]){sizes[i], S});
+            tensors t = tensors_begin(fused.model, (int64_t[]){sizes[i], S}),
+                    p = tensors_begin(plain.model, (int64_t[]){sizes[i], S});
             tensors_eval(&t, fused.model, fused.program);
             tensors_run(&t, fused.call);
             assert_close(&t, tolerance(spread[m].k), spread[m].name);
@@ -172,7 +173,8 @@ static void a_hundred_runs_and_any_threads(void **state)
 }
 
 /* Copies row `from` of every input that carries rows; the others are the same in both already. */
-static void copy_row(tensors *to, size_t to_row, size_t to_rows, const tensors *from, size_t from_row, size_t from_rows, const bool *has_rows)
+static void copy_row(tensors *to, size_t to_row, size_t to_rows, const tensors *from, size_t from_row, size_t from_rows,
+                     const bool *has_rows)
 {
     for (size_t i = 0; i < from->ins; i++) {
         size_t width = from->in_count[i] / from_rows;
@@ -183,7 +185,8 @@ static void copy_row(tensors *to, size_t to_row, size_t to_rows, const tensors *
     }
 }
 
-static void assert_same_row(const tensors *a, size_t a_row, size_t a_rows, const tensors *b, size_t b_row, size_t b_rows, const char *what)
+static void assert_same_row(const tensors *a, size_t a_row, size_t a_rows, const tensors *b, size_t b_row,
+                            size_t b_rows, const char *what)
 {
     for (size_t o = 0; o < a->outs; o++) {
         size_t width = a->out_count[o] / a_rows;

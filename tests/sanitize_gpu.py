@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """NVIDIA's compute-sanitizer over small models that between them run every family of kernels (make sanitize-gpu).
 
-    python3 tests/sanitize_gpu.py LINFUSE [--tools memcheck,racecheck,synccheck] [--only NAME,...] [--precisions fp32,...] [--units best,mma,plain]
+    python3 tests/sanitize_gpu.py LINFUSE [--tools memcheck,racecheck,synccheck] [--only NAME,...]
+                                  [--precisions fp32,...] [--units best,mma,plain]
 
-LINFUSE is the built command. Each model is checked by it (fused and op by op, beside double precision) under each tool, with the kernels this GPU is best served
-with and with those that others get (LINFUSE_CUDA), in each precision they have, at each of its batches. Anything a tool finds, a check that does not hold, and a run past its time are failures, and so is having run nothing.
+LINFUSE is the built command. Each model is checked by it (fused and op by op, beside double precision) under each tool,
+with the kernels this GPU is best served with and with those that others get (LINFUSE_CUDA), in each precision they
+have, at each of its batches. Anything a tool finds, a check that does not hold, and a run past its time are failures,
+and so is having run nothing.
 """
 
 from __future__ import annotations
@@ -29,18 +32,28 @@ SECONDS = 240  # of one run; racecheck is the slowest
 
 # name -> batches, model. Batches of at most 128 rows are one row block, of more several: kernels of their own.
 MODELS: dict[str, tuple[tuple[int, ...], str]] = {
-    "stored": ((1, 130), "input x f32[B, 72]\nparam w f32[260, 72]\nparam b f32[260]\na = linear(x, w, b)\nc = gelu(a)\nreturn c\n"),
-    "softmax": ((5, 140), "input x f32[B, 96]\nparam w f32[264, 96]\na = linear(x, w)\nc = softmax(a, dim=1)\nreturn c\n"),
-    "logsumexp": ((3, 129), "input x f32[B, 65]\nparam w f32[300, 65]\na = linear(x, w)\nc = logsumexp(a, dim=1)\nreturn c\n"),
-    "norms": ((140,), "input x f32[B, 64]\nparam w f32[256, 64]\na = linear(x, w)\nc = group_norm(a, 8)\nd = layer_norm(c, [256])\nreturn d\n"),
-    "columns": ((140,), "input x f32[B, 64]\nparam w f32[72, 64]\nparam m f32[72]\nparam v f32[72]\na = linear(x, w)\nc = batch_norm(a, m, v, training=true)\nreturn c\n"),
-    "pooled": ((33,), "input x f32[B, 64]\nparam w f32[192, 64]\na = linear(x, w)\nc = unsqueeze(a, 1)\nd = max_pool1d(c, 4)\ne = squeeze(d, 1)\nreturn e\n"),
+    "stored": ((1, 130), "input x f32[B, 72]\nparam w f32[260, 72]\nparam b f32[260]\n"
+                         "a = linear(x, w, b)\nc = gelu(a)\nreturn c\n"),
+    "softmax": ((5, 140), "input x f32[B, 96]\nparam w f32[264, 96]\n"
+                          "a = linear(x, w)\nc = softmax(a, dim=1)\nreturn c\n"),
+    "logsumexp": ((3, 129), "input x f32[B, 65]\nparam w f32[300, 65]\n"
+                            "a = linear(x, w)\nc = logsumexp(a, dim=1)\nreturn c\n"),
+    "norms": ((140,), "input x f32[B, 64]\nparam w f32[256, 64]\n"
+                      "a = linear(x, w)\nc = group_norm(a, 8)\nd = layer_norm(c, [256])\nreturn d\n"),
+    "columns": ((140,), "input x f32[B, 64]\nparam w f32[72, 64]\nparam m f32[72]\nparam v f32[72]\n"
+                        "a = linear(x, w)\nc = batch_norm(a, m, v, training=true)\nreturn c\n"),
+    "pooled": ((33,), "input x f32[B, 64]\nparam w f32[192, 64]\n"
+                      "a = linear(x, w)\nc = unsqueeze(a, 1)\nd = max_pool1d(c, 4)\ne = squeeze(d, 1)\nreturn e\n"),
     # The mean of what is not finite: rows are done again as written.
-    "guarded": ((70,), "input x f32[B, 64]\nparam w f32[80, 64]\ny = sub(x, 0.002)\nz = log(y)\na = linear(z, w)\nc = mean(a, dim=1, keepdim=true)\nd = mul(c, 4)\nreturn d\n"),
+    "guarded": ((70,), "input x f32[B, 64]\nparam w f32[80, 64]\ny = sub(x, 0.002)\nz = log(y)\n"
+                       "a = linear(z, w)\nc = mean(a, dim=1, keepdim=true)\nd = mul(c, 4)\nreturn d\n"),
     # Rows too wide in range for the tensor cores: done again on the ordinary units.
-    "wide": ((140,), "input x f32[B, 64]\nparam w f32[264, 64]\nz = mul(x, 80)\ny = exp(z)\na = linear(y, w)\nc = max(a, dim=1)\nreturn c\n"),
-    "named": ((37,), "input x f32[B, K]\ninput y f32[K, N]\na = matmul(x, y)\nc = softmax(a, dim=1)\nd = sum(c, dim=0)\nreturn c, d\n"),
-    "two": ((34,), "input x f32[B, 64]\nparam v f32[72, 64]\nparam w f32[10, 72]\na = linear(x, v)\nc = relu(a)\nd = linear(c, w)\ne = log_softmax(d, dim=1)\nreturn e\n"),
+    "wide": ((140,), "input x f32[B, 64]\nparam w f32[264, 64]\nz = mul(x, 80)\ny = exp(z)\n"
+                     "a = linear(y, w)\nc = max(a, dim=1)\nreturn c\n"),
+    "named": ((37,), "input x f32[B, K]\ninput y f32[K, N]\n"
+                     "a = matmul(x, y)\nc = softmax(a, dim=1)\nd = sum(c, dim=0)\nreturn c, d\n"),
+    "two": ((34,), "input x f32[B, 64]\nparam v f32[72, 64]\nparam w f32[10, 72]\n"
+                   "a = linear(x, v)\nc = relu(a)\nd = linear(c, w)\ne = log_softmax(d, dim=1)\nreturn e\n"),
 }
 
 
@@ -99,8 +112,14 @@ def main() -> int:
         for name, (_, text) in MODELS.items():
             (folder / f"{name}.lf").write_text(text)
         with concurrent.futures.ThreadPoolExecutor(chosen.at_once) as pool:
-            for job, (wrong, took) in zip(jobs, pool.map(lambda job: _run(job, sanitizer, chosen.command, folder), jobs)):
-                print(f"{job.tool:9}  {job.unit:5}  {job.name:9}  {job.precision}  batch {job.batch:<4} {took:5.1f} s  {'WRONG' if wrong else 'clean'}", flush=True)
+            for job, (wrong, took) in zip(
+                jobs, pool.map(lambda job: _run(job, sanitizer, chosen.command, folder), jobs)
+            ):
+                print(
+                    f"{job.tool:9}  {job.unit:5}  {job.name:9}  {job.precision}  batch {job.batch:<4} {took:5.1f} s  "
+                    f"{'WRONG' if wrong else 'clean'}",
+                    flush=True,
+                )
                 if wrong:
                     bad += 1
                     print(wrong, flush=True)

@@ -16,10 +16,11 @@ static const model models[] = {
     {X "b = softmax(x, dim=1)\nreturn b\n", 1},
     /* the argument is cheap to calculate again */
     {X "a = mul(x, 0.5)\nb = softmax(a, dim=1)\nreturn b\n", 0.5f},
-    {X "a = mul(x, 2)\nb = softmax(a, dim=1)\nc = sub(a, 1)\nreturn b, c\n", 2},              /* others want it */
+    {X "a = mul(x, 2)\nb = softmax(a, dim=1)\nc = sub(a, 1)\nreturn b, c\n", 2}, /* others want it */
     /* it is an output; others want the sum */
     {X "a = neg(x)\nb = softmax(a, dim=1)\nc = logsumexp(a, dim=1)\nreturn b, a, c\n", -1},
-    {X "a = mul(x, 0.5)\nb = softmax(a, dim=1)\nc = log_softmax(a, dim=1)\nd = softmax(b, dim=1)\nreturn b, c, d\n", 0.5f},
+    {X "a = mul(x, 0.5)\nb = softmax(a, dim=1)\nc = log_softmax(a, dim=1)\nd = softmax(b, dim=1)\nreturn b, c, d\n",
+     0.5f},
     {"input x f32[B, 3, {N}]\nb = softmax(x, dim=-1)\nc = mul(b, 3)\nreturn b, c\n", 1},
 };
 enum { MODELS = sizeof models / sizeof models[0] };
@@ -84,7 +85,8 @@ static void check_model(const model *m, int64_t n, const lf_kern *kern, bool fus
     rig_open(&r, text, fuse, kern);
     rig_ports in = rig_inputs(&r, dims, RIG_UNIFORM);
     fill(in.data[0], rows, n);
-    rig_ports out = rig_run(&r, dims, &in, pools[0], NULL, batch), again = rig_run(&r, dims, &in, pools[1], NULL, batch);
+    rig_ports out = rig_run(&r, dims, &in, pools[0], NULL, batch),
+              again = rig_run(&r, dims, &in, pools[1], NULL, batch);
     for (int64_t row = 0; row < rows; row++) {
         snprintf(what, sizeof what, "%s, model %d, N=%d, row %d", kern->isa, (int)(m - models), (int)n, (int)row);
         check_row(what, out.data[0] + row * n, in.data[0] + row * n, n, m->scale);

@@ -54,7 +54,8 @@ static int fine(void)
 
 lf_status __wrap_lf_cuda_driver_find(const lf_cuda_driver **out, lf_diag *diag);
 lf_status __wrap_lf_nvrtc_find(const lf_nvrtc **out, lf_diag *diag);
-lf_status __wrap_lf_cuda_compile(const char *source, const char *arch, char **cubin, size_t *size, char **log, lf_diag *diag);
+lf_status __wrap_lf_cuda_compile(const char *source, const char *arch, char **cubin, size_t *size, char **log,
+                                 lf_diag *diag);
 
 lf_status __wrap_lf_cuda_driver_find(const lf_cuda_driver **out, lf_diag *diag)
 {

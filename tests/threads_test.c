@@ -115,8 +115,14 @@ static tensors outputs_of(lf_context *context, const char *text, int64_t batch)
 
 /* Enough of everything to be worth several threads; and a sum over a weight's rows. */
 static const spread_model wide[] = {
-    {"wide softmax", "input x f32[B, 600]\nparam w f32[900, 600]\nparam b f32[900]\na = linear(x, w, b)\nc = gelu(a)\nd = softmax(c, dim=1)\nreturn d\n", 600},
-    {"wide mean", "input x f32[B, 1100]\nparam w f32[800, 1100]\nparam b f32[800]\na = linear(x, w, b)\nc = mean(a, dim=1, keepdim=true)\nd = gelu(c)\nreturn d\n", 1100},
+    {"wide softmax",
+     "input x f32[B, 600]\nparam w f32[900, 600]\nparam b f32[900]\na = linear(x, w, b)\nc = gelu(a)\n"
+     "d = softmax(c, dim=1)\nreturn d\n",
+     600},
+    {"wide mean",
+     "input x f32[B, 1100]\nparam w f32[800, 1100]\nparam b f32[800]\na = linear(x, w, b)\n"
+     "c = mean(a, dim=1, keepdim=true)\nd = gelu(c)\nreturn d\n",
+     1100},
 };
 enum { WIDE = sizeof wide / sizeof *wide };
 

@@ -87,7 +87,8 @@ static void own_functions(lf_cuda_driver *to)
 }
 
 /* The code is the shape that the text calls its product with. */
-lf_status __wrap_lf_cuda_compile(const char *source, const char *arch, char **cubin, size_t *size, char **log, lf_diag *diag)
+lf_status __wrap_lf_cuda_compile(const char *source, const char *arch, char **cubin, size_t *size, char **log,
+                                 lf_diag *diag)
 {
     (void)arch, (void)log, (void)diag;
     int shape = 0;
@@ -165,7 +166,8 @@ static void the_fastest_is_taken_and_found_again(void **state)
     assert_int_equal(last, LF_CUDA_SINGLE);
     /* every shape that can serve so many rows in fp32, as often as any other */
     for (int s = 0; s < LF_CUDA_SHAPES; s++)
-        assert_int_equal(timed[s], lf_cuda_shape_table[s].few || lf_cuda_shape_table[s].turns ? 0 : timed[LF_CUDA_PAIRS]);
+        assert_int_equal(timed[s],
+                         lf_cuda_shape_table[s].few || lf_cuda_shape_table[s].turns ? 0 : timed[LF_CUDA_PAIRS]);
     assert_int_equal(times_of_run(&r, 300, &last), 0);
     assert_int_equal(last, LF_CUDA_SINGLE);
     assert_true(explains(&r, 300, "single, 128 x 256, as measured: pairs 2.00 ms"));
@@ -253,7 +255,8 @@ static void a_shape_can_be_told(void **state)
     for (int s = 0; s < LF_CUDA_SHAPES; s++) {
         const int64_t rows = lf_cuda_shape_table[s].few ? lf_cuda_shape_table[s].rows : 300;
         setenv("LINFUSE_CUDA_SHAPE", lf_cuda_shape_table[s].name, 1);
-        rig r = rig_begin(1, text, lf_cuda_shape_table[s].turns ? "device=cuda tune=true precision=bf16" : "device=cuda tune=true");
+        rig r = rig_begin(
+            1, text, lf_cuda_shape_table[s].turns ? "device=cuda tune=true precision=bf16" : "device=cuda tune=true");
         assert_int_equal(times_of_run(&r, rows, &last), 0);
         assert_int_equal(last, s);
         assert_true(explains(&r, rows, "LINFUSE_CUDA_SHAPE"));
@@ -284,7 +287,9 @@ static void a_shape_can_be_told(void **state)
 static lf_cuda_choice choice_of(int64_t n, int64_t k, int64_t rows, lf_cuda_target target)
 {
     char model[160];
-    snprintf(model, sizeof model, "input x f32[B, %lld]\nparam w f32[%lld, %lld]\na = linear(x, w)\nb = gelu(a)\nreturn b\n", (long long)k, (long long)n, (long long)k);
+    snprintf(model, sizeof model,
+             "input x f32[B, %lld]\nparam w f32[%lld, %lld]\na = linear(x, w)\nb = gelu(a)\nreturn b\n", (long long)k,
+             (long long)n, (long long)k);
     const lf_device *device = lf_device_at(0);
     for (size_t i = 0; lf_device_at(i); i++)
         if (strcmp(lf_device_at(i)->name, target.unit == LF_CUDA_MMA ? "a100" : "h200") == 0)
@@ -302,7 +307,8 @@ static lf_cuda_choice choice_of(int64_t n, int64_t k, int64_t rows, lf_cuda_targ
 static void choices_can_serve_and_are_the_least(void **state)
 {
     (void)state;
-    static const int64_t rows[] = {1, 16, 17, 64, 65, 128, 200, 256, 300, 1000, 5000, 100000}, extents[] = {1, 100, 1024, 8192};
+    static const int64_t rows[] = {1, 16, 17, 64, 65, 128, 200, 256, 300, 1000, 5000, 100000},
+                         extents[] = {1, 100, 1024, 8192};
     for (int unit = LF_CUDA_PLAIN; unit <= LF_CUDA_WGMMA; unit++)
         for (int mode = 0; mode < 4; mode++)
             for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
@@ -314,8 +320,10 @@ static void choices_can_serve_and_are_the_least(void **state)
                     for (int s = 0; s < LF_CUDA_SHAPES; s++) {
                         assert_true(isfinite(c.expected[s]) && c.expected[s] >= 0);
                         assert_true(c.expected[s] == 0 || c.expected[c.shape] <= c.expected[s]);
-                        assert_true(unit == LF_CUDA_WGMMA || c.expected[s] == 0 || s == LF_CUDA_PAIRS || s == LF_CUDA_ALONE);
-                        assert_true(c.expected[s] == 0 || !lf_cuda_shape_table[s].turns || mode != LF_CUDA_FP32 || extents[e % 4] <= 96);
+                        assert_true(unit == LF_CUDA_WGMMA || c.expected[s] == 0 || s == LF_CUDA_PAIRS ||
+                                    s == LF_CUDA_ALONE);
+                        assert_true(c.expected[s] == 0 || !lf_cuda_shape_table[s].turns || mode != LF_CUDA_FP32 ||
+                                    extents[e % 4] <= 96);
                     }
                 }
 }
@@ -335,7 +343,8 @@ static void the_device_table_has_the_same_tiles(void **state)
         int same = 0;
         for (int i = 0; i < tiles; i++) {
             const lf_tile *t = &device->tile[i];
-            same += t->rows == shape->rows && t->columns == shape->columns && t->cluster == shape->cluster && t->raster == shape->raster && t->few == shape->few && t->turns == shape->turns;
+            same += t->rows == shape->rows && t->columns == shape->columns && t->cluster == shape->cluster &&
+                    t->raster == shape->raster && t->few == shape->few && t->turns == shape->turns;
         }
         assert_int_equal(same, 1);
     }

@@ -64,7 +64,8 @@ typedef struct summed {
 static summed sum_up(rig *r, int threads)
 {
     const size_t nodes = (size_t)r->graph.count;
-    summed s = {calloc(nodes, sizeof *s.needed), calloc(nodes, sizeof *s.finite), calloc(nodes, sizeof *s.bound), calloc(nodes, sizeof *s.sums)};
+    summed s = {calloc(nodes, sizeof *s.needed), calloc(nodes, sizeof *s.finite), calloc(nodes, sizeof *s.bound),
+                calloc(nodes, sizeof *s.sums)};
     assert_true(s.needed && s.finite && s.bound && s.sums);
     for (int32_t i = 0; i < r->graph.params; i++)
         s.bound[r->graph.param[i]].f32 = r->param[r->graph.param[i]];
@@ -87,12 +88,14 @@ static void summed_free(rig *r, summed *s)
 
 /* ---- sums ---- */
 
-#define SUMS "param w f32[90, 2500]\nparam v f32[9, 10, 50, 50]\nparam few f32[3, 5]\nparam line f32[100000]\n"           \
-    "s = sum(w, dim=0)\nm = mean(w, dim=0, keepdim=true)\ncut = reshape(w, [9, 10, 2500])\nc = sum(cut, dim=[0, 1])\n"  \
-    "d = mean(v, dim=[0, 1], keepdim=true)\n"                                                                            \
-    "inner = sum(cut, dim=1)\nacross = sum(w, dim=1)\nall = sum(w)\nsmall = sum(few, dim=0)\none = sum(line, dim=0)\n"   \
+#define SUMS                                                                                                           \
+    "param w f32[90, 2500]\nparam v f32[9, 10, 50, 50]\nparam few f32[3, 5]\nparam line f32[100000]\n"                 \
+    "s = sum(w, dim=0)\nm = mean(w, dim=0, keepdim=true)\ncut = reshape(w, [9, 10, 2500])\nc = sum(cut, dim=[0, 1])\n" \
+    "d = mean(v, dim=[0, 1], keepdim=true)\n"                                                                          \
+    "inner = sum(cut, dim=1)\nacross = sum(w, dim=1)\nall = sum(w)\nsmall = sum(few, dim=0)\none = sum(line, dim=0)\n" \
     "most = max(w, dim=0)\nreturn s, m, c, d, inner, across, all, small, one, most\n"
-static const char *const taken[] = {"s", "m", "c", "d"}, *const left[] = {"inner", "across", "all", "small", "one", "most"};
+static const char *const taken[] = {"s", "m", "c", "d"}, *const left[] = {"inner", "across", "all",
+                                                                          "small", "one",    "most"};
 enum { TAKEN = sizeof taken / sizeof *taken, LEFT = sizeof left / sizeof *left };
 
 static lf_node named(const rig *r, const char *name)
@@ -223,6 +226,7 @@ static void memory_runs_out(void **state)
 int main(void)
 {
 #define TEST(f) cmocka_unit_test_setup_teardown(f, begin, some_ran)
-    const struct CMUnitTest tests[] = {TEST(sums_are_evals), TEST(sums_see_what_is_not_finite), TEST(narrow_weights_are_not_rounded), TEST(memory_runs_out)};
+    const struct CMUnitTest tests[] = {TEST(sums_are_evals), TEST(sums_see_what_is_not_finite),
+                                       TEST(narrow_weights_are_not_rounded), TEST(memory_runs_out)};
     return cmocka_run_group_tests_name("weights", tests, make_pools, free_pools);
 }

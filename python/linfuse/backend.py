@@ -21,8 +21,8 @@ from .counters import Left, registry
 _cpu = torch.device("cpu")
 _SMALLEST = "input x f32[1]\ny = relu(x)\nreturn y\n"
 if torch.__version__.startswith("2.4."):
-    # From 2.5 on PyTorch traces into its own modules by itself; 2.4 hands nn.Linear over as it is unless told to. This comes before
-    # the first trace: torch.compile looks a backend up when it is called.
+    # From 2.5 on PyTorch traces into its own modules by itself; 2.4 hands nn.Linear over as it is unless told to. This
+    # comes before the first trace: torch.compile looks a backend up when it is called.
     torch._dynamo.config.inline_inbuilt_nn_modules = True
 
 _PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
@@ -53,7 +53,9 @@ class Options:
         self.fallback = words.pop("fallback", "pytorch")
         if words:
             unknown = ", ".join(sorted(map(str, words)))
-            raise native.Error(f"linfuse has no option {unknown}; it has precision, assume_finite, rules, tune, fallback")
+            raise native.Error(
+                f"linfuse has no option {unknown}; it has precision, assume_finite, rules, tune, fallback"
+            )
         if self.precision not in _PRECISIONS:
             raise native.Error(f"precision is one of {', '.join(_PRECISIONS)}, not {self.precision}")
         for name, value in (("assume_finite", self.assume_finite), ("tune", self.tune)):
@@ -95,8 +97,8 @@ def _has(device: torch.device, precision: str) -> bool:
 
 def backend(module: GraphModule, inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None,
             mode: str | None = None) -> Callable[..., Any]:
-    """Compiles a graph that Dynamo has traced; what torch.compile calls. mode: "max-autotune" and its kin are the option
-    tune; others choose nothing."""
+    """Compiles a graph that Dynamo has traced; what torch.compile calls. mode: "max-autotune" and its kin are the
+    option tune; others choose nothing."""
     if (mode or "").startswith("max-autotune"):
         options = {"tune": True, **(options or {})}
     return compile_graph(module, inputs, options).run

@@ -63,7 +63,8 @@ class Stats:
         lines = [
             f"{self.graphs} graphs, {self.graphs_fused} of them fused as a whole; {self.parts} fused parts, "
             f"{self.calls_fused} fused calls",
-            f"{self.programs} program{'' if self.programs == 1 else 's'} alive, {self.prepared_bytes} bytes of prepared weights",
+            f"{self.programs} program{'' if self.programs == 1 else 's'} alive, "
+            f"{self.prepared_bytes} bytes of prepared weights",
         ]
         lines += [f"PyTorch ({one.when}, {one.count}x): {one.node} [{one.op}]: {one.reason}" for one in self.fallbacks]
         return "\n".join(lines)

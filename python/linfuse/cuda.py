@@ -237,8 +237,8 @@ def in_use() -> bool:
 
 @functools.cache
 def _find_compiler() -> None:
-    """Lets the C library find the run-time compiler that PyTorch brings along, where there is no toolkit; and the compiler
-    what it opens itself by name."""
+    """Lets the C library find the run-time compiler that PyTorch brings along, where there is no toolkit; and the
+    compiler what it opens itself by name."""
     if "LINFUSE_NVRTC" not in os.environ:
         beside = os.path.join(os.path.dirname(os.path.dirname(torch.__file__)), "nvidia", "*", "lib")
         for name in ("libnvrtc-builtins.so.*", "libnvrtc.so.*"):

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Memory of large outputs, used again.
 
-PyTorch's CPU allocator gives a large block back to the system when its tensor dies, and the next call takes a fresh one,
-whose every page the system fills with zeros while the kernel waits: behind little work, most of a call. So large outputs
-come from blocks that are kept when the last tensor on them is gone. Such a tensor is like any other, but that its storage
-cannot be resized in place.
+PyTorch's CPU allocator gives a large block back to the system when its tensor dies, and the next call takes a fresh
+one, whose every page the system fills with zeros while the kernel waits: behind little work, most of a call. So large
+outputs come from blocks that are kept when the last tensor on them is gone. Such a tensor is like any other, but that
+its storage cannot be resized in place.
 """
 
 from __future__ import annotations

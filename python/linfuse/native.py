@@ -238,8 +238,8 @@ def free_postponed() -> None:
 
 
 class _Handle:
-    """What every handle has: its address, an end, and a message. It is freed after those made from it, in whatever order
-    Python ends them."""
+    """What every handle has: its address, an end, and a message. It is freed after those made from it, in whatever
+    order Python ends them."""
 
     _free: str
     _message: str

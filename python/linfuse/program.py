@@ -59,7 +59,8 @@ def load(
     precision:      "fp32", "tf32", "bf16" or "fp16": what a GPU's products may round to.
     rules:          rewrites to switch, "+NAME,-NAME"; "-all" switches all off.
     assume_finite:  leave out the guards for NaN and Inf.
-    tune:           on a GPU, measure at the first call at some extents which kernels take least, and remember it on disk.
+    tune:           on a GPU, measure at the first call at some extents which kernels take least, and remember it on
+                    disk.
     dims:           extents to weigh choices by, such as {"B": 1024}; the program serves every value all the same.
     threads:        the most a call uses; 0 means one per core.
 
@@ -117,7 +118,8 @@ class Program:
         self._text = model.text()
         self._position = {spec.name: i for i, spec in enumerate(self.inputs)}
         self._calls: list[native.Call] = []  # those not in use; append and pop are atomic
-        self._on_stream: dict[int, list[native.Call]] = {}  # likewise, by the GPU's stream that keeps their runs in order
+        # Likewise, by the GPU's stream that keeps their runs in order:
+        self._on_stream: dict[int, list[native.Call]] = {}
         self._captured: list[native.Call] = []  # what graphs run again
 
     def __repr__(self) -> str:

@@ -23,8 +23,8 @@ _STATISTICS = ("running_mean", "running_var")
 
 def update_running_(mean: torch.Tensor, var: torch.Tensor, batch_mean: torch.Tensor, batch_var: torch.Tensor,
                     values: int, momentum: float) -> None:
-    """What PyTorch's batch_norm does: the new running variance is the unbiased one, no version counter moves, and a batch
-    of nothing changes nothing."""
+    """What PyTorch's batch_norm does: the new running variance is the unbiased one, no version counter moves, and a
+    batch of nothing changes nothing."""
     if values == 0:
         return
     unbiased = values / (values - 1) if values > 1 else math.nan

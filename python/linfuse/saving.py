@@ -36,8 +36,8 @@ def save(model: Any, inputs: Any, folder: str | os.PathLike[str], *, name: str =
     inputs:  a tensor, or a tuple of its arguments. Their leading extent becomes B; the saved model serves any.
     name:    of the files.
 
-    Parameters are called what `state_dict()` calls them, with a _ before a name that begins with a digit (`_0.weight` of
-    a Sequential): in the model's text such would be a number.
+    Parameters are called what `state_dict()` calls them, with a _ before a name that begins with a digit (`_0.weight`
+    of a Sequential): in the model's text such would be a number.
 
     All of the model must be linfuse's; otherwise a linfuse.Error names the nodes that are not, and nothing is written.
     """
@@ -50,8 +50,8 @@ def save(model: Any, inputs: Any, folder: str | os.PathLike[str], *, name: str =
     graph, part, text = _traced(model, given, title)
     if _traced(model, _longer(graph, part, given), title)[2] != text:
         raise Error(
-            f"{title} cannot be saved: what it computes depends on the extents of its inputs, as by x.shape[0] used as a "
-            "number or in an if",
+            f"{title} cannot be saved: what it computes depends on the extents of its inputs, as by x.shape[0] used as "
+            "a number or in an if",
             Status.UNSUPPORTED,
         )
     tensors = {leaf.name: _floats(graph.value(leaf.node)) for leaf in part.leaves if leaf.param}

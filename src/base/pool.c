@@ -354,7 +354,10 @@ void lf_pool_run(lf_pool *pool, int64_t count, void (*fn)(void *arg, int64_t ind
         pool->loop(pool->user, count, fn, arg);
         return;
     }
-    struct job job = {.fn = fn, .arg = arg, .count = count, .helpers = (limit > 0 && limit < pool->threads ? limit : pool->threads) - 1};
+    struct job job = {.fn = fn,
+                      .arg = arg,
+                      .count = count,
+                      .helpers = (limit > 0 && limit < pool->threads ? limit : pool->threads) - 1};
     atomic_init(&job.next, 0);
     atomic_init(&job.inside, 0);
     submit(pool, &job);

@@ -196,7 +196,9 @@ static int print_text(const cli_session *s, const contest *c, const char *device
     add_row(&table, "op by op", c, PLAIN, c->facts.plain_us * 1e-6);
     int code = cli_table_print(&table);
     if (c->steady > 0)
-        printf("\nThese are bursts after a rest, by the GPU's clock, its cache flushed before each run; in a long row of runs the fused median is %s.\n",
+        printf("\n"
+               "These are bursts after a rest, by the GPU's clock, its cache flushed before each run; in a long row of "
+               "runs the fused median is %s.\n",
                cli_seconds(&t, c->steady));
     printf("\nFused is %.2f times as fast as op by op.\n", plain / fused);
     printf("GFLOP/s counts the model's operations as written; this device's peak is %s.\n",

@@ -97,8 +97,9 @@ static int check_told_dims(const cli_session *s, const cli_tensors *inputs)
             const cli_tensor *t = &inputs->at[i];
             for (int axis = 0; axis < t->rank && axis < lf_model_port_rank(s->model, LF_PORT_INPUT, i); axis++)
                 if (cli_dim_follows(s, LF_PORT_INPUT, i, axis, dim) == 1 && t->extents[axis] != s->dims[dim])
-                    return cli_fail("%s is said to be %lld, but it is %lld in input %s", lf_model_dim_name(s->model, dim),
-                                    (long long)s->dims[dim], (long long)t->extents[axis], t->name);
+                    return cli_fail("%s is said to be %lld, but it is %lld in input %s",
+                                    lf_model_dim_name(s->model, dim), (long long)s->dims[dim],
+                                    (long long)t->extents[axis], t->name);
         }
     return CLI_OK;
 }

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define TUNE                                                                                                            \
+#define TUNE                                                                                                           \
     "  --tune                   on cuda: measure which kernels are fastest at these extents, and remember it on disk"
 
 static const struct command {
@@ -20,20 +20,18 @@ static const struct command {
     {"explain", CLI_TAKES_MODEL, cli_explain, "MODEL [--device cpu|cuda|h200|a100]",
      "what the model costs as written, what was rewritten, fused and refused, what it costs now",
      "Needs no GPU, but for --device cuda. A named extent without a value counts as 1024."},
-    {"check", CLI_TAKES_MODEL | CLI_TAKES_TUNE, cli_check, "MODEL", "runs it fused and op by op, compares both with double precision",
+    {"check", CLI_TAKES_MODEL | CLI_TAKES_TUNE, cli_check, "MODEL",
+     "runs it fused and op by op, compares both with double precision",
      "Takes all rows where that is quick, else a random sample of them, and says which. A named extent without a\n"
-     "value is 1024. Exit status 1: the fused result is less exact than it should be.\n"
-     TUNE},
+     "value is 1024. Exit status 1: the fused result is less exact than it should be.\n" TUNE},
     {"run", CLI_TAKES_MODEL | CLI_TAKES_DATA | CLI_TAKES_TUNE, cli_run, "MODEL --input x=x.npy [--output f=f.npy]",
      "real data in, real data out",
      "  --input NAME=FILE.npy    an input's data (f32); once for each input\n"
-     "  --output NAME=FILE.npy   where an output goes; without it, a summary of the output is printed\n"
-     TUNE},
+     "  --output NAME=FILE.npy   where an output goes; without it, a summary of the output is printed\n" TUNE},
     {"bench", CLI_TAKES_MODEL | CLI_TAKES_RUNS | CLI_TAKES_TUNE, cli_bench, "MODEL [--runs N]",
      "times fused and op-by-op execution, taking turns, in this process",
      "  --runs N                 how often each is run (default: about two seconds' worth, 3 to 100)\n"
-     "A named extent without a value is 1024.\n"
-     TUNE},
+     "A named extent without a value is 1024.\n" TUNE},
     {"emit", CLI_TAKES_MODEL | CLI_TAKES_ARCH, cli_emit, "MODEL --arch sm_90a|sm_80", "prints the generated CUDA C",
      "  --arch ARCH              sm_70, sm_75 (ordinary units), sm_80, sm_86, sm_89, sm_90 (mma) or sm_90a (wgmma)\n"
      "It is the kernel for many rows, in any --precision; for few rows the tiles of products are others."},

@@ -20,8 +20,8 @@ typedef struct lf_cpu_instance lf_cpu_instance;
  * finite (may be NULL): set to whether every parameter the plan reads and every prepared tensor is finite, and rounding
  *        lost none of the latter to underflow: if not, folding may have changed what the model computes.
  * Fails: LF_ERR_NOMEM. */
-lf_status lf_cpu_weights_new(const lf_plan *plan, const lf_kern *kern, const float *const *param, bool pack, lf_pool *pool,
-                             bool *finite, lf_cpu_weights **out, lf_diag *diag);
+lf_status lf_cpu_weights_new(const lf_plan *plan, const lf_kern *kern, const float *const *param, bool pack,
+                             lf_pool *pool, bool *finite, lf_cpu_weights **out, lf_diag *diag);
 void lf_cpu_weights_free(lf_cpu_weights *w);
 size_t lf_cpu_weights_bytes(const lf_cpu_weights *w); /* owned, borrowed parameters not counted */
 /* What was prepared, for another backend to take: row-major tensors, one per prepared (NULL where only a packed form is
@@ -43,7 +43,7 @@ size_t lf_cpu_workspace(const lf_cpu_instance *instance);
 
 /* Runs it. Allocates nothing, cannot fail. input, output: by port, row-major. flagged (one byte per row of the batch,
  * `batch` of them; NULL when the plan watches nothing): set to 1 where a witness was not finite. pool may be NULL. */
-void lf_cpu_run(const lf_cpu_instance *instance, const lf_cpu_weights *weights, const float *const *input, float *const *output,
-                void *workspace, unsigned char *flagged, int64_t batch, lf_pool *pool);
+void lf_cpu_run(const lf_cpu_instance *instance, const lf_cpu_weights *weights, const float *const *input,
+                float *const *output, void *workspace, unsigned char *flagged, int64_t batch, lf_pool *pool);
 
 #endif

@@ -16,17 +16,20 @@
 #include "ir/ops.h"
 
 enum {
-    LF_STRIP = 256,  /* the longest strip of elements a tail works on: three of them and a result stay in L1 */
-    /* of K: so many are added one after the other, then such sums to each other; K = 4096 has no more */
+    /* The longest strip of elements a tail works on: three of them and a result stay in L1. */
+    LF_STRIP = 256,
+    /* The longest stretch of one row that steps go over at once: so long that what each call costs is little. */
+    LF_STRETCH = 4 * LF_STRIP,
+    /* K is summed in runs of at most so many: bounds panel size and error. MKL's are as long where they are shortest
+     * (without AVX-512), and products must not be less accurate than its. */
+    LF_KBLOCK = 192,
+    /* So many runs are added one after the other, then such sums to each other. K = 4096 has no more. */
     LF_RUNS = 22,
-    /* K is summed in runs of at most so many: bounds panel size and error, which is MKL's where it is least */
-    LF_KBLOCK = 192
+    /* Rows of x that may share a load of w. */
+    LF_DOTS = 4,
+    /* A thread's; past this, what is written does not stay in the second-level cache until it is read. */
+    LF_STREAM_BYTES = 4 << 20
 };
-/* the longest stretch of one row that steps go over at once: so long that what each call costs is little */
-enum { LF_STRETCH = 4 * LF_STRIP };
-/* a thread; past this, what is written does not stay in the second-level cache until it is read */
-enum { LF_STREAM_BYTES = 4 << 20 };
-enum { LF_DOTS = 4 }; /* rows of x that may share a load of w */
 
 /* One run of K of a product: to = c + x w^T. */
 typedef struct lf_multiply {
@@ -34,9 +37,8 @@ typedef struct lf_multiply {
     const float *x, *w;           /* a run of x and one of w, as the table's pack_x and pack_w laid them out */
     const float *c;               /* [rows][ldc], what is added to; or NULL: nothing is */
     int64_t ldc;
-    /* [rows][ldt], where the sums go: c or elsewhere; ldt >= n rounded up to nr, and what lies there past */
-    float *to;
-    int64_t ldt;                  /* column n is overwritten */
+    float *to;                    /* [rows][ldt], where the sums go: c or elsewhere */
+    int64_t ldt;                  /* at least n rounded up to nr: what lies there past column n is overwritten */
     const float *bias;            /* [n], added to every row last; or NULL */
     const float *next_x, *next_w; /* what the call after this one reads, to be asked for in advance; or NULL */
 } lf_multiply;
@@ -67,7 +69,8 @@ typedef struct lf_kern {
 
     /* The same bits where y and z are one number each, y[0] and z[0], which out may not hold: their share of the work
      * is done once. NULL for ops that are never of several values. */
-    void (*map_one[LF_OP_COUNT])(int64_t n, const float *x, const float *y, const float *z, const float *attr, float *out);
+    void (*map_one[LF_OP_COUNT])(int64_t n, const float *x, const float *y, const float *z, const float *attr,
+                                 float *out);
 
     /* The same for x * y + z, rounded as mul and add would. */
     void (*mul_add)(int64_t n, const float *x, const float *y, const float *z, const float *attr, float *out);
@@ -80,12 +83,13 @@ typedef struct lf_kern {
      * j < n, each the same bits wherever it stands; 0 where all of a row are -Inf, anything where the sum is NaN. exps
      * lie apart from x. Asks for what lies `ahead` floats further on than each x, little by little, since many at once
      * would be waited for. */
-    void (*fold_exps)(int64_t rows, int64_t n, const float *x, int64_t ldx, int64_t ahead, float *state, float *exps, int64_t lde);
+    void (*fold_exps)(int64_t rows, int64_t n, const float *x, int64_t ldx, int64_t ahead, float *state, float *exps,
+                      int64_t lde);
 
     /* For i < windows: r[i] = the monoid's only result for x[i * stride + t * dilation], t < taps, in double precision
      * and in order of t, finished with n as their number. NULL for monoids of several states. */
-    void (*window[LF_MONOID_COUNT])(int64_t windows, int64_t taps, const float *x, int64_t stride, int64_t dilation, double n,
-                                    float *r);
+    void (*window[LF_MONOID_COUNT])(int64_t windows, int64_t taps, const float *x, int64_t stride, int64_t dilation,
+                                    double n, float *r);
 
     /* out[i] = from[(skip + i) / each] for i < n. 0 <= skip < each. */
     void (*spread)(int64_t n, int64_t skip, int64_t each, const float *from, float *out);

@@ -145,7 +145,8 @@ static inline float largest_number(int64_t n, const float *xs)
  * a NaN or +Inf among them makes it NaN: only then a NaN is looked for. Lanes past the end are taken out after exp,
  * where 0 is
  * free: an exp that is denormal or less is slow. */
-static inline __attribute__((always_inline)) void fold_with_exps(int64_t n, const float *xs, int64_t ahead, float *state, float *exps)
+static inline __attribute__((always_inline)) void fold_with_exps(int64_t n, const float *xs, int64_t ahead,
+                                                                 float *state, float *exps)
 {
     const float largest = largest_number(n, xs);
     vec sum[SUM_VECS] = {{0}};
@@ -176,7 +177,8 @@ static inline void fold_maxsumexp(int64_t n, const float *xs, float *state)
 }
 
 /* Contract: kern.h. */
-static void fold_exps(int64_t rows, int64_t n, const float *xs, int64_t ldx, int64_t ahead, float *state, float *exps, int64_t lde)
+static void fold_exps(int64_t rows, int64_t n, const float *xs, int64_t ldx, int64_t ahead, float *state, float *exps,
+                      int64_t lde)
 {
     assert(n >= 0 && n <= LF_STRIP);
     for (int64_t i = 0; i < rows; i++)

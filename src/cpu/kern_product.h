@@ -99,9 +99,9 @@ typedef struct tile_at {
 
 /* Adds `steps` products to the sums of m rows with the columns of some panels, [m][panels][KERN_NV], and asks for what
  * lies at `ahead`. All but pointers and apart are numbers once this is inlined. */
-static inline __attribute__((always_inline)) void steps_of_tile(const int m, const int panels, const int steps, const asking what,
-                                                                const float *a, const float *b, int64_t apart,
-                                                                const float *ahead, vec *sum)
+static inline __attribute__((always_inline)) void steps_of_tile(const int m, const int panels, const int steps,
+                                                                const asking what, const float *a, const float *b,
+                                                                int64_t apart, const float *ahead, vec *sum)
 {
     if (what == ASK_FOR_LATER)
         __builtin_prefetch(ahead, 0, 2);
@@ -129,8 +129,9 @@ static inline __attribute__((always_inline)) void steps_of_tile(const int m, con
 }
 
 /* The same for k of them. */
-static inline __attribute__((always_inline)) void run_of_tile(const int m, const int panels, const asking what, int64_t k,
-                                                              const float *a, const float *b, const tile_at *t, vec *sum)
+static inline __attribute__((always_inline)) void run_of_tile(const int m, const int panels, const asking what,
+                                                              int64_t k, const float *a, const float *b,
+                                                              const tile_at *t, vec *sum)
 {
     const int each = what == ASK_FOR_LATER ? LATER_FLOATS : what == ASK_FOR_SOON ? SOON_FLOATS : KERN_NR;
     const int64_t apart = t->apart;
@@ -142,8 +143,8 @@ static inline __attribute__((always_inline)) void run_of_tile(const int m, const
 }
 
 /* a: [k][m], b: [panels][k][KERN_NR]. */
-static inline __attribute__((always_inline)) void tile(const int m, const int panels, int64_t k, const float *a, const float *b,
-                                                       const tile_at *t)
+static inline __attribute__((always_inline)) void tile(const int m, const int panels, int64_t k, const float *a,
+                                                       const float *b, const tile_at *t)
 {
     vec sum[KERN_MR * KERN_NV];
     UNROLL
@@ -269,9 +270,11 @@ static void multiply(const lf_multiply *p)
         int64_t of_panel = 0;
         for (int64_t panel = 0, row = 0, end; row < p->rows; panel++, row = end) {
             end = first_of(p->rows, panel + 1);
-            const float *ahead = ask(p, next_panel, p->k * (pace == ASK_FOR_SOON ? SOON_FLOATS : LATER_FLOATS), &of_panel, &of_x);
-            const tile_at t = {p->to + row * p->ldt + col, p->ldt, p->c ? p->c + row * p->ldc + col : NULL, p->ldc, bias, 0,
-                               ahead ? pace : ASK_NOTHING, ahead};
+            const float *ahead =
+                ask(p, next_panel, p->k * (pace == ASK_FOR_SOON ? SOON_FLOATS : LATER_FLOATS), &of_panel, &of_x);
+            const tile_at t = {
+                p->to + row * p->ldt + col, p->ldt, p->c ? p->c + row * p->ldc + col : NULL, p->ldc, bias, 0,
+                ahead ? pace : ASK_NOTHING, ahead};
             tile_of(end - row, 1, p->k, p->x + row * p->k, w, &t);
         }
     }

@@ -31,7 +31,8 @@
 /* Half as many lanes, in double precision. */
 enum { KERN_WIDE = KERN_LANES / 2 };
 typedef double dvec __attribute__((vector_size(KERN_WIDE * sizeof(double)), may_alias));
-typedef double dvec_anywhere __attribute__((vector_size(KERN_WIDE * sizeof(double)), aligned(sizeof(double)), may_alias));
+typedef double dvec_anywhere
+    __attribute__((vector_size(KERN_WIDE * sizeof(double)), aligned(sizeof(double)), may_alias));
 typedef float half_anywhere __attribute__((vector_size(KERN_WIDE * sizeof(float)), aligned(sizeof(float)), may_alias));
 
 /* Lane i and lane i + half, then the same with half as many. */

@@ -45,8 +45,9 @@ typedef float vec_anywhere __attribute__((vector_size(KERN_LANES * sizeof(float)
     ((vec)_mm512_maskz_scalef_ps(NOT_BELOW(x, bound), (__m512)(u), (__m512)(n)))
 #define EVENS_ODDS _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 17, 19, 21, 23, 25, 27, 29, 31)
 #define evens_odds(u, v) ((vec)_mm512_permutex2var_ps((__m512)(u), EVENS_ODDS, (__m512)(v)))
-#define LANES_APART(stride)                                                                                          \
-    _mm512_mullo_epi32(_mm512_set1_epi32(stride), _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15))
+#define LANES_APART(stride)                                                                                            \
+    _mm512_mullo_epi32(_mm512_set1_epi32(stride),                                                                      \
+                       _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15))
 #define load_at(from, stride) ((vec)_mm512_i32gather_ps(LANES_APART(stride), from, 4))
 #define stream(to, u) _mm512_stream_ps(to, (__m512)(u))
 /* Written out, since compilers load a float that is used twice by an instruction of its own. Where two programs share a

@@ -231,7 +231,8 @@ static inline int64_t lf_round_up(int64_t a, int64_t b) { return lf_ceil_div(a, 
 static inline int64_t lf_blocks(const lf_group_at *g, int64_t rows)
 {
     const int64_t whole = g->whole_blocks * g->block_rows;
-    return rows <= whole ? lf_ceil_div(rows, g->block_rows) : g->whole_blocks + lf_ceil_div(rows - whole, g->small_rows);
+    return rows <= whole ? lf_ceil_div(rows, g->block_rows)
+                         : g->whole_blocks + lf_ceil_div(rows - whole, g->small_rows);
 }
 
 static inline int64_t lf_block_row(const lf_group_at *g, int64_t block)
@@ -277,8 +278,8 @@ static inline void lf_w_run_pack(const lf_kern *kern, const float *w, int64_t n,
                                  int64_t run, float *to)
 {
     const int64_t col = strip * LF_STRIP, k0 = run * lf_run_depth(k);
-    kern->pack_w(lf_min64(LF_STRIP, n - col), lf_min64(lf_run_depth(k), k - k0), is_kn ? w + k0 * n + col : w + col * k + k0,
-                 is_kn ? n : k, is_kn, to);
+    kern->pack_w(lf_min64(LF_STRIP, n - col), lf_min64(lf_run_depth(k), k - k0),
+                 is_kn ? w + k0 * n + col : w + col * k + k0, is_kn ? n : k, is_kn, to);
 }
 
 /* Do the rows of x lie as rows of consecutive elements, evenly apart? */
@@ -305,8 +306,8 @@ struct lf_cpu_weights {
  * as given. needed, bound, sums, finite: one per node. sums: what was computed, the caller's to free, on failure too;
  * finite: set for a parameter that was thereby found to hold nothing else. Needs: parameters bound. Fails:
  * LF_ERR_NOMEM. */
-lf_status lf_sums_bind(const lf_graph *g, const int64_t *dims, const bool *needed, lf_pool *pool, lf_bound *bound, double **sums,
-                       bool *finite, lf_diag *diag);
+lf_status lf_sums_bind(const lf_graph *g, const int64_t *dims, const bool *needed, lf_pool *pool, lf_bound *bound,
+                       double **sums, bool *finite, lf_diag *diag);
 
 /* ---- a run ---- */
 

@@ -252,7 +252,8 @@ static bool is_far(const phasing *f, int32_t step)
 {
     const lf_access *from = &f->plan->step[step].from;
     const lf_step_at *s = &f->p->step[step];
-    return from->place == LF_VALUE && (f->all->storage[from->index] == LF_IN_INPUT || f->all->storage[from->index] == LF_IN_BUFFER) &&
+    return from->place == LF_VALUE &&
+           (f->all->storage[from->index] == LF_IN_INPUT || f->all->storage[from->index] == LF_IN_BUFFER) &&
            s->level == LF_PER_ELEMENT && !s->per_strip && in_place(f, step) && !is_read_before(f, from);
 }
 

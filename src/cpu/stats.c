@@ -46,7 +46,8 @@ static void exps_of_parts(int64_t n, const float *part, int64_t states, double l
 
 /* A row's results, and what makes a softmax of the exps that each of its parts kept; see exps.c. False where that is no
  * number: there is a NaN or +Inf, or all are -Inf. */
-static bool softmax_of_parts(int64_t parts, const float *part, int64_t states, float *largest, float *sum, float *factor)
+static bool softmax_of_parts(int64_t parts, const float *part, int64_t states, float *largest, float *sum,
+                             float *factor)
 {
     double e[PARTS], total = 0;
     *largest = -INFINITY;

@@ -21,7 +21,8 @@ typedef struct summing {
 
 /* to[i] += a row after the other; rows is small and known where it matters, so that the sums stay in registers
  * meanwhile. */
-static inline __attribute__((always_inline)) void add_rows(const float *restrict from, int64_t ld, int rows, int64_t n, double *restrict to)
+static inline __attribute__((always_inline)) void add_rows(const float *restrict from, int64_t ld, int rows, int64_t n,
+                                                           double *restrict to)
 {
     for (int64_t i = 0; i < n; i++) {
         double sum = to[i];
@@ -64,7 +65,8 @@ static lf_node summed_param(const lf_graph *g, lf_node n)
 static bool sums_rows(const lf_graph *g, const int64_t *dims, lf_node n, summing *out)
 {
     const lf_op_info *op = lf_op_row(lf_at(g, n)->op);
-    if (op->kind != LF_REDUCE || (op->monoid != LF_MONOID_sum && op->monoid != LF_MONOID_mean) || summed_param(g, n) == LF_NONE)
+    if (op->kind != LF_REDUCE || (op->monoid != LF_MONOID_sum && op->monoid != LF_MONOID_mean) ||
+        summed_param(g, n) == LF_NONE)
         return false;
     const lf_shape *x = &lf_at(g, lf_arg_of(g, n, 0))->shape;
     const unsigned axes = lf_span_axes(g, n);
@@ -87,8 +89,8 @@ static bool finite_sums(const summing *s)
     return finite;
 }
 
-lf_status lf_sums_bind(const lf_graph *g, const int64_t *dims, const bool *needed, lf_pool *pool, lf_bound *bound, double **sums,
-                       bool *finite, lf_diag *diag)
+lf_status lf_sums_bind(const lf_graph *g, const int64_t *dims, const bool *needed, lf_pool *pool, lf_bound *bound,
+                       double **sums, bool *finite, lf_diag *diag)
 {
     for (lf_node n = 0; n < g->count; n++) {
         summing s;

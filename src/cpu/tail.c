@@ -197,17 +197,19 @@ static void steps_of_elements(const tail *t, const strip *at)
         if (s->level == LF_PER_ELEMENT)
             step_of_elements(t, i, at);
         if (s->per_strip && s->spread_reg >= 0)
-            t->kern->spread(at->n, at->col % s->from.col.extent[1], s->from.col.extent[1], t->value[i], reg(t, s->spread_reg));
-        else if (s->level == LF_PER_ROW && s->spread_reg >= 0)
-            t->kern->spread(at->n, 0, at->rows > 1 ? t->phase->pitch : t->phase->stretch, t->value[i] + (at->row - t->first),
+            t->kern->spread(at->n, at->col % s->from.col.extent[1], s->from.col.extent[1], t->value[i],
                             reg(t, s->spread_reg));
+        else if (s->level == LF_PER_ROW && s->spread_reg >= 0)
+            t->kern->spread(at->n, 0, at->rows > 1 ? t->phase->pitch : t->phase->stretch,
+                            t->value[i] + (at->row - t->first), reg(t, s->spread_reg));
     }
 }
 
 /* ---- sinks ---- */
 
 /* exps: where they are kept, or NULL. */
-static void fold(const tail *t, const lf_stat_at *s, int64_t rows, int64_t n, const float *x, int64_t ldx, float *partial, float *exps, int64_t lde)
+static void fold(const tail *t, const lf_stat_at *s, int64_t rows, int64_t n, const float *x, int64_t ldx,
+                 float *partial, float *exps, int64_t lde)
 {
     if (exps)
         t->kern->fold_exps(rows, n, x, ldx, t->phase->step[s->value.step].asked ? EXPS_AHEAD : 0, partial, exps, lde);

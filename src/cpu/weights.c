@@ -216,7 +216,8 @@ static lf_status fill_unprepared(building *b)
     lf_status status = LF_OK;
     for (int32_t i = 0; i < b->plan->groups && status == LF_OK; i++) {
         const lf_product *product = &b->plan->group[i].product;
-        if (product->node == LF_NONE || !product->narrow || product->bias == LF_NONE || b->plan->storage[product->bias] == LF_PREPARED)
+        if (product->node == LF_NONE || !product->narrow || product->bias == LF_NONE ||
+            b->plan->storage[product->bias] == LF_PREPARED)
             continue;
         double *bias = b->w->narrow[i] + lf_extent_at(product->n, b->dims) * lf_extent_at(product->k, b->dims);
         status = lf_eval(b->plan->graph, b->dims, b->bound, &product->bias, 1, &bias, b->diag);
@@ -286,7 +287,8 @@ static void pack_run(void *arg, int64_t index, int slot)
     packing *p = arg;
     (void)slot;
     const int64_t strip = index / lf_runs(p->k), run = index % lf_runs(p->k);
-    const int64_t n = lf_min64(LF_STRIP, p->n - strip * LF_STRIP), k = lf_min64(lf_run_depth(p->k), p->k - run * lf_run_depth(p->k));
+    const int64_t n = lf_min64(LF_STRIP, p->n - strip * LF_STRIP),
+                  k = lf_min64(lf_run_depth(p->k), p->k - run * lf_run_depth(p->k));
     float *to = p->to + lf_w_run_at(p->kern, p->n, p->k, strip, run);
     lf_memory_ready(to, (size_t)p->kern->w_floats(n, k) * sizeof *to);
     lf_w_run_pack(p->kern, p->from, p->n, p->k, p->is_kn, strip, run, to);
@@ -320,7 +322,10 @@ static lf_status pack_product(building *b, int32_t index)
             return LF_OK;
         }
     }
-    packing p = {.kern = b->kern, .from = b->w->tensor[plan->where[product->weight]], .is_kn = product->w_is_kn, .look = b->look};
+    packing p = {.kern = b->kern,
+                 .from = b->w->tensor[plan->where[product->weight]],
+                 .is_kn = product->w_is_kn,
+                 .look = b->look};
     p.n = lf_extent_at(product->n, b->dims);
     p.k = lf_extent_at(product->k, b->dims);
     int64_t floats;
@@ -418,7 +423,8 @@ lf_status lf_cpu_weights_new(const lf_plan *plan, const lf_kern *kern, const flo
     lf_arena_init(&w->arena);
     w->tensors = plan->prepareds;
     w->groups = plan->groups;
-    building b = {.w = w, .plan = plan, .kern = kern, .param = param, .pool = pool, .diag = diag, .dims = dims, .faithful = true};
+    building b = {
+        .w = w, .plan = plan, .kern = kern, .param = param, .pool = pool, .diag = diag, .dims = dims, .faithful = true};
     lf_status status = build(&b, pack, finite);
     end(&b);
     if (status != LF_OK) {

@@ -162,7 +162,8 @@ static lf_status keep(lf_cuda_call *c, room *r, lf_diag *diag)
 static lf_status ask_capture(const lf_cuda_call *c, const lf_cuda_job *job, int *captures, lf_diag *diag)
 {
     *captures = 0;
-    return lf_cuda_status(c->device, c->device->driver->stream_captures(job->stream, captures), "asking about the stream", diag);
+    return lf_cuda_status(c->device, c->device->driver->stream_captures(job->stream, captures),
+                          "asking about the stream", diag);
 }
 
 /* What is allocated or cleared while the caller captures is no part of the graph, and must not spoil it: the mode is
@@ -190,9 +191,11 @@ static lf_status reserve_workspace(lf_cuda_call *c, const lf_cuda_job *job, size
 static lf_status use_lent(lf_cuda_call *c, const lf_cuda_job *job, size_t bytes, lf_diag *diag)
 {
     if (job->lent_bytes < bytes)
-        return lf_fail(diag, LF_ERR_ARG, "a run at these extents wants %zu bytes of workspace, %zu were lent", bytes, job->lent_bytes);
+        return lf_fail(diag, LF_ERR_ARG, "a run at these extents wants %zu bytes of workspace, %zu were lent", bytes,
+                       job->lent_bytes);
     if ((uintptr_t)job->lent % LF_CUDA_ALIGNED != 0)
-        return lf_fail(diag, LF_ERR_ARG, "workspace begins at a multiple of %d bytes, what was lent does not", LF_CUDA_ALIGNED);
+        return lf_fail(diag, LF_ERR_ARG, "workspace begins at a multiple of %d bytes, what was lent does not",
+                       LF_CUDA_ALIGNED);
     c->areas = (lf_cuda_ptr)(uintptr_t)job->lent;
     return LF_OK;
 }
@@ -276,7 +279,9 @@ lf_status lf_cuda_call_bring(lf_cuda_call *c, const lf_cuda_job *job, lf_diag *d
         const size_t bytes = port_bytes(g, g->input[i], job->dims);
         status = reserve(c, &c->in[i], bytes, "a copy of the inputs", diag);
         if (status == LF_OK && bytes > 0)
-            status = lf_cuda_status(c->device, c->device->driver->to_device(c->in[i].at, job->input[i], bytes, job->stream), "copying inputs", diag);
+            status =
+                lf_cuda_status(c->device, c->device->driver->to_device(c->in[i].at, job->input[i], bytes, job->stream),
+                               "copying inputs", diag);
         c->input[i] = c->in[i].at;
     }
     for (int32_t i = 0; i < g->outputs && status == LF_OK; i++) {
@@ -296,9 +301,12 @@ static lf_status take_outputs(lf_cuda_call *c, const lf_cuda_job *job, lf_diag *
     for (int32_t i = 0; i < g->outputs && status == LF_OK; i++) {
         const size_t bytes = port_bytes(g, g->output[i], job->dims);
         if (bytes > 0)
-            status = lf_cuda_status(c->device, c->device->driver->to_host(job->output[i], c->out[i].at, bytes, job->stream), "copying outputs", diag);
+            status =
+                lf_cuda_status(c->device, c->device->driver->to_host(job->output[i], c->out[i].at, bytes, job->stream),
+                               "copying outputs", diag);
     }
-    return status == LF_OK ? lf_cuda_status(c->device, c->device->driver->stream_wait(job->stream), "running", diag) : status;
+    return status == LF_OK ? lf_cuda_status(c->device, c->device->driver->stream_wait(job->stream), "running", diag)
+                           : status;
 }
 
 /* ---- running ---- */
@@ -306,8 +314,16 @@ static lf_status take_outputs(lf_cuda_call *c, const lf_cuda_job *job, lf_diag *
 static lf_status launch(lf_cuda_call *c, const lf_cuda_kernel *kernel, const lf_cuda_job *job, lf_diag *diag)
 {
     const lf_cuda_ptr at = c->flags.at;
-    const lf_cuda_pass pass = {.dims = job->dims, .batch = job->batch, .input = c->input, .output = c->output, .workspace = c->areas,
-                               .control = {.barrier = at, .wide_any = at + WIDE_ANY, .watched_any = at + WATCHED_ANY, .redone = at + REDONE, .wide = at + CONTROL,
+    const lf_cuda_pass pass = {.dims = job->dims,
+                               .batch = job->batch,
+                               .input = c->input,
+                               .output = c->output,
+                               .workspace = c->areas,
+                               .control = {.barrier = at,
+                                           .wide_any = at + WIDE_ANY,
+                                           .watched_any = at + WATCHED_ANY,
+                                           .redone = at + REDONE,
+                                           .wide = at + CONTROL,
                                            .watched = at + CONTROL + rows_bytes(job)}};
     c->watched = job->program->as_written != NULL;
     c->occasion.kernel = NULL; /* who calls knows whether it serves again */
@@ -322,15 +338,18 @@ static unsigned weights_of(const lf_cuda_program *p)
 
 static void remember(lf_cuda_call *c, const lf_cuda_kernel *kernel, const lf_cuda_job *job)
 {
-    c->occasion = (occasion){kernel, job->program, weights_of(job->program), are_aligned(job), {0}, job->batch, job->lent, job->lent_bytes};
+    c->occasion = (occasion){.kernel = kernel, .program = job->program, .weights = weights_of(job->program),
+                             .aligned = are_aligned(job), .batch = job->batch, .lent = job->lent,
+                             .lent_bytes = job->lent_bytes};
     memcpy(c->occasion.dims, job->dims, (size_t)job->program->plan->graph->symbols * sizeof *job->dims);
 }
 
 static bool serves_again(const lf_cuda_call *c, const lf_cuda_job *job)
 {
     const occasion *o = &c->occasion;
-    bool same = o->kernel && o->program == job->program && !job->on_host && o->weights == weights_of(job->program) && o->aligned == are_aligned(job) &&
-                o->batch == job->batch && o->lent == job->lent && o->lent_bytes == job->lent_bytes;
+    bool same = o->kernel && o->program == job->program && !job->on_host && o->weights == weights_of(job->program) &&
+                o->aligned == are_aligned(job) && o->batch == job->batch && o->lent == job->lent &&
+                o->lent_bytes == job->lent_bytes;
     for (int i = 0; same && i < job->program->plan->graph->symbols; i++)
         same = o->dims[i] == job->dims[i];
     return same;
@@ -386,7 +405,8 @@ lf_status lf_cuda_call_redone(lf_cuda_call *c, int64_t *rows, lf_diag *diag)
     lf_status status = lf_cuda_enter(c->device, diag);
     if (status != LF_OK)
         return status;
-    status = lf_cuda_status(c->device, c->device->driver->to_host(rows, c->flags.at + REDONE, sizeof *rows, c->stream), "counting rows", diag);
+    status = lf_cuda_status(c->device, c->device->driver->to_host(rows, c->flags.at + REDONE, sizeof *rows, c->stream),
+                            "counting rows", diag);
     if (status == LF_OK)
         status = lf_cuda_status(c->device, c->device->driver->stream_wait(c->stream), "counting rows", diag);
     lf_cuda_leave(c->device);
@@ -396,7 +416,8 @@ lf_status lf_cuda_call_redone(lf_cuda_call *c, int64_t *rows, lf_diag *diag)
 /* ---- timing ---- */
 
 /* L2 is flushed by writing several times as much as it holds. */
-static lf_status time_one(lf_cuda_call *c, const lf_cuda_kernel *kernel, const lf_cuda_job *job, void *const event[2], double *seconds, lf_diag *diag)
+static lf_status time_one(lf_cuda_call *c, const lf_cuda_kernel *kernel, const lf_cuda_job *job, void *const event[2],
+                          double *seconds, lf_diag *diag)
 {
     const lf_cuda_driver *driver = c->device->driver;
     float ms = 0;
@@ -414,7 +435,8 @@ static lf_status time_one(lf_cuda_call *c, const lf_cuda_kernel *kernel, const l
     return lf_cuda_status(c->device, error, "timing", diag);
 }
 
-lf_status lf_cuda_call_time_kernel(lf_cuda_call *c, const lf_cuda_kernel *kernel, const lf_cuda_job *job, size_t runs, double *seconds, lf_diag *diag)
+lf_status lf_cuda_call_time_kernel(lf_cuda_call *c, const lf_cuda_kernel *kernel, const lf_cuda_job *job, size_t runs,
+                                   double *seconds, lf_diag *diag)
 {
     const lf_cuda_driver *driver = c->device->driver;
     void *event[2] = {NULL, NULL};

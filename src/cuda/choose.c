@@ -12,7 +12,8 @@ static bool has_shape(lf_cuda_target target, lf_cuda_shape shape)
 {
     if (target.unit == LF_CUDA_WGMMA)
         return true;
-    return shape == LF_CUDA_PAIRS || (shape == LF_CUDA_ALONE && target.unit == LF_CUDA_MMA && target.mode != LF_CUDA_FP32);
+    return shape == LF_CUDA_PAIRS ||
+           (shape == LF_CUDA_ALONE && target.unit == LF_CUDA_MMA && target.mode != LF_CUDA_FP32);
 }
 
 bool lf_cuda_serves(const lf_plan *plan, lf_cuda_target target, lf_cuda_shape shape, const int64_t *dims)
@@ -22,7 +23,8 @@ bool lf_cuda_serves(const lf_plan *plan, lf_cuda_target target, lf_cuda_shape sh
     for (int32_t g = 0; g < plan->groups && fits; g++) {
         const lf_product *p = &plan->group[g].product;
         if (lf_is_tensor_product(target, p))
-            fits = (!info->few || lf_extent_at(plan->group[g].rows, dims) <= info->rows) && (!info->turns || lf_takes_turns(target, p));
+            fits = (!info->few || lf_extent_at(plan->group[g].rows, dims) <= info->rows) &&
+                   (!info->turns || lf_takes_turns(target, p));
     }
     return fits;
 }
@@ -30,7 +32,12 @@ bool lf_cuda_serves(const lf_plan *plan, lf_cuda_target target, lf_cuda_shape sh
 static lf_tile tile_of(lf_cuda_target target)
 {
     const lf_cuda_shape_info *s = &lf_cuda_shape_table[target.shape];
-    lf_tile tile = {.rows = s->rows, .columns = s->columns, .cluster = s->cluster, .raster = s->raster, .few = s->few, .turns = s->turns};
+    lf_tile tile = {.rows = s->rows,
+                    .columns = s->columns,
+                    .cluster = s->cluster,
+                    .raster = s->raster,
+                    .few = s->few,
+                    .turns = s->turns};
     if (target.unit == LF_CUDA_MMA) {
         tile.cluster = 1;
         tile.columns = target.mode == LF_CUDA_FP32 ? LF_CUDA_TILE : s->columns;
@@ -40,7 +47,8 @@ static lf_tile tile_of(lf_cuda_target target)
 
 /* What a phase behind the product takes to fetch what it could not go on with in registers: written and read again.
  * Whether it can depends on the shape. */
-static double kept_us(const lf_plan *plan, const lf_group *group, lf_cuda_target target, const lf_device *d, const int64_t *dims)
+static double kept_us(const lf_plan *plan, const lf_group *group, lf_cuda_target target, const lf_device *d,
+                      const int64_t *dims)
 {
     const lf_emitter e = {.plan = plan, .graph = plan->graph, .target = target, .g = group, .tensor = true};
     const lf_phase *phase = &group->phase[group->product.phase];
@@ -61,7 +69,9 @@ static double expected_us(const lf_plan *plan, lf_cuda_target target, const lf_d
         const lf_group *group = &plan->group[g];
         if (!lf_is_tensor_product(target, &group->product))
             continue;
-        const lf_tiled product = {.m = (double)lf_extent_at(group->rows, dims), .n = (double)group->product.n.coef, .k = (double)group->product.k.coef,
+        const lf_tiled product = {.m = (double)lf_extent_at(group->rows, dims),
+                                  .n = (double)group->product.n.coef,
+                                  .k = (double)group->product.k.coef,
                                   .tail_us = lf_tile_tail_us(group, d->folded, d)};
         us += lf_tile_us(&tile, &product, d) + kept_us(plan, group, target, d, dims);
     }
@@ -102,5 +112,7 @@ lf_status lf_cuda_shape_told(lf_cuda_shape *out, lf_diag *diag)
     *out = LF_CUDA_SHAPES;
     if (!name || !*name || lf_cuda_shape_named(name, out))
         return LF_OK;
-    return lf_fail(diag, LF_ERR_ARG, "LINFUSE_CUDA_SHAPE: '%.64s' is no shape of tiles (pairs, single, alone, halves, turns, few16, few64)", name);
+    return lf_fail(
+        diag, LF_ERR_ARG,
+        "LINFUSE_CUDA_SHAPE: '%.64s' is no shape of tiles (pairs, single, alone, halves, turns, few16, few64)", name);
 }

@@ -48,8 +48,9 @@ static bool load_entry(const char *key, size_t key_length, char **code, size_t *
     bool good = length >= sizeof head;
     if (good) {
         memcpy(&head, data, sizeof head);
-        good = memcmp(head.magic, magic, sizeof magic) == 0 && head.key_length == key_length && head.code_length == length - sizeof head - key_length &&
-               head.code_length > 0 && memcmp(data + sizeof head, key, key_length) == 0 &&
+        good = memcmp(head.magic, magic, sizeof magic) == 0 && head.key_length == key_length &&
+               head.code_length == length - sizeof head - key_length && head.code_length > 0 &&
+               memcmp(data + sizeof head, key, key_length) == 0 &&
                head.sum == hash(hash_begin(), data + sizeof head, length - sizeof head);
     }
     *code = good ? malloc((size_t)head.code_length) : NULL;
@@ -102,8 +103,8 @@ static const char *complaint(char *log)
     return at;
 }
 
-static lf_status compile(const lf_nvrtc *nvrtc, const char *source, const char *const *options, int count, char **cubin, size_t *size, char **log,
-                         lf_diag *diag)
+static lf_status compile(const lf_nvrtc *nvrtc, const char *source, const char *const *options, int count, char **cubin,
+                         size_t *size, char **log, lf_diag *diag)
 {
     void *program = NULL;
     if (nvrtc->program_new(&program, source, "linfuse.cu", 0, NULL, NULL) != 0)
@@ -112,8 +113,10 @@ static lf_status compile(const lf_nvrtc *nvrtc, const char *source, const char *
     char *text = log_of(nvrtc, program);
     lf_status status = LF_OK;
     if (failed)
-        status = lf_fail(diag, LF_ERR_UNSUPPORTED, "the run-time compiler refuses the generated kernels (%s): %.1000s", options[0], complaint(text));
-    else if (nvrtc->cubin_size(program, size) != 0 || *size == 0 || !(*cubin = malloc(*size)) || nvrtc->cubin(program, *cubin) != 0)
+        status = lf_fail(diag, LF_ERR_UNSUPPORTED, "the run-time compiler refuses the generated kernels (%s): %.1000s",
+                         options[0], complaint(text));
+    else if (nvrtc->cubin_size(program, size) != 0 || *size == 0 || !(*cubin = malloc(*size)) ||
+             nvrtc->cubin(program, *cubin) != 0)
         status = lf_fail_nomem(diag, "the compiled kernels");
     nvrtc->program_free(&program);
     if (log)

@@ -23,7 +23,8 @@ void lf_cuda_device_close(lf_cuda_device *device);
 const char *lf_cuda_device_like(const lf_cuda_device *device);
 
 /* Brings bytes from an address on the device, once the work on stream is done. Fails: LF_ERR_DEVICE. */
-lf_status lf_cuda_device_read(const lf_cuda_device *device, void *to, const void *from, size_t bytes, void *stream, lf_diag *diag);
+lf_status lf_cuda_device_read(const lf_cuda_device *device, void *to, const void *from, size_t bytes, void *stream,
+                              lf_diag *diag);
 
 /* The kernels this device is best served with, or those LINFUSE_CUDA names (plain, mma, wgmma). Fails: LF_ERR_ARG where
  * that name is unknown or the device cannot run them, LF_ERR_UNSUPPORTED where they cannot do the mode. */
@@ -36,14 +37,16 @@ bool lf_cuda_arch_unit(const char *arch, lf_cuda_unit *out);
  * in which a witness is not finite; NULL: none is watched. Rows whose range is too wide for products on tensor cores
  * are done again on the ordinary units, in the same launch. dims: what to compile for at once;
  * NULL: when it is first run. Fails: LF_ERR_NOMEM, LF_ERR_DEVICE, LF_ERR_UNSUPPORTED. */
-lf_status lf_cuda_program_new(lf_cuda_device *device, const lf_plan *plan, lf_cuda_target target, const lf_cuda_program *as_written, const int64_t *dims,
-                              lf_cuda_program **out, lf_diag *diag);
+lf_status lf_cuda_program_new(lf_cuda_device *device, const lf_plan *plan, lf_cuda_target target,
+                              const lf_cuda_program *as_written, const int64_t *dims, lf_cuda_program **out,
+                              lf_diag *diag);
 void lf_cuda_program_free(lf_cuda_program *program);
 /* Gives it its weights, which are copied to the device. tensor: one per prepared tensor of the plan, row-major. there:
  * likewise, addresses on the device of those that lie there and are borrowed instead; NULL for others. narrow: one per
  * group, the weight [n][k] and bias [n] of a narrow product, NULL for others.
  * Fails: LF_ERR_NOMEM, LF_ERR_DEVICE. */
-lf_status lf_cuda_program_weights(lf_cuda_program *program, const float *const *tensor, const void *const *there, const double *const *narrow, lf_diag *diag);
+lf_status lf_cuda_program_weights(lf_cuda_program *program, const float *const *tensor, const void *const *there,
+                                  const double *const *narrow, lf_diag *diag);
 /* From now on the first run at some extents measures which shape of tiles takes least, unless that is known already,
  * and waits for the device meanwhile. */
 void lf_cuda_program_tune(lf_cuda_program *program);

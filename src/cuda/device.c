@@ -21,7 +21,8 @@ lf_status lf_cuda_status(const lf_cuda_device *d, int error, const char *what, l
     if (error == 0)
         return LF_OK;
     d->driver->error_string(error, &text);
-    return lf_fail(diag, error == OUT_OF_MEMORY ? LF_ERR_NOMEM : LF_ERR_DEVICE, "device cuda: %s: %s (error %d)", what, text ? text : "unknown", error);
+    return lf_fail(diag, error == OUT_OF_MEMORY ? LF_ERR_NOMEM : LF_ERR_DEVICE, "device cuda: %s: %s (error %d)", what,
+                   text ? text : "unknown", error);
 }
 
 static lf_status choose(lf_cuda_device *d, lf_diag *diag)
@@ -55,7 +56,9 @@ static lf_status describe(lf_cuda_device *d, lf_diag *diag)
     if (error)
         return lf_cuda_status(d, error, "asking what the GPU is", diag);
     if (d->major < OLDEST)
-        return lf_fail(diag, LF_ERR_DEVICE, "device cuda: %s has compute capability %d.%d, and 7.0 is the least that will do", d->name, d->major, d->minor);
+        return lf_fail(diag, LF_ERR_DEVICE,
+                       "device cuda: %s has compute capability %d.%d, and 7.0 is the least that will do", d->name,
+                       d->major, d->minor);
     return LF_OK;
 }
 
@@ -113,7 +116,8 @@ static bool choose_unit(const lf_cuda_device *d, const char *wanted, lf_cuda_uni
 {
     const int capability = d->major * 10 + d->minor;
     for (int u = UNITS - 1; u >= 0; u--)
-        if (capability >= units[u].least && capability <= units[u].most && (!wanted || !*wanted || strcmp(wanted, units[u].name) == 0)) {
+        if (capability >= units[u].least && capability <= units[u].most &&
+            (!wanted || !*wanted || strcmp(wanted, units[u].name) == 0)) {
             *out = (lf_cuda_unit)u;
             return true;
         }
@@ -125,10 +129,13 @@ lf_status lf_cuda_device_target(const lf_cuda_device *d, lf_cuda_mode mode, lf_c
     const char *wanted = getenv("LINFUSE_CUDA");
     *out = (lf_cuda_target){.mode = mode};
     if (!choose_unit(d, wanted, &out->unit))
-        return lf_fail(diag, LF_ERR_ARG, "LINFUSE_CUDA: '%.64s' names no kernels that %s can run (plain, mma, wgmma)", wanted, d->name);
+        return lf_fail(diag, LF_ERR_ARG, "LINFUSE_CUDA: '%.64s' names no kernels that %s can run (plain, mma, wgmma)",
+                       wanted, d->name);
     if (mode != LF_CUDA_FP32 && out->unit == LF_CUDA_PLAIN)
-        return lf_fail(diag, LF_ERR_UNSUPPORTED, "device cuda: %s has compute capability %d.%d; precisions other than fp32 need tensor cores, from 8.0 on", d->name,
-                       d->major, d->minor);
+        return lf_fail(
+            diag, LF_ERR_UNSUPPORTED,
+            "device cuda: %s has compute capability %d.%d; precisions other than fp32 need tensor cores, from 8.0 on",
+            d->name, d->major, d->minor);
     return LF_OK;
 }
 
@@ -159,7 +166,8 @@ lf_status lf_cuda_alloc(const lf_cuda_device *d, size_t bytes, const char *what,
     return lf_cuda_status(d, error, what, diag);
 }
 
-lf_status lf_cuda_device_read(const lf_cuda_device *d, void *to, const void *from, size_t bytes, void *stream, lf_diag *diag)
+lf_status lf_cuda_device_read(const lf_cuda_device *d, void *to, const void *from, size_t bytes, void *stream,
+                              lf_diag *diag)
 {
     lf_status status = lf_cuda_enter(d, diag);
     if (status != LF_OK)

@@ -99,15 +99,19 @@ typedef struct lf_cuda_ready {
 
 /* The kernel for these extents, compiled if it is not yet. aligned: the caller's arrays begin at multiples of
  * LF_CUDA_FOUR bytes. Thread-safe. Inside enter and leave, as all that follows. */
-lf_status lf_cuda_kernel_for(lf_cuda_program *program, const int64_t *dims, bool aligned, const lf_cuda_kernel **out, lf_diag *diag);
+lf_status lf_cuda_kernel_for(lf_cuda_program *program, const int64_t *dims, bool aligned, const lf_cuda_kernel **out,
+                             lf_diag *diag);
 /* The kernel of one shape, likewise. */
-lf_status lf_cuda_kernel_of(lf_cuda_program *program, lf_cuda_shape shape, bool aligned, const lf_cuda_kernel **out, lf_diag *diag);
+lf_status lf_cuda_kernel_of(lf_cuda_program *program, lf_cuda_shape shape, bool aligned, const lf_cuda_kernel **out,
+                            lf_diag *diag);
 void lf_cuda_kernels_free(lf_cuda_program *program);
 /* Bytes of the largest part's areas. Fails: LF_ERR_DATA where that overflows. */
 lf_status lf_cuda_kernel_workspace(const lf_cuda_kernel *kernel, const int64_t *dims, int64_t *bytes, lf_diag *diag);
-lf_status lf_cuda_arrange(const lf_cuda_program *program, const lf_cuda_kernel *kernel, const lf_cuda_pass *pass, lf_cuda_ready *to, lf_diag *diag);
+lf_status lf_cuda_arrange(const lf_cuda_program *program, const lf_cuda_kernel *kernel, const lf_cuda_pass *pass,
+                          lf_cuda_ready *to, lf_diag *diag);
 /* Gives it other inputs and outputs, by port; kernel: whose it is. */
-void lf_cuda_point(lf_cuda_ready *ready, const lf_cuda_kernel *kernel, const lf_cuda_ptr *input, const lf_cuda_ptr *output);
+void lf_cuda_point(lf_cuda_ready *ready, const lf_cuda_kernel *kernel, const lf_cuda_ptr *input,
+                   const lf_cuda_ptr *output);
 /* Launches and does not wait. */
 lf_status lf_cuda_launch(const lf_cuda_device *device, lf_cuda_ready *ready, void *stream, lf_diag *diag);
 /* The i-th area of a part. */
@@ -131,7 +135,8 @@ void lf_cuda_tune_workspace(lf_cuda_program *program, const int64_t *dims, int64
  * only that wants is given back. */
 lf_status lf_cuda_call_reserve(lf_cuda_call *call, const lf_cuda_kernel *kernel, const lf_cuda_job *job, lf_diag *diag);
 lf_status lf_cuda_call_bring(lf_cuda_call *call, const lf_cuda_job *job, lf_diag *diag);
-lf_status lf_cuda_call_time_kernel(lf_cuda_call *call, const lf_cuda_kernel *kernel, const lf_cuda_job *job, size_t runs, double *seconds, lf_diag *diag);
+lf_status lf_cuda_call_time_kernel(lf_cuda_call *call, const lf_cuda_kernel *kernel, const lf_cuda_job *job,
+                                   size_t runs, double *seconds, lf_diag *diag);
 void lf_cuda_call_stop_timing(lf_cuda_call *call);
 
 /* ---- tensor.c ---- */
@@ -144,7 +149,7 @@ int64_t lf_cuda_tensor_blocks(const lf_cuda_kernel *kernel, const lf_cuda_stage 
  * a range. */
 lf_status lf_cuda_tensor_weights(lf_cuda_program *program, const lf_cuda_kernel *kernel, bool *wide, lf_diag *diag);
 /* The tensor maps of x's lines and the weight's. to: 256 bytes, aligned to 64. */
-lf_status lf_cuda_tensor_maps(const lf_cuda_program *program, const lf_cuda_kernel *kernel, const lf_cuda_stage *stage, const lf_cuda_pass *pass, unsigned char *to,
-                              lf_diag *diag);
+lf_status lf_cuda_tensor_maps(const lf_cuda_program *program, const lf_cuda_kernel *kernel, const lf_cuda_stage *stage,
+                              const lf_cuda_pass *pass, unsigned char *to, lf_diag *diag);
 
 #endif

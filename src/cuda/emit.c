@@ -29,8 +29,10 @@ static void emit_texts(lf_str *to, const lf_cuda_source *source)
     const lf_plan *plan[LF_CUDA_ROLES];
     for (int i = 0; i < LF_CUDA_ROLES; i++)
         plan[i] = source->part[i].plan;
-    lf_str_addf(to, "enum { THREADS = %d, ALIGNED = %d }; // of a block; the caller's arrays begin at multiples of 16 bytes\n\n", source->threads,
-                source->part[LF_CUDA_MAIN].target.aligned);
+    lf_str_addf(
+        to,
+        "enum { THREADS = %d, ALIGNED = %d }; // of a block; the caller's arrays begin at multiples of 16 bytes\n\n",
+        source->threads, source->part[LF_CUDA_MAIN].target.aligned);
     lf_emit_text(to, lf_text_base);
     lf_emit_text(to, lf_text_math);
     lf_emit_ops(to, plan, LF_CUDA_ROLES);
@@ -73,12 +75,15 @@ static void emit_redo(lf_str *to, const lf_cuda_source *source, lf_cuda_role rol
 {
     const lf_cuda_part *part = &source->part[role];
     const char *name = namespaces[role], *flags = flags_of(role);
-    lf_str_addf(to, "__device__ __noinline__ void redo_%s(const %s::Args &%s, const Control &c)\n{\n#pragma unroll 1\n    for (int stage = 0; stage <= %d; ++stage) {\n"
-                    "        grid_sync(c);\n",
+    lf_str_addf(to,
+                "__device__ __noinline__ void redo_%s(const %s::Args &%s, const Control &c)\n{\n#pragma unroll 1\n"
+                "    for (int stage = 0; stage <= %d; ++stage) {\n        grid_sync(c);\n",
                 name, name, name, (int)part->stages);
     for (int32_t i = 0; i < part->stages; i++)
         lf_str_addf(to, "        if (stage == %d)\n            %s::%s(%s);\n", (int)i, name, part->stage[i].name, name);
-    lf_str_addf(to, "    }\n    if (blockIdx.x == 0) {\n        const i64 rows = clear_flags(c.%s, c.%s_any, c.batch);\n", flags, flags);
+    lf_str_addf(to,
+                "    }\n    if (blockIdx.x == 0) {\n        const i64 rows = clear_flags(c.%s, c.%s_any, c.batch);\n",
+                flags, flags);
     if (role == LF_CUDA_AS_WRITTEN)
         lf_str_add(to, "        if (threadIdx.x == 0)\n            *c.redone = rows;\n");
     else
@@ -92,8 +97,10 @@ static void emit_redo_call(lf_str *to, lf_cuda_role role)
     if (role == LF_CUDA_FULL_RANGE) /* set before a barrier that is long past */
         lf_str_addf(to, "    if (any_set(c.%s_any))\n        redo_%s(%s, c);\n", flags, name, name);
     else /* set until now */
-        lf_str_addf(to, "    grid_sync(c);\n    if (any_set(c.%s_any))\n        redo_%s(%s, c);\n    else if (blockIdx.x == 0 && threadIdx.x == 0)\n        *c.redone = 0;\n", flags,
-                    name, name);
+        lf_str_addf(to,
+                    "    grid_sync(c);\n    if (any_set(c.%s_any))\n        redo_%s(%s, c);\n"
+                    "    else if (blockIdx.x == 0 && threadIdx.x == 0)\n        *c.redone = 0;\n",
+                    flags, name, name);
 }
 
 /* Blocks that a multiprocessor should have room for, which limits registers. Rows of which two are in registers, of
@@ -118,7 +125,8 @@ static void emit_kernel(lf_str *to, const lf_cuda_source *source)
     if (source->products > 0 && main->target.unit == LF_CUDA_WGMMA)
         lf_str_addf(to, "__cluster_dims__(%d, 1, 1) ", lf_cuda_shape_table[main->target.shape].cluster);
     lf_str_addf(to, "__launch_bounds__(%d, %d)\n", source->threads, blocks_wanted(main));
-    lf_str_addf(to, "program(%sconst __grid_constant__ Control c", source->products > 0 ? "const __grid_constant__ Maps maps, " : "");
+    lf_str_addf(to, "program(%sconst __grid_constant__ Control c",
+                source->products > 0 ? "const __grid_constant__ Maps maps, " : "");
     for (int role = 0; role < LF_CUDA_ROLES; role++)
         if (source->part[role].plan)
             lf_str_addf(to, ", const __grid_constant__ %s::Args %s", namespaces[role], namespaces[role]);
@@ -139,7 +147,13 @@ static bool emit_parts(lf_str *to, lf_cuda_source *source)
         lf_cuda_part *part = &source->part[role];
         if (!part->plan)
             continue;
-        lf_emitter e = {.plan = part->plan, .graph = part->plan->graph, .target = part->target, .role = (lf_cuda_role)role, .threads = source->threads, .out = part, .s = *to};
+        lf_emitter e = {.plan = part->plan,
+                        .graph = part->plan->graph,
+                        .target = part->target,
+                        .role = (lf_cuda_role)role,
+                        .threads = source->threads,
+                        .out = part,
+                        .s = *to};
         lf_emit_part(&e, namespaces[role]);
         good = good && !e.failed;
         *to = e.s;
@@ -147,10 +161,12 @@ static bool emit_parts(lf_str *to, lf_cuda_source *source)
     return good;
 }
 
-lf_status lf_cuda_emit(const lf_plan *plan, const lf_plan *as_written, lf_cuda_target target, lf_cuda_source *out, lf_diag *diag)
+lf_status lf_cuda_emit(const lf_plan *plan, const lf_plan *as_written, lf_cuda_target target, lf_cuda_source *out,
+                       lf_diag *diag)
 {
     const bool tensor = lf_cuda_on_tensor_cores(plan, target);
-    *out = (lf_cuda_source){.threads = tensor && target.unit == LF_CUDA_WGMMA ? LF_CUDA_TENSOR_THREADS : LF_CUDA_THREADS};
+    *out =
+        (lf_cuda_source){.threads = tensor && target.unit == LF_CUDA_WGMMA ? LF_CUDA_TENSOR_THREADS : LF_CUDA_THREADS};
     out->part[LF_CUDA_MAIN] = (lf_cuda_part){.plan = plan, .target = target};
     if (tensor && target.mode == LF_CUDA_FP32)
         out->part[LF_CUDA_FULL_RANGE].plan = plan;
@@ -159,7 +175,8 @@ lf_status lf_cuda_emit(const lf_plan *plan, const lf_plan *as_written, lf_cuda_t
     bool good = emit_parts(&parts, out);
     for (int32_t i = 0; i < out->part[LF_CUDA_MAIN].stages; i++)
         out->products += out->part[LF_CUDA_MAIN].stage[i].work == LF_CUDA_TENSOR;
-    out->waits = out->part[LF_CUDA_MAIN].stages > 1 || (out->products > 0 && lf_cuda_shape_table[target.shape].few) || out->part[LF_CUDA_FULL_RANGE].plan || as_written;
+    out->waits = out->part[LF_CUDA_MAIN].stages > 1 || (out->products > 0 && lf_cuda_shape_table[target.shape].few) ||
+                 out->part[LF_CUDA_FULL_RANGE].plan || as_written;
     emit_texts(&text, out);
     if (parts.text)
         lf_str_addn(&text, parts.text, parts.length);

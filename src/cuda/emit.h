@@ -134,7 +134,8 @@ bool lf_cuda_on_tensor_cores(const lf_plan *plan, lf_cuda_target target);
 
 /* The kernel of a plan; rows of too wide a range are redone where its products are split, rows as written where that
  * plan is given (borrowed, may be NULL). *out is to be freed whatever is returned. Fails: LF_ERR_NOMEM. */
-lf_status lf_cuda_emit(const lf_plan *plan, const lf_plan *as_written, lf_cuda_target target, lf_cuda_source *out, lf_diag *diag);
+lf_status lf_cuda_emit(const lf_plan *plan, const lf_plan *as_written, lf_cuda_target target, lf_cuda_source *out,
+                       lf_diag *diag);
 void lf_cuda_source_free(lf_cuda_source *source);
 
 #endif

@@ -145,13 +145,15 @@ static bool emit_base(lf_emitter *e, const lf_access *a)
     if (output >= 0)
         lf_str_addf(&e->s, "a.out[%d]", (int)output);
     else
-        lf_str_addf(&e->s, "a.area[%d]", (int)(a->place == LF_KEPT ? e->kept[a->index] : e->result[a->index][a->result]));
+        lf_str_addf(&e->s, "a.area[%d]",
+                    (int)(a->place == LF_KEPT ? e->kept[a->index] : e->result[a->index][a->result]));
     return false;
 }
 
 static bool is_fixed(const lf_emitter *e, const lf_access *a)
 {
-    return a->place == LF_VALUE && (e->plan->storage[a->index] == LF_IN_INPUT || e->plan->storage[a->index] == LF_PREPARED);
+    return a->place == LF_VALUE &&
+           (e->plan->storage[a->index] == LF_IN_INPUT || e->plan->storage[a->index] == LF_PREPARED);
 }
 
 /* " + row ... + col ...", what there is of it. */
@@ -188,7 +190,8 @@ const char *lf_emit_aligned(const lf_emitter *e, const lf_access *a)
     axis at[LF_MAX_RANK];
     const int count = merged_axes(a, 0, a->row_axes, at);
     const bool ours = a->place == LF_STAT || (a->place == LF_KEPT && e->kept[a->index] >= 0) ||
-                      (a->place == LF_VALUE && (e->plan->storage[a->index] == LF_PREPARED || e->plan->storage[a->index] == LF_IN_BUFFER));
+                      (a->place == LF_VALUE &&
+                       (e->plan->storage[a->index] == LF_PREPARED || e->plan->storage[a->index] == LF_IN_BUFFER));
     bool rows = true;
     for (int i = 0; i < count; i++)
         rows = rows && at[i].stride.coef % 4 == 0;
@@ -218,7 +221,8 @@ static void emit_repeated(lf_emitter *e, const lf_access *a, int32_t phase, int3
 
 static bool is_register(const lf_emitter *e, int32_t phase, const lf_access *a)
 {
-    return a->place == LF_STAT && (phase == e->held.phase || e->g->stat[a->index].span == LF_SPAN_ROW) && lf_finished_in(e, a->index) == lf_range_of(e, phase);
+    return a->place == LF_STAT && (phase == e->held.phase || e->g->stat[a->index].span == LF_SPAN_ROW) &&
+           lf_finished_in(e, a->index) == lf_range_of(e, phase);
 }
 
 bool lf_is_held_row(const lf_emitter *e, int32_t phase, const lf_step *step)
@@ -226,7 +230,8 @@ bool lf_is_held_row(const lf_emitter *e, int32_t phase, const lf_step *step)
     const lf_product *p = &e->g->product;
     axis ours[LF_MAX_RANK], theirs[LF_MAX_RANK];
     const lf_access *a = &step->from;
-    if (step->kind != LF_STEP_LOAD || a->place != p->x.place || a->index != p->x.index || !lf_extent_same(e->g->phase[phase].width, p->k) || columns_of(a) != CONTIGUOUS)
+    if (step->kind != LF_STEP_LOAD || a->place != p->x.place || a->index != p->x.index ||
+        !lf_extent_same(e->g->phase[phase].width, p->k) || columns_of(a) != CONTIGUOUS)
         return false;
     const int count = merged_axes(a, 0, a->row_axes, ours);
     bool same = count == merged_axes(&p->x, 0, p->x.row_axes, theirs);
@@ -254,7 +259,8 @@ void lf_emit_load(lf_emitter *e, int32_t phase, int32_t step, int indent)
     const char *fixed = is_fixed(e, a) ? "true" : "false";
     lf_emit_indent(e, indent);
     if (is_register(e, phase, a)) {
-        lf_str_addf(&e->s, "float v%d[W]; EACH v%d[w] = %sstat%d[%d];", (int)step, (int)step, phase == e->held.phase ? "known." : "", (int)a->index, a->result);
+        lf_str_addf(&e->s, "float v%d[W]; EACH v%d[w] = %sstat%d[%d];", (int)step, (int)step,
+                    phase == e->held.phase ? "known." : "", (int)a->index, a->result);
         emit_comment(e, a, s->node);
         return;
     }

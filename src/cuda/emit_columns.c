@@ -12,7 +12,8 @@ static void emit_stage(lf_emitter *e, int32_t index, const char *part, const cha
     char name[32];
     snprintf(name, sizeof name, "g%d_%s%d", (int)e->group, part, (int)index);
     lf_str_addf(&e->s, "__device__ __forceinline__ void %s(const Args &a)\n{\n    %s<%s_stat>(a.area[%d], ", name, part,
-                lf_monoid_row(st->monoid)->name, (int)(work == LF_CUDA_COLUMN_BLOCKS ? e->column[index] : e->partial[index]));
+                lf_monoid_row(st->monoid)->name,
+                (int)(work == LF_CUDA_COLUMN_BLOCKS ? e->column[index] : e->partial[index]));
     lf_emit_extent(e, rows);
     lf_str_add(&e->s, ", ");
     lf_emit_extent(e, p->width);
@@ -30,6 +31,7 @@ void lf_emit_columns(lf_emitter *e, int32_t stat)
     if (e->result[stat][1] < 0)
         snprintf(arguments, sizeof arguments, "a.area[%d], 0", (int)e->result[stat][0]);
     else
-        snprintf(arguments, sizeof arguments, "a.area[%d], a.area[%d]", (int)e->result[stat][0], (int)e->result[stat][1]);
+        snprintf(arguments, sizeof arguments, "a.area[%d], a.area[%d]", (int)e->result[stat][0],
+                 (int)e->result[stat][1]);
     emit_stage(e, stat, "column_end", arguments, LF_CUDA_COLUMN_END);
 }

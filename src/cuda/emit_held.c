@@ -25,8 +25,8 @@ static bool repeats_columns(const lf_access *a)
 /* [count*1, length*0]: one result for each run of neighbouring columns. */
 static bool repeats_in_runs(const lf_access *a, int64_t length)
 {
-    return a->rank == a->row_axes + 2 && lf_extent_is(a->stride[a->row_axes], 1) && a->stride[a->row_axes + 1].coef == 0 &&
-           lf_extent_is(a->extent[a->row_axes + 1], length);
+    return a->rank == a->row_axes + 2 && lf_extent_is(a->stride[a->row_axes], 1) &&
+           a->stride[a->row_axes + 1].coef == 0 && lf_extent_is(a->extent[a->row_axes + 1], length);
 }
 
 static const lf_store *store_of(const lf_phase *p, int32_t kept)
@@ -69,8 +69,9 @@ static bool knows(const lf_emitter *e, const lf_access *from, lf_held *held)
         return false;
     held->run = from->index;
     held->length = st->length.coef;
-    return held->length >= SHORTEST && LF_CUDA_TILE % held->length == 0 && e->g->product.n.coef % held->length == 0 && repeats_in_runs(from, held->length) &&
-           st->from.place == LF_KEPT && store_of(&e->g->phase[st->phase], st->from.index);
+    return held->length >= SHORTEST && LF_CUDA_TILE % held->length == 0 && e->g->product.n.coef % held->length == 0 &&
+           repeats_in_runs(from, held->length) && st->from.place == LF_KEPT &&
+           store_of(&e->g->phase[st->phase], st->from.index);
 }
 
 /* Statistics of the product's phase that are neither of rows nor the one that is held want the value in memory. */
@@ -78,7 +79,8 @@ static bool others_do_without(const lf_emitter *e, const lf_held *held)
 {
     for (int32_t i = 0; i < e->g->stats; i++) {
         const lf_stat *st = &e->g->stat[i];
-        if (st->phase == held->phase || (st->phase == e->g->product.phase && st->span == LF_SPAN_ROW && st->step != held->step) ||
+        if (st->phase == held->phase ||
+            (st->phase == e->g->product.phase && st->span == LF_SPAN_ROW && st->step != held->step) ||
             (st->phase == e->g->product.phase && st->span != LF_SPAN_ROW && i != held->run))
             return false;
     }
@@ -91,7 +93,8 @@ static bool has_room(const lf_emitter *e, const lf_held *held)
 {
     const lf_cuda_shape_info *shape = &lf_cuda_shape_table[e->target.shape];
     const int64_t tiles = (e->g->product.n.coef + shape->columns - 1) / shape->columns, blocks = tiles * shape->cluster;
-    return !held->waits || (e->target.unit == LF_CUDA_WGMMA && !e->target.small && !shape->turns && blocks <= UNITS && (shape->few || UNITS / blocks * blocks >= BUSY));
+    return !held->waits || (e->target.unit == LF_CUDA_WGMMA && !e->target.small && !shape->turns && blocks <= UNITS &&
+                            (shape->few || UNITS / blocks * blocks >= BUSY));
 }
 
 lf_held lf_find_held(const lf_emitter *e)
@@ -100,7 +103,8 @@ lf_held lf_find_held(const lf_emitter *e)
     const lf_group *g = e->g;
     const int32_t before = g->product.phase, phase = before + 1;
     lf_held held = none;
-    if (!e->tensor || phase != g->phases - 1 || g->phase[phase].one_row || !lf_extent_same(g->phase[phase].width, g->product.n))
+    if (!e->tensor || phase != g->phases - 1 || g->phase[phase].one_row ||
+        !lf_extent_same(g->phase[phase].width, g->product.n))
         return none;
     held.phase = phase;
     for (int32_t i = 0; i < g->phase[phase].steps; i++) {
@@ -125,9 +129,12 @@ static void emit_known(lf_emitter *e)
     lf_str_add(&e->s, "    struct Known {\n");
     for (int32_t i = 0; i < e->g->stats; i++)
         if (e->g->stat[i].phase == e->g->product.phase)
-            lf_str_addf(&e->s, "        float stat%d[%d]; // %s for %s\n", (int)i, lf_monoid_row(e->g->stat[i].monoid)->results, lf_monoid_row(e->g->stat[i].monoid)->name,
+            lf_str_addf(&e->s, "        float stat%d[%d]; // %s for %s\n", (int)i,
+                        lf_monoid_row(e->g->stat[i].monoid)->results, lf_monoid_row(e->g->stat[i].monoid)->name,
                         lf_at(e->graph, e->g->stat[i].node)->name);
-    lf_str_add(&e->s, "    };\n    static __device__ __forceinline__ void total(const Args &a, const i64 row, Known &known)\n    {\n");
+    lf_str_add(&e->s, "    };\n"
+                      "    static __device__ __forceinline__ void total(const Args &a, const i64 row, Known &known)\n"
+                      "    {\n");
     for (int32_t i = 0; i < e->g->stats; i++)
         if (lf_is_fed(e, i, e->g->product.phase)) {
             lf_str_add(&e->s, "        ");
@@ -136,21 +143,29 @@ static void emit_known(lf_emitter *e)
         }
     lf_str_add(&e->s, "    }\n");
     if (e->held.run >= 0)
-        lf_str_addf(&e->s, "    typedef %s_stat<float> Run;\n    static __device__ __forceinline__ void run(const Run &s, Known &known) { s.finish(%lld.0f, known.stat%d); }\n",
+        lf_str_addf(&e->s,
+                    "    typedef %s_stat<float> Run;\n"
+                    "    static __device__ __forceinline__ void run(const Run &s, Known &known) { s.finish(%lld.0f, "
+                    "known.stat%d); }\n",
                     lf_monoid_row(e->g->stat[e->held.run].monoid)->name, (long long)e->held.length, (int)e->held.run);
 }
 
 void lf_emit_held(lf_emitter *e)
 {
     const lf_held *held = &e->held;
-    lf_str_addf(&e->s, "    enum { HELD = %d, WAITS = %d, RUN = %lld }; // goes on with what is in registers; for whole rows' statistics; columns of a segment\n", held->phase >= 0, held->waits,
-                (long long)held->length);
+    lf_str_addf(&e->s,
+                "    enum { HELD = %d, WAITS = %d, RUN = %lld }; // goes on with what is in registers; for whole rows' "
+                "statistics; columns of a segment\n",
+                held->phase >= 0, held->waits, (long long)held->length);
     if (held->phase < 0)
         return;
     emit_known(e);
-    lf_str_addf(&e->s, "    // phase %d: %s x %s\n    template <int W>\n    static __device__ __forceinline__ void later(const Args &a, const i64 row, const i64 rows, const bool here, const i64 col, "
-                       "float (&p)[W], const Known &known)\n    {\n",
-                (int)held->phase, lf_extent_text(e->graph, e->g->rows), lf_extent_text(e->graph, e->g->phase[held->phase].width));
+    lf_str_addf(&e->s,
+                "    // phase %d: %s x %s\n    template <int W>\n"
+                "    static __device__ __forceinline__ void later(const Args &a, const i64 row, const i64 rows, const "
+                "bool here, const i64 col, float (&p)[W], const Known &known)\n    {\n",
+                (int)held->phase, lf_extent_text(e->graph, e->g->rows),
+                lf_extent_text(e->graph, e->g->phase[held->phase].width));
     e->tiles = true;
     lf_emit_steps(e, held->phase, "p[w]", 2);
     e->tiles = false;

@@ -128,7 +128,8 @@ static void place_stat(lf_emitter *e, int32_t i)
         e->partial[i] = add_area(e, (lf_cuda_area){e->g->rows, e->g->product.n, 1, LF_CUDA_TILE, m->states});
     if (s->span == LF_SPAN_COLUMN) {
         e->column[i] = whole_area(e, p->one_row, p->width, 1);
-        e->partial[i] = add_area(e, (lf_cuda_area){p->one_row ? lf_extent_of(1) : e->g->rows, p->width, LF_CUDA_COLUMN_ROWS, 1, m->states});
+        e->partial[i] = add_area(
+            e, (lf_cuda_area){p->one_row ? lf_extent_of(1) : e->g->rows, p->width, LF_CUDA_COLUMN_ROWS, 1, m->states});
     }
 }
 
@@ -162,11 +163,14 @@ static bool begin_group(lf_emitter *e, int32_t index)
     find_ranges(e);
     if (e->tensor) {
         int chunk;
-        e->x_lines = whole_area(e, false, lf_extent_of(lf_tensor_lines(e->target, &g->product, &chunk)), LF_CUDA_LINE / (int)sizeof(float));
+        e->x_lines = whole_area(e, false, lf_extent_of(lf_tensor_lines(e->target, &g->product, &chunk)),
+                                LF_CUDA_LINE / (int)sizeof(float));
         e->x_scale = whole_area(e, false, lf_extent_of(1), 1);
     }
     for (int32_t k = 0; k < g->kepts; k++)
-        e->kept[k] = e->home[k].in_output >= 0 || k == e->held.kept ? -1 : whole_area(e, g->kept[k].one_row, g->kept[k].width, 1);
+        e->kept[k] = e->home[k].in_output >= 0 || k == e->held.kept
+                         ? -1
+                         : whole_area(e, g->kept[k].one_row, g->kept[k].width, 1);
     for (int32_t i = 0; i < g->stats; i++)
         place_stat(e, i);
     return true;
@@ -219,15 +223,21 @@ static void emit_arguments(lf_emitter *e, lf_str *to)
         lf_str_add(&e->s, i ? ", " : "");
         lf_emit_shape(e, plan->prepared[i]);
     }
-    lf_str_addf(&e->s, "\n    const double *narrow[%d];  // by group: a product of few columns, its weight and then its bias\n"
-                       "    const float *scale[%d];    // by group: what undoes the scaling of a weight's rows\n    float *out[%d];            // ",
-                (int)lf_at_least_one(plan->groups), (int)lf_at_least_one(plan->groups), (int)lf_at_least_one(e->graph->outputs));
+    lf_str_addf(&e->s,
+                "\n    const double *narrow[%d];  // by group: a product of few columns, its weight and then its bias\n"
+                "    const float *scale[%d];    // by group: what undoes the scaling of a weight's rows\n"
+                "    float *out[%d];            // ",
+                (int)lf_at_least_one(plan->groups), (int)lf_at_least_one(plan->groups),
+                (int)lf_at_least_one(e->graph->outputs));
     for (int32_t i = 0; i < e->graph->outputs; i++) {
         lf_str_add(&e->s, i ? ", " : "");
         lf_emit_shape(e, e->graph->output[i]);
     }
-    lf_str_addf(&e->s, "\n    i64 out_each[%d];          // elements of each row of the batch\n    float *area[%d];           // workspace\n    i64 dim[%d];               // ",
-                (int)lf_at_least_one(e->graph->outputs), (int)lf_at_least_one(e->out->areas), (int)lf_at_least_one(e->graph->symbols));
+    lf_str_addf(&e->s,
+                "\n    i64 out_each[%d];          // elements of each row of the batch\n"
+                "    float *area[%d];           // workspace\n    i64 dim[%d];               // ",
+                (int)lf_at_least_one(e->graph->outputs), (int)lf_at_least_one(e->out->areas),
+                (int)lf_at_least_one(e->graph->symbols));
     for (int i = 0; i < e->graph->symbols; i++)
         lf_str_addf(&e->s, "%s%s", i ? ", " : "", e->graph->symbol[i]);
     lf_str_add(&e->s, "\n    Redo redo;\n};\n\n");

@@ -36,8 +36,10 @@ static const char *expression_of(lf_op op)
  * it. */
 static const char *divider_of(lf_op op)
 {
-    static const struct { lf_op op; const char *divider; } mild[] = {
-        {LF_OP_sigmoid, "near_quotient"}, {LF_OP_gelu, "quotient"}, {LF_OP_silu, "quotient"}, {LF_OP_hardswish, "quotient"}, {LF_OP_hardsigmoid, "quotient"},
+    static const struct { lf_op op; const char *divider;
+    } mild[] = {
+        {LF_OP_sigmoid, "near_quotient"}, {LF_OP_gelu, "quotient"},        {LF_OP_silu, "quotient"},
+        {LF_OP_hardswish, "quotient"},    {LF_OP_hardsigmoid, "quotient"},
     };
     for (size_t i = 0; i < sizeof mild / sizeof *mild; i++)
         if (mild[i].op == op)
@@ -145,17 +147,20 @@ static void emit_monoid(lf_str *to, lf_monoid monoid)
 {
     const lf_monoid_info *m = lf_monoid_row(monoid);
     static const char inside[] = "    __device__ __forceinline__";
-    lf_str_addf(to, "template <typename number> struct %s_stat {\n    enum { STATES = %d, RESULTS = %d };\n    number ", m->name,
-                m->states, m->results);
+    lf_str_addf(to, "template <typename number> struct %s_stat {\n    enum { STATES = %d, RESULTS = %d };\n    number ",
+                m->name, m->states, m->results);
     emit_states(to, m->states, "s#", ", ");
     lf_str_addf(to, ";\n%s void begin() %s\n%s void put(number x) %s\n", inside, m->identity, inside, m->put);
-    lf_str_addf(to, "    template <class other> __device__ __forceinline__ void join(const other &t)\n    {\n        const number ");
+    lf_str_addf(to, "    template <class other> __device__ __forceinline__ void join(const other &t)\n    {\n"
+                    "        const number ");
     emit_states(to, m->states, "t# = (number)t.s#", ", ");
-    lf_str_addf(to, ";\n        %s\n    }\n%s void finish(number n, float *r) const\n    {\n        number ", m->combine, inside);
+    lf_str_addf(to, ";\n        %s\n    }\n%s void finish(number n, float *r) const\n    {\n        number ",
+                m->combine, inside);
     emit_states(to, m->results, "r#", ", ");
     lf_str_addf(to, ";\n        %s\n        ", m->finish);
     emit_states(to, m->results, "r[#] = (float)r#;", " ");
-    lf_str_addf(to, "\n    }\n%s %s_stat shuffled(int lanes) const\n    {\n        %s_stat t;\n        ", inside, m->name, m->name);
+    lf_str_addf(to, "\n    }\n%s %s_stat shuffled(int lanes) const\n    {\n        %s_stat t;\n        ", inside,
+                m->name, m->name);
     emit_states(to, m->states, "t.s# = __shfl_xor_sync(~0u, s#, lanes);", " ");
     lf_str_addf(to, "\n        return t;\n    }\n%s void get(const float *p) { ", inside);
     emit_states(to, m->states, "s# = p[#];", " ");

@@ -11,7 +11,10 @@ static const char inside[] = "    static __device__ __forceinline__";
 static void emit_extents(lf_emitter *e)
 {
     const lf_product *p = &e->g->product;
-    const struct { const char *name; lf_extent extent; } all[] = {{"rows", e->g->rows}, {"columns", p->n}, {"depth", p->k}};
+    const struct {
+        const char *name;
+        lf_extent extent;
+    } all[] = {{"rows", e->g->rows}, {"columns", p->n}, {"depth", p->k}};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         lf_str_addf(&e->s, "%s i64 %s(const Args &a) { return ", inside, all[i].name);
         lf_emit_extent(e, all[i].extent);
@@ -56,9 +59,12 @@ static void emit_rest(lf_emitter *e, int32_t first)
 static void emit_element(lf_emitter *e, int32_t first)
 {
     const int32_t phase = e->g->product.phase;
-    lf_str_addf(&e->s, "    // phase %d: %s x %s\n    template <int W>\n%s void element(const Args &a, const i64 row, const i64 rows, const bool here, const i64 col, "
-                       "float (&p)[W], Rest &rest)\n    {\n",
-                (int)phase, lf_extent_text(e->graph, e->g->rows), lf_extent_text(e->graph, e->g->phase[phase].width), inside);
+    lf_str_addf(&e->s,
+                "    // phase %d: %s x %s\n    template <int W>\n"
+                "%s void element(const Args &a, const i64 row, const i64 rows, const bool here, const i64 col, float "
+                "(&p)[W], Rest &rest)\n    {\n",
+                (int)phase, lf_extent_text(e->graph, e->g->rows), lf_extent_text(e->graph, e->g->phase[phase].width),
+                inside);
     e->tiles = true;
     lf_emit_steps(e, phase, "p[w]", 2);
     e->tiles = false;
@@ -70,7 +76,10 @@ static void emit_element(lf_emitter *e, int32_t first)
                     lf_monoid_row(e->g->stat[first].monoid)->name);
     else if (e->held.phase >= 0)
         lf_str_addf(&e->s, "        EACH p[w] = v%d[w]; // for phase %d\n", (int)e->held.step, (int)e->held.phase);
-    lf_str_addf(&e->s, "    }\n%s void end(const Args &a, const i64 row, const int tile, const int tiles, const First &first, const Rest &rest)\n    {\n",
+    lf_str_addf(&e->s,
+                "    }\n"
+                "%s void end(const Args &a, const i64 row, const int tile, const int tiles, const First &first, const "
+                "Rest &rest)\n    {\n",
                 inside);
     for (int32_t i = first; i < e->g->stats && first >= 0; i++)
         if (lf_is_fed(e, i, phase)) {
@@ -100,8 +109,8 @@ void lf_emit_product(lf_emitter *e, int32_t range)
     lf_emit_shape(e, p->node);
     lf_str_addf(&e->s, " = rows of %s elements by ", lf_extent_text(e->graph, p->k));
     lf_emit_shape(e, p->weight);
-    lf_str_addf(&e->s, "%s\nstruct g%d {\n    typedef Args A;\n    enum { W = %d, STATS = %d, WEIGHT_IS_KN = %d };\n", p->w_is_kn ? "" : " transposed", (int)e->group,
-                lf_emit_lanes(e, p->n), (int)fed, p->w_is_kn);
+    lf_str_addf(&e->s, "%s\nstruct g%d {\n    typedef Args A;\n    enum { W = %d, STATS = %d, WEIGHT_IS_KN = %d };\n",
+                p->w_is_kn ? "" : " transposed", (int)e->group, lf_emit_lanes(e, p->n), (int)fed, p->w_is_kn);
     if (first < 0)
         lf_str_add(&e->s, "    typedef no_stat First;\n");
     else
@@ -119,7 +128,8 @@ void lf_emit_product(lf_emitter *e, int32_t range)
         lf_emit_tensor_stages(e);
         return;
     }
-    lf_str_addf(&e->s, "};\n\n__device__ __forceinline__ void %s(const Args &a)\n{\n    plain_product<g%d, %d, %s>(a);\n}\n\n", name, (int)e->group,
-                e->role == LF_CUDA_MAIN ? 8 : 4, e->role == LF_CUDA_MAIN ? "false" : "true");
+    lf_str_addf(&e->s,
+                "};\n\n__device__ __forceinline__ void %s(const Args &a)\n{\n    plain_product<g%d, %d, %s>(a);\n}\n\n",
+                name, (int)e->group, e->role == LF_CUDA_MAIN ? 8 : 4, e->role == LF_CUDA_MAIN ? "false" : "true");
     lf_emit_stage(e, name, LF_CUDA_TILES, e->g->rows, p->n);
 }

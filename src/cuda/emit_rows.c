@@ -18,7 +18,8 @@ static bool is_wide(lf_extent width)
 static int threads_a_row(const lf_emitter *e, const lf_range *r)
 {
     const lf_product *product = &e->g->product;
-    const bool narrow = product->node != LF_NONE && product->narrow && product->phase >= r->first && product->phase < r->end;
+    const bool narrow =
+        product->node != LF_NONE && product->narrow && product->phase >= r->first && product->phase < r->end;
     bool wide = narrow && is_wide(product->k), one = e->role == LF_CUDA_MAIN && !narrow;
     for (int32_t p = r->first; p < r->end; p++) {
         wide = wide || is_wide(e->g->phase[p].width);
@@ -38,7 +39,8 @@ static void emit_finish(lf_emitter *e, int32_t index)
     lf_str_addf(&e->s, ", stat%d);\n", (int)index);
     for (int k = 0; k < lf_monoid_row(st->monoid)->results; k++)
         if (e->result[index][k] >= 0)
-            lf_str_addf(&e->s, "    if (tid == 0) a.area[%d][row] = stat%d[%d];\n", (int)e->result[index][k], (int)index, k);
+            lf_str_addf(&e->s, "    if (tid == 0) a.area[%d][row] = stat%d[%d];\n", (int)e->result[index][k],
+                        (int)index, k);
 }
 
 static void emit_stat_comment(lf_emitter *e, int32_t index)
@@ -50,7 +52,8 @@ static void emit_stat_comment(lf_emitter *e, int32_t index)
 void lf_emit_partials(lf_emitter *e, int32_t stat)
 {
     const lf_monoid_info *m = lf_monoid_row(e->g->stat[stat].monoid);
-    lf_str_addf(&e->s, "partials<%s_stat>::of<%s>(a.area[%d] + row * ((", m->name, e->role == LF_CUDA_MAIN ? "false" : "true", (int)e->partial[stat]);
+    lf_str_addf(&e->s, "partials<%s_stat>::of<%s>(a.area[%d] + row * ((", m->name,
+                e->role == LF_CUDA_MAIN ? "false" : "true", (int)e->partial[stat]);
     lf_emit_extent(e, e->g->product.n);
     lf_str_addf(&e->s, " + %d) / %d * %d), (int)((", LF_CUDA_TILE - 1, LF_CUDA_TILE, m->states);
     lf_emit_extent(e, e->g->product.n);
@@ -93,7 +96,8 @@ static void emit_inner_stat(lf_emitter *e, int32_t index)
     if (window && !lf_extent_mul(st->count, st->groups, &own))
         e->failed = true; /* the reader allows no such extents */
     emit_stat_comment(e, index);
-    lf_str_addf(&e->s, "    %s<T, %s_stat>([&](i64 c) { return ", window ? "windows" : "segments", lf_monoid_row(st->monoid)->name);
+    lf_str_addf(&e->s, "    %s<T, %s_stat>([&](i64 c) { return ", window ? "windows" : "segments",
+                lf_monoid_row(st->monoid)->name);
     lf_emit_row_element(e, &st->from, "c");
     lf_str_add(&e->s, "; }, ");
     if (window) {
@@ -104,8 +108,9 @@ static void emit_inner_stat(lf_emitter *e, int32_t index)
     lf_str_add(&e->s, ", ");
     lf_emit_extent(e, st->length);
     if (window)
-        lf_str_addf(&e->s, ", Window{%lld, %lld, %lld, %lld, %s}", (long long)st->window.kernel, (long long)st->window.stride,
-                    (long long)st->window.padding, (long long)st->window.dilation, st->window.include_pad ? "true" : "false");
+        lf_str_addf(&e->s, ", Window{%lld, %lld, %lld, %lld, %s}", (long long)st->window.kernel,
+                    (long long)st->window.stride, (long long)st->window.padding, (long long)st->window.dilation,
+                    st->window.include_pad ? "true" : "false");
     lf_str_add(&e->s, ", tid");
     emit_results(e, index, own);
 }
@@ -125,7 +130,8 @@ static void emit_stat(lf_emitter *e, int32_t index, bool partials)
 static int held_turns(const lf_emitter *e, const lf_range *r, int threads)
 {
     const lf_product *p = &e->g->product;
-    if (e->role != LF_CUDA_MAIN || p->node == LF_NONE || !p->narrow || p->phase < r->first || p->phase >= r->end || p->k.coef % (4 * threads) != 0 || p->k.coef > threads * MOST)
+    if (e->role != LF_CUDA_MAIN || p->node == LF_NONE || !p->narrow || p->phase < r->first || p->phase >= r->end ||
+        p->k.coef % (4 * threads) != 0 || p->k.coef > threads * MOST)
         return 0;
     for (int32_t phase = p->phase; phase < r->end; phase++)
         for (int32_t i = 0; i < e->g->phase[phase].steps; i++)
@@ -140,7 +146,8 @@ static void emit_narrow(lf_emitter *e)
     lf_str_addf(&e->s, "    // product of %lld columns, in double precision: ", (long long)p->n.coef);
     lf_emit_shape(e, p->weight);
     lf_str_addf(&e->s, "\n    __shared__ float product[THREADS / T][%lld];\n", (long long)p->n.coef);
-    lf_str_addf(&e->s, "    narrow_product<T, %lld, %lld>(product[threadIdx.x / T], ", (long long)p->n.coef, (long long)p->k.coef);
+    lf_str_addf(&e->s, "    narrow_product<T, %lld, %lld>(product[threadIdx.x / T], ", (long long)p->n.coef,
+                (long long)p->k.coef);
     if (e->held_turns > 0) {
         lf_str_add(&e->s, "held");
     } else {
@@ -154,8 +161,8 @@ static void emit_phase(lf_emitter *e, int32_t phase)
 {
     const lf_phase *p = &e->g->phase[phase];
     const int lanes = lf_emit_lanes(e, p->width);
-    lf_str_addf(&e->s, "    // phase %d: %s x %s\n", (int)phase, p->one_row ? "1" : lf_extent_text(e->graph, e->g->rows),
-                lf_extent_text(e->graph, p->width));
+    lf_str_addf(&e->s, "    // phase %d: %s x %s\n", (int)phase,
+                p->one_row ? "1" : lf_extent_text(e->graph, e->g->rows), lf_extent_text(e->graph, p->width));
     if (e->g->product.node != LF_NONE && e->g->product.phase == phase)
         emit_narrow(e);
     for (int32_t i = 0; i < e->g->stats; i++)
@@ -165,10 +172,14 @@ static void emit_phase(lf_emitter *e, int32_t phase)
         lf_emit_loads_ahead(e, phase, 1);
         e->ahead = true;
         if (e->held_turns > 0 && lf_extent_same(p->width, e->g->product.k)) {
-            lf_str_addf(&e->s, "#pragma unroll\n    for (int turn = 0; turn < %d; ++turn) {\n        const i64 col = (turn * T + tid) * 4;\n", e->held_turns);
+            lf_str_addf(&e->s,
+                        "#pragma unroll\n    for (int turn = 0; turn < %d; ++turn) {\n"
+                        "        const i64 col = (turn * T + tid) * 4;\n",
+                        e->held_turns);
         } else {
             /* few rows are done again, by code that is small */
-            lf_str_addf(&e->s, "#pragma unroll %d\n    for (i64 col = tid * %d; col < ", e->role == LF_CUDA_MAIN ? 4 : 1, lanes);
+            lf_str_addf(&e->s, "#pragma unroll %d\n    for (i64 col = tid * %d; col < ",
+                        e->role == LF_CUDA_MAIN ? 4 : 1, lanes);
             lf_emit_extent(e, p->width);
             lf_str_addf(&e->s, "; col += T * %d) {\n", lanes);
         }
@@ -189,24 +200,35 @@ static void emit_phase(lf_emitter *e, int32_t phase)
 static void emit_turns(lf_emitter *e, const char *name, int threads)
 {
     if (threads < WARP)
-        lf_str_addf(&e->s, ";\n    for (i64 first = (i64)blockIdx.x * ROWS; first < rows; first += (i64)gridDim.x * ROWS)\n"
-                           "        %s_row(a, min(first + threadIdx.x / T, rows - 1), rows, threadIdx.x %% T); // whole warps: those past the end do the last row again\n}\n\n",
+        lf_str_addf(&e->s,
+                    ";\n    for (i64 first = (i64)blockIdx.x * ROWS; first < rows; first += (i64)gridDim.x * ROWS)\n"
+                    "        %s_row(a, min(first + threadIdx.x / T, rows - 1), rows, threadIdx.x %% T); // whole "
+                    "warps: those past the end do the last row again\n}\n\n",
                     name);
     else
-        lf_str_addf(&e->s, ";\n    for (i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T; row < rows; row += (i64)gridDim.x * ROWS)\n%s%s_row(a, row, rows, threadIdx.x %% T);\n}\n\n",
-                    e->role != LF_CUDA_MAIN ? "        if (!left_out(a.redo, row, rows))\n            " : "        ", name);
+        lf_str_addf(&e->s,
+                    ";\n"
+                    "    for (i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T; row < rows; row += (i64)gridDim.x * "
+                    "ROWS)\n%s%s_row(a, row, rows, threadIdx.x %% T);\n}\n\n",
+                    e->role != LF_CUDA_MAIN ? "        if (!left_out(a.redo, row, rows))\n            " : "        ",
+                    name);
 }
 
 /* Likewise, with a row and the next one in registers. */
 static void emit_rows_ahead(lf_emitter *e, const char *name, int held)
 {
     const char *aligned = lf_emit_aligned(e, &e->g->product.x);
-    lf_str_add(&e->s, ", step = (i64)gridDim.x * ROWS;\n    const int tid = threadIdx.x % T;\n    const auto x = [&](const i64 row) { return &");
+    lf_str_add(&e->s, ", step = (i64)gridDim.x * ROWS;\n    const int tid = threadIdx.x % T;\n"
+                      "    const auto x = [&](const i64 row) { return &");
     lf_emit_row_element(e, &e->g->product.x, "0");
-    lf_str_addf(&e->s, "; };\n    float held[%d][4], next[%d][4];\n    i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T;\n    if (row < rows)\n"
-                       "        hold_row<%s, T>(held, x(row), tid);\n    for (; row < rows; row += step) {\n        if (row + step < rows)\n"
-                       "            hold_row<%s, T>(next, x(row + step), tid); // on its way while this one is finished\n        %s_row(a, row, rows, tid, held);\n"
-                       "#pragma unroll\n        for (int i = 0; i < %d; ++i)\n#pragma unroll\n            for (int w = 0; w < 4; ++w)\n                held[i][w] = next[i][w];\n    }\n}\n\n",
+    lf_str_addf(&e->s,
+                "; };\n    float held[%d][4], next[%d][4];\n    i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T;\n"
+                "    if (row < rows)\n        hold_row<%s, T>(held, x(row), tid);\n"
+                "    for (; row < rows; row += step) {\n        if (row + step < rows)\n"
+                "            hold_row<%s, T>(next, x(row + step), tid); // on its way while this one is finished\n"
+                "        %s_row(a, row, rows, tid, held);\n#pragma unroll\n        for (int i = 0; i < %d; ++i)\n"
+                "#pragma unroll\n            for (int w = 0; w < 4; ++w)\n                held[i][w] = next[i][w];\n"
+                "    }\n}\n\n",
                 held, held, aligned, aligned, name, held);
 }
 
@@ -219,8 +241,10 @@ void lf_emit_rows(lf_emitter *e, int32_t range)
     e->held_turns = held_turns(e, r, threads);
     snprintf(name, sizeof name, "g%d_rows%d", (int)e->group, (int)r->first);
     const int held = e->held_turns;
-    lf_str_addf(&e->s, "// A row through phases %d to %d.\n__device__ __forceinline__ void %s_row(const Args &a, const i64 row, const i64 rows, const int tid", (int)r->first,
-                (int)r->end - 1, name);
+    lf_str_addf(&e->s,
+                "// A row through phases %d to %d.\n"
+                "__device__ __forceinline__ void %s_row(const Args &a, const i64 row, const i64 rows, const int tid",
+                (int)r->first, (int)r->end - 1, name);
     if (held > 0)
         lf_str_addf(&e->s, ", const float (&held)[%d][4]", held);
     lf_str_addf(&e->s, ")\n{\n    enum { T = %d };\n", threads);
@@ -230,7 +254,10 @@ void lf_emit_rows(lf_emitter *e, int32_t range)
     for (int32_t p = r->first; p < r->end; p++)
         emit_phase(e, p);
     e->held_turns = 0;
-    lf_str_addf(&e->s, "}\n\n__device__ __forceinline__ void %s(const Args &a)\n{\n    enum { T = %d, ROWS = THREADS / T };\n    const i64 rows = ", name, threads);
+    lf_str_addf(&e->s,
+                "}\n\n__device__ __forceinline__ void %s(const Args &a)\n{\n    enum { T = %d, ROWS = THREADS / T };\n"
+                "    const i64 rows = ",
+                name, threads);
     lf_emit_extent(e, rows);
     if (held > 0)
         emit_rows_ahead(e, name, held);

@@ -19,7 +19,8 @@ static int most_in_chunk(lf_cuda_unit unit, int64_t lines)
 
 bool lf_is_tensor_product(lf_cuda_target target, const lf_product *p)
 {
-    return target.unit != LF_CUDA_PLAIN && p->node != LF_NONE && !p->narrow && p->weight_fixed && lf_extent_known(p->n) && lf_extent_known(p->k);
+    return target.unit != LF_CUDA_PLAIN && p->node != LF_NONE && !p->narrow && p->weight_fixed &&
+           lf_extent_known(p->n) && lf_extent_known(p->k);
 }
 
 static int tensor_products(const lf_plan *plan, lf_cuda_target target)
@@ -105,12 +106,18 @@ static int split_room(lf_cuda_target target)
 /* A row of x, by SPLIT threads, and its lines. */
 static void emit_split_row(lf_emitter *e)
 {
-    lf_str_addf(&e->s, "    enum { SPLIT = %d, K = %lld, X_ALIGNED = %s, ROOM = %d };\n"
-                       "    static __device__ __forceinline__ const float *x_row(const Args &a, const i64 row) { return &",
-                split_threads(&e->g->product), (long long)e->g->product.k.coef, lf_emit_aligned(e, &e->g->product.x), split_room(e->target));
+    lf_str_addf(&e->s,
+                "    enum { SPLIT = %d, K = %lld, X_ALIGNED = %s, ROOM = %d };\n"
+                "    static __device__ __forceinline__ const float *x_row(const Args &a, const i64 row) { return &",
+                split_threads(&e->g->product), (long long)e->g->product.k.coef, lf_emit_aligned(e, &e->g->product.x),
+                split_room(e->target));
     lf_emit_row_element(e, &e->g->product.x, "0");
-    lf_str_addf(&e->s, "; }\n    static __device__ __forceinline__ u8 *x_lines(const Args &a, const i64 row) { return (u8 *)a.area[%d] + row * (LINES * %d); }\n"
-                       "    static __device__ __forceinline__ float *x_scale(const Args &a, const i64 row) { return a.area[%d] + row; }\n",
+    lf_str_addf(&e->s,
+                "; }\n"
+                "    static __device__ __forceinline__ u8 *x_lines(const Args &a, const i64 row) { return (u8 "
+                "*)a.area[%d] + row * (LINES * %d); }\n"
+                "    static __device__ __forceinline__ float *x_scale(const Args &a, const i64 row) { return "
+                "a.area[%d] + row; }\n",
                 (int)e->x_lines, LF_CUDA_LINE, (int)e->x_scale);
 }
 
@@ -119,11 +126,16 @@ void lf_emit_tensor_extents(lf_emitter *e)
     const lf_product *p = &e->g->product;
     int chunk;
     const int64_t lines = lf_tensor_lines(e->target, p, &chunk);
-    lf_str_addf(&e->s, "    enum { MODE = %d, SCALED = %d, N = %lld, LINES = %lld, CHUNK = %d, SEVERAL = %d };\n", (int)e->target.mode, is_scaled(e),
-                (long long)p->n.coef, (long long)lines, chunk, tensor_products(e->plan, e->target) > 1);
+    lf_str_addf(&e->s, "    enum { MODE = %d, SCALED = %d, N = %lld, LINES = %lld, CHUNK = %d, SEVERAL = %d };\n",
+                (int)e->target.mode, is_scaled(e), (long long)p->n.coef, (long long)lines, chunk,
+                tensor_products(e->plan, e->target) > 1);
     emit_parts(e);
-    lf_str_addf(&e->s, "    static __device__ __forceinline__ const float *x_unscale(const Args &a) { return a.area[%d]; }\n", (int)e->x_scale);
-    lf_str_addf(&e->s, "    static __device__ __forceinline__ const float *w_unscale(const Args &a) { return a.scale[%d]; }\n", (int)e->group);
+    lf_str_addf(&e->s,
+                "    static __device__ __forceinline__ const float *x_unscale(const Args &a) { return a.area[%d]; }\n",
+                (int)e->x_scale);
+    lf_str_addf(&e->s,
+                "    static __device__ __forceinline__ const float *w_unscale(const Args &a) { return a.scale[%d]; }\n",
+                (int)e->group);
     emit_split_row(e);
 }
 
@@ -131,8 +143,10 @@ static void emit_split(lf_emitter *e)
 {
     char name[32];
     snprintf(name, sizeof name, "g%d_split", (int)e->group);
-    lf_str_addf(&e->s, "// x into lines of 128 bytes\n__device__ __forceinline__ void %s(const Args &a, const Control &c)\n{\n    split_x<g%d>(a, c);\n    written_to_copied();\n}\n\n", name,
-                (int)e->group);
+    lf_str_addf(&e->s,
+                "// x into lines of 128 bytes\n__device__ __forceinline__ void %s(const Args &a, const Control &c)\n{\n"
+                "    split_x<g%d>(a, c);\n    written_to_copied();\n}\n\n",
+                name, (int)e->group);
     lf_cuda_stage *stage = lf_emit_stage(e, name, LF_CUDA_SPLIT, e->g->rows, e->g->product.k);
     if (stage)
         stage->rows_a_block = e->threads / split_threads(&e->g->product);
@@ -147,8 +161,10 @@ void lf_emit_tensor_stages(lf_emitter *e)
     if (!shape->few) /* those do it themselves */
         emit_split(e);
     snprintf(name, sizeof name, "g%d_product", (int)e->group);
-    lf_str_addf(&e->s, "__device__ __forceinline__ void %s(const Args &a, const Control &c, const TensorMap *x, const TensorMap *w)\n{\n    %s<g%d, %s>(a, c, x, w);\n}\n\n", name,
-                shape->product, (int)e->group, shape->tile);
+    lf_str_addf(&e->s,
+                "__device__ __forceinline__ void %s(const Args &a, const Control &c, const TensorMap *x, const "
+                "TensorMap *w)\n{\n    %s<g%d, %s>(a, c, x, w);\n}\n\n",
+                name, shape->product, (int)e->group, shape->tile);
     lf_cuda_stage *stage = lf_emit_stage(e, name, LF_CUDA_TENSOR, e->g->rows, e->g->product.n);
     if (stage) {
         stage->x_area = e->x_lines;
@@ -163,9 +179,12 @@ void lf_emit_tensor_weights(lf_str *to, const lf_cuda_part *part)
         const lf_cuda_stage *stage = &part->stage[i];
         const lf_product *p = &part->plan->group[stage->group].product;
         if (stage->work == LF_CUDA_TENSOR)
-            lf_str_addf(to, "extern \"C\" __global__ void __launch_bounds__(THREADS) g%d_split_weight(const float *from, i64 row_step, i64 step, i64 rows, u8 *to, "
-                            "float *unscale, unsigned *wide)\n{\n    split_weight<%d, %d, %lld, %lld>(from, row_step, step, rows, to, unscale, wide);\n}\n\n",
-                        (int)stage->group, split_threads(p), (int)part->target.mode, (long long)p->k.coef, (long long)stage->lines);
+            lf_str_addf(to,
+                        "extern \"C\" __global__ void __launch_bounds__(THREADS) g%d_split_weight(const float *from, "
+                        "i64 row_step, i64 step, i64 rows, u8 *to, float *unscale, unsigned *wide)\n{\n"
+                        "    split_weight<%d, %d, %lld, %lld>(from, row_step, step, rows, to, unscale, wide);\n}\n\n",
+                        (int)stage->group, split_threads(p), (int)part->target.mode, (long long)p->k.coef,
+                        (long long)stage->lines);
     }
 }
 
@@ -192,7 +211,8 @@ static bool feeds(const lf_cuda_part *part, lf_monoid monoid)
 void lf_emit_tensor_texts(lf_str *to, const lf_cuda_part *part)
 {
     const bool mma = part->target.unit == LF_CUDA_MMA;
-    const char *const texts[] = {lf_text_split, lf_text_finish, mma ? lf_text_mma : lf_text_wgmma, mma ? "" : lf_text_few_rows};
+    const char *const texts[] = {lf_text_split, lf_text_finish, mma ? lf_text_mma : lf_text_hopper,
+                                 mma ? "" : lf_text_wgmma, mma ? "" : lf_text_few_rows};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         lf_emit_text(to, texts[i]);
     for (size_t i = 0; i < sizeof own_folds / sizeof *own_folds; i++)

@@ -11,14 +11,16 @@ enum { MAX_DYNAMIC_SHARED = 8, CLUSTER_DIMENSION = 4 }; /* CUfunction_attribute,
 static size_t words_of(const lf_cuda_part *part)
 {
     const lf_graph *g = part->plan->graph;
-    return lf_at_least_one(g->inputs) + lf_at_least_one(part->plan->prepareds) + 2 * lf_at_least_one(part->plan->groups) + 2 * lf_at_least_one(g->outputs) +
-           lf_at_least_one(part->areas) + lf_at_least_one(g->symbols) + LF_CUDA_REDO_WORDS;
+    return lf_at_least_one(g->inputs) + lf_at_least_one(part->plan->prepareds) +
+           2 * lf_at_least_one(part->plan->groups) + 2 * lf_at_least_one(g->outputs) + lf_at_least_one(part->areas) +
+           lf_at_least_one(g->symbols) + LF_CUDA_REDO_WORDS;
 }
 
 static int count_resident(const lf_cuda_device *d, lf_cuda_kernel *k)
 {
     lf_cuda_attribute cluster = {.id = CLUSTER_DIMENSION, .value = {(uint32_t)k->cluster, 1, 1}};
-    lf_cuda_config config = {(unsigned)k->cluster, 1, 1, (unsigned)k->source.threads, 1, 1, k->shared, NULL, &cluster, 1};
+    lf_cuda_config config = {
+        (unsigned)k->cluster, 1, 1, (unsigned)k->source.threads, 1, 1, k->shared, NULL, &cluster, 1};
     int error = k->shared ? d->driver->function_set(k->function, MAX_DYNAMIC_SHARED, (int)k->shared) : 0;
     if (!error && k->cluster > 1)
         error = d->driver->clusters(&k->resident, k->function, &config);
@@ -35,7 +37,9 @@ static lf_status load(const lf_cuda_program *p, lf_cuda_kernel *k, lf_diag *diag
     size_t size;
     for (int i = 0; i < LF_CUDA_ROLES; i++)
         if (k->source.part[i].plan && words_of(&k->source.part[i]) > LF_CUDA_MOST_WORDS)
-            return lf_fail(diag, LF_ERR_UNSUPPORTED, "device cuda: the model has more tensors than a kernel takes arguments (%zu)", words_of(&k->source.part[i]));
+            return lf_fail(diag, LF_ERR_UNSUPPORTED,
+                           "device cuda: the model has more tensors than a kernel takes arguments (%zu)",
+                           words_of(&k->source.part[i]));
     snprintf(arch, sizeof arch, "sm_%d%d%s", d->major, d->minor, p->target.unit == LF_CUDA_WGMMA ? "a" : "");
     lf_status status = lf_cuda_compile(k->source.text, arch, &cubin, &size, NULL, diag);
     free(k->source.text);
@@ -44,7 +48,8 @@ static lf_status load(const lf_cuda_program *p, lf_cuda_kernel *k, lf_diag *diag
         status = lf_cuda_status(d, d->driver->module_load(&k->module, cubin), "loading the kernel", diag);
     free(cubin);
     if (status == LF_OK)
-        status = lf_cuda_status(d, d->driver->function_get(&k->function, k->module, "program"), "finding the kernel", diag);
+        status =
+            lf_cuda_status(d, d->driver->function_get(&k->function, k->module, "program"), "finding the kernel", diag);
     k->cluster = 1;
     k->shared = LF_CUDA_PLAIN_SHARED;
     if (k->source.products > 0 && p->target.unit == LF_CUDA_WGMMA) {
@@ -109,13 +114,15 @@ static lf_status make(lf_cuda_program *p, lf_cuda_shape shape, bool aligned, lf_
     return make_for(p, target, out, diag);
 }
 
-lf_status lf_cuda_kernel_for(lf_cuda_program *p, const int64_t *dims, bool aligned, const lf_cuda_kernel **out, lf_diag *diag)
+lf_status lf_cuda_kernel_for(lf_cuda_program *p, const int64_t *dims, bool aligned, const lf_cuda_kernel **out,
+                             lf_diag *diag)
 {
     bool measured;
     return lf_cuda_kernel_of(p, lf_cuda_shape_for(p, dims, &measured), aligned, out, diag);
 }
 
-lf_status lf_cuda_kernel_of(lf_cuda_program *p, lf_cuda_shape shape, bool aligned, const lf_cuda_kernel **out, lf_diag *diag)
+lf_status lf_cuda_kernel_of(lf_cuda_program *p, lf_cuda_shape shape, bool aligned, const lf_cuda_kernel **out,
+                            lf_diag *diag)
 {
     lf_cuda_kernel *_Atomic *place = &p->kernel[shape][!aligned];
     lf_cuda_kernel *k = *place;

@@ -17,7 +17,8 @@ static int64_t ceil_div(int64_t a, int64_t b)
 static int64_t area_bytes(const lf_cuda_area *area, const int64_t *dims)
 {
     int64_t rows = lf_extent_at(area->rows, dims), width = lf_extent_at(area->width, dims), floats;
-    if (rows < 0 || width < 0 || !lf_mul_i64(ceil_div(rows, area->row_block), ceil_div(width, area->width_block), &floats) ||
+    if (rows < 0 || width < 0 ||
+        !lf_mul_i64(ceil_div(rows, area->row_block), ceil_div(width, area->width_block), &floats) ||
         !lf_mul_i64(floats, area->each, &floats) || floats > LF_MAX_ELEMENTS)
         return -1;
     return ceil_div(floats * (int64_t)sizeof(float), 256) * 256;
@@ -91,7 +92,8 @@ static size_t words_before_outputs(const lf_plan *plan)
 }
 
 /* weights: whose they are. Returns where its Redo begins. */
-static uint64_t *fill_arguments(const lf_cuda_part *part, const lf_cuda_program *weights, const lf_cuda_pass *pass, uint64_t *to)
+static uint64_t *fill_arguments(const lf_cuda_part *part, const lf_cuda_program *weights, const lf_cuda_pass *pass,
+                                uint64_t *to)
 {
     const lf_plan *plan = part->plan;
     const lf_graph *g = plan->graph;
@@ -139,7 +141,8 @@ static void fill_redo(const lf_cuda_kernel *k, lf_cuda_role role, const lf_cuda_
         redo[4] = c->wide, redo[5] = c->wide_any;
 }
 
-static lf_status fill_maps(const lf_cuda_program *p, const lf_cuda_kernel *k, const lf_cuda_pass *pass, unsigned char *maps, lf_diag *diag)
+static lf_status fill_maps(const lf_cuda_program *p, const lf_cuda_kernel *k, const lf_cuda_pass *pass,
+                           unsigned char *maps, lf_diag *diag)
 {
     const lf_cuda_part *main = &k->source.part[LF_CUDA_MAIN];
     lf_status status = LF_OK;
@@ -151,13 +154,24 @@ static lf_status fill_maps(const lf_cuda_program *p, const lf_cuda_kernel *k, co
     return status;
 }
 
-lf_status lf_cuda_arrange(const lf_cuda_program *p, const lf_cuda_kernel *k, const lf_cuda_pass *pass, lf_cuda_ready *to, lf_diag *diag)
+lf_status lf_cuda_arrange(const lf_cuda_program *p, const lf_cuda_kernel *k, const lf_cuda_pass *pass,
+                          lf_cuda_ready *to, lf_diag *diag)
 {
     const lf_cuda_control *c = &pass->control;
-    const uint64_t control[LF_CUDA_CONTROL_WORDS] = {c->barrier, (uint64_t)pass->batch, c->wide, c->wide_any, c->watched, c->watched_any, c->redone};
+    const uint64_t control[LF_CUDA_CONTROL_WORDS] = {c->barrier, (uint64_t)pass->batch, c->wide,  c->wide_any,
+                                                     c->watched, c->watched_any,        c->redone};
     void **next = to->params;
     to->together = (lf_cuda_attribute){.id = COOPERATIVE, .value = {1}};
-    to->config = (lf_cuda_config){(unsigned)grid_of(p, k, pass->dims), 1, 1, (unsigned)k->source.threads, 1, 1, k->shared, NULL, &to->together, k->source.waits ? 1 : 0};
+    to->config = (lf_cuda_config){(unsigned)grid_of(p, k, pass->dims),
+                                  1,
+                                  1,
+                                  (unsigned)k->source.threads,
+                                  1,
+                                  1,
+                                  k->shared,
+                                  NULL,
+                                  &to->together,
+                                  k->source.waits ? 1 : 0};
     to->function = k->function;
     if (k->source.products > 0) {
         lf_status status = fill_maps(p, k, pass, to->maps, diag);
@@ -172,7 +186,8 @@ lf_status lf_cuda_arrange(const lf_cuda_program *p, const lf_cuda_kernel *k, con
         if (!part->plan)
             continue;
         memset(to->words[role], 0, sizeof to->words[role]);
-        fill_redo(k, (lf_cuda_role)role, pass, fill_arguments(part, role == LF_CUDA_AS_WRITTEN ? p->as_written : p, pass, to->words[role]));
+        fill_redo(k, (lf_cuda_role)role, pass,
+                  fill_arguments(part, role == LF_CUDA_AS_WRITTEN ? p->as_written : p, pass, to->words[role]));
         *next++ = to->words[role];
     }
     lf_cuda_point(to, k, pass->input, pass->output);
@@ -184,5 +199,6 @@ lf_status lf_cuda_launch(const lf_cuda_device *d, lf_cuda_ready *ready, void *st
     if (ready->config.gx == 0)
         return LF_OK;
     ready->config.stream = stream;
-    return lf_cuda_status(d, d->driver->launch(&ready->config, ready->function, ready->params, NULL), "launching the program", diag);
+    return lf_cuda_status(d, d->driver->launch(&ready->config, ready->function, ready->params, NULL),
+                          "launching the program", diag);
 }

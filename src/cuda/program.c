@@ -24,8 +24,9 @@ static lf_status compile_for(lf_cuda_program *p, const int64_t *dims, const lf_c
     return status;
 }
 
-lf_status lf_cuda_program_new(lf_cuda_device *device, const lf_plan *plan, lf_cuda_target target, const lf_cuda_program *as_written, const int64_t *dims,
-                              lf_cuda_program **out, lf_diag *diag)
+lf_status lf_cuda_program_new(lf_cuda_device *device, const lf_plan *plan, lf_cuda_target target,
+                              const lf_cuda_program *as_written, const int64_t *dims, lf_cuda_program **out,
+                              lf_diag *diag)
 {
     const lf_cuda_kernel *kernel;
     lf_cuda_program *p = *out = calloc(1, sizeof *p);
@@ -41,7 +42,8 @@ lf_status lf_cuda_program_new(lf_cuda_device *device, const lf_plan *plan, lf_cu
     p->prepared = calloc(lf_at_least_one(plan->prepareds), sizeof *p->prepared);
     p->lent = calloc(lf_at_least_one(plan->prepareds), sizeof *p->lent);
     p->narrow = calloc(lf_at_least_one(plan->groups), sizeof *p->narrow);
-    lf_status status = p->lines && p->scale && p->prepared && p->lent && p->narrow ? LF_OK : lf_fail_nomem(diag, "the program");
+    lf_status status =
+        p->lines && p->scale && p->prepared && p->lent && p->narrow ? LF_OK : lf_fail_nomem(diag, "the program");
     if (status == LF_OK)
         status = lf_cuda_shape_told(&p->told, diag);
     if (status == LF_OK && dims)
@@ -135,13 +137,15 @@ static lf_status into_lines(lf_cuda_program *p, lf_diag *diag)
 static lf_status upload_narrow(lf_cuda_program *p, int32_t group, const double *weight, lf_diag *diag)
 {
     enum { RUN = 128 };
-    const int64_t n = p->plan->group[group].product.n.coef, k = p->plan->group[group].product.k.coef, pitch = (k + RUN - 1) / RUN * RUN;
+    const int64_t n = p->plan->group[group].product.n.coef, k = p->plan->group[group].product.k.coef,
+                  pitch = (k + RUN - 1) / RUN * RUN;
     double *lanes = calloc((size_t)(n * (pitch + 1)), sizeof *lanes);
     if (!lanes)
         return lf_fail_nomem(diag, "a narrow product's weight");
     for (int64_t column = 0; column < n; column++)
         for (int64_t i = 0; i < k; i++)
-            lanes[column * pitch + i / RUN * RUN + i % 4 / 2 * (RUN / 2) + i % RUN / 4 * 2 + i % 2] = weight[column * k + i];
+            lanes[column * pitch + i / RUN * RUN + i % 4 / 2 * (RUN / 2) + i % RUN / 4 * 2 + i % 2] =
+                weight[column * k + i];
     memcpy(lanes + n * pitch, weight + n * k, (size_t)n * sizeof *lanes);
     lf_status status = upload(p, lanes, (size_t)(n * (pitch + 1)) * sizeof *lanes, &p->narrow[group], diag);
     if (status == LF_OK) /* they go with this function */
@@ -169,7 +173,8 @@ static bool is_read(const lf_cuda_program *p, lf_node node)
         const lf_group *group = &p->plan->group[g];
         const lf_product *product = &group->product;
         const bool in_lines = p->lines[g] != 0 && p->target.mode != LF_CUDA_FP32;
-        if (product->node != LF_NONE && (is_of(&product->x, node) || product->bias == node || (product->weight == node && !in_lines)))
+        if (product->node != LF_NONE &&
+            (is_of(&product->x, node) || product->bias == node || (product->weight == node && !in_lines)))
             return true;
         for (int32_t f = 0; f < group->phases; f++)
             for (int32_t i = 0; i < group->phase[f].steps; i++)
@@ -194,7 +199,8 @@ static void drop_unread(lf_cuda_program *p)
     }
 }
 
-static lf_status upload_all(lf_cuda_program *p, const float *const *tensor, const void *const *there, const double *const *narrow, lf_diag *diag)
+static lf_status upload_all(lf_cuda_program *p, const float *const *tensor, const void *const *there,
+                            const double *const *narrow, lf_diag *diag)
 {
     const lf_plan *plan = p->plan;
     lf_status status = LF_OK;
@@ -215,7 +221,8 @@ static lf_status upload_all(lf_cuda_program *p, const float *const *tensor, cons
     return status;
 }
 
-lf_status lf_cuda_program_weights(lf_cuda_program *p, const float *const *tensor, const void *const *there, const double *const *narrow, lf_diag *diag)
+lf_status lf_cuda_program_weights(lf_cuda_program *p, const float *const *tensor, const void *const *there,
+                                  const double *const *narrow, lf_diag *diag)
 {
     lf_status status = lf_cuda_enter(p->device, diag);
     if (status != LF_OK)

@@ -11,13 +11,20 @@ enum {
     FEW_DEEP = 2,                               /* lines of a stage */
     FEW_PITCH = (LF_CUDA_TILE + 4) * 4          /* a row of sums */
 };
-#define FEW(most, shared_x, held)                                                                                                                    \
-    {.name = "few" #most, .product = "few_rows_product", .tile = "Few<" #most ">", .rows = most, .columns = 128, .cluster = 2, .few = true, .x_shared = shared_x, .w_box = 64,   \
-     .w_lines = FEW_DEEP, .stage = FEW_DEEP * (64 + most) * LINE, .stages = FEW_ROOM / (FEW_DEEP * (64 + most) * LINE), .room = held * FEW_PITCH}
+#define FEW(most, shared_x, held)                                                                                      \
+    {                                                                                                                  \
+        .name = "few" #most, .product = "few_rows_product", .tile = "Few<" #most ">", .rows = most, .columns = 128,    \
+        .cluster = 2, .few = true, .x_shared = shared_x, .w_box = 64, .w_lines = FEW_DEEP,                             \
+        .stage = FEW_DEEP * (64 + most) * LINE, .stages = FEW_ROOM / (FEW_DEEP * (64 + most) * LINE),                  \
+        .room = held * FEW_PITCH                                                                                       \
+    }
 
-#define TILES(called, struct_name, across, blocks, deep, ...)                                                                                         \
-    {.name = called, .product = "tensor_product", .tile = struct_name, .rows = 128, .columns = across, .cluster = blocks, .raster = RASTER,                 \
-     .w_box = across / blocks, .w_lines = 1, .stage = (128 + across) * LINE, .stages = deep, .room = __VA_ARGS__}
+#define TILES(called, struct_name, across, blocks, deep, ...)                                                          \
+    {                                                                                                                  \
+        .name = called, .product = "tensor_product", .tile = struct_name, .rows = 128, .columns = across,              \
+        .cluster = blocks, .raster = RASTER, .w_box = across / blocks, .w_lines = 1, .stage = (128 + across) * LINE,   \
+        .stages = deep, .room = __VA_ARGS__                                                                            \
+    }
 
 const lf_cuda_shape_info lf_cuda_shape_table[LF_CUDA_SHAPES] = {
     [LF_CUDA_FEW16] = FEW(16, false, 16),

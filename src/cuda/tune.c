@@ -45,7 +45,8 @@ static bool entry_head(lf_cuda_program *p, const int64_t *dims, lf_str *head, ch
     if (p->text_hash == 0)
         p->text_hash = hash_of_program(p);
     pthread_mutex_unlock(&p->compiling);
-    lf_str_addf(head, "linfuse tune %d\n%s, %d units\nprogram %016llx at", FORMAT, p->device->name, p->device->units, (unsigned long long)p->text_hash);
+    lf_str_addf(head, "linfuse tune %d\n%s, %d units\nprogram %016llx at", FORMAT, p->device->name, p->device->units,
+                (unsigned long long)p->text_hash);
     for (int i = 0; i < p->plan->graph->symbols; i++)
         lf_str_addf(head, " %lld", (long long)dims[i]);
     lf_str_add(head, "\n");
@@ -118,7 +119,8 @@ static lf_cuda_shape fastest(const lf_cuda_program *p, const int64_t *dims, cons
 {
     int best = LF_CUDA_SHAPES;
     for (int s = 0; s < LF_CUDA_SHAPES; s++)
-        if (measured[s] > 0 && lf_cuda_serves(p->plan, p->target, (lf_cuda_shape)s, dims) && (best == LF_CUDA_SHAPES || measured[s] < measured[best]))
+        if (measured[s] > 0 && lf_cuda_serves(p->plan, p->target, (lf_cuda_shape)s, dims) &&
+            (best == LF_CUDA_SHAPES || measured[s] < measured[best]))
             best = s;
     return (lf_cuda_shape)best;
 }
@@ -220,7 +222,8 @@ void lf_cuda_tune_workspace(lf_cuda_program *p, const int64_t *dims, int64_t *by
     for (int s = 0; s < LF_CUDA_SHAPES && !known; s++) {
         const lf_cuda_kernel *kernel;
         int64_t wanted;
-        if (lf_cuda_serves(p->plan, p->target, (lf_cuda_shape)s, dims) && lf_cuda_kernel_of(p, (lf_cuda_shape)s, true, &kernel, &ignored) == LF_OK &&
+        if (lf_cuda_serves(p->plan, p->target, (lf_cuda_shape)s, dims) &&
+            lf_cuda_kernel_of(p, (lf_cuda_shape)s, true, &kernel, &ignored) == LF_OK &&
             lf_cuda_kernel_workspace(kernel, dims, &wanted, &ignored) == LF_OK && wanted > *bytes)
             *bytes = wanted;
     }

@@ -63,7 +63,8 @@ static int beside_init(beside *b, const char *path)
 static const char *next_name(beside *b)
 {
     static atomic_uint counter;
-    snprintf(b->name, b->capacity, "%.*s.linfuse-%ld-%u.tmp", b->folder, b->path, (long)getpid(), atomic_fetch_add(&counter, 1));
+    snprintf(b->name, b->capacity, "%.*s.linfuse-%ld-%u.tmp", b->folder, b->path, (long)getpid(),
+             atomic_fetch_add(&counter, 1));
     return b->name;
 }
 

@@ -271,8 +271,9 @@ lf_status lf_tensor_floats(const lf_tensor_view *tensor, float *out, lf_diag *di
     }
     bool half = strcmp(tensor->dtype, "F16") == 0;
     if (!half && strcmp(tensor->dtype, "BF16") != 0)
-        return in_one_line(lf_fail(diag, LF_ERR_DATA, "%s: tensor '%.*s' holds %s, not F32; convert it with .float() and save it again", tensor->file, SHOWN, tensor->name,
-                                   tensor->dtype),
+        return in_one_line(lf_fail(diag, LF_ERR_DATA,
+                                   "%s: tensor '%.*s' holds %s, not F32; convert it with .float() and save it again",
+                                   tensor->file, SHOWN, tensor->name, tensor->dtype),
                            diag);
     for (size_t at = 0; at < count;) {
         uint16_t panel[512]; /* the file's own bytes may not be aligned */

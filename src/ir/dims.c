@@ -20,8 +20,8 @@ static lf_status check_statistic(const lf_graph *g, lf_node n, const int64_t *di
 {
     const lf_op_info *row = lf_op_row(lf_at(g, n)->op);
     const char *name = lf_at(g, n)->name;
-    if (row->kind == LF_REDUCE && (row->monoid == LF_MONOID_max || row->monoid == LF_MONOID_min) && spanned(g, n, dims) == 0 &&
-        lf_shape_count(&lf_at(g, n)->shape, dims) > 0)
+    if (row->kind == LF_REDUCE && (row->monoid == LF_MONOID_max || row->monoid == LF_MONOID_min) &&
+        spanned(g, n, dims) == 0 && lf_shape_count(&lf_at(g, n)->shape, dims) > 0)
         return lf_fail(diag, LF_ERR_DATA, "%s: %s of no elements", name, row->name);
     if (row->kind != LF_NORMALIZE || lf_uses_running_stats(g, n) || !lf_affine_of(g, n).channels)
         return LF_OK;

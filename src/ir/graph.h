@@ -106,7 +106,8 @@ lf_status lf_attr_check(const lf_op_info *row, const lf_param_info *param, const
 
 /* Binds arguments as written (positions, keys, numbers, lists) to the op's signature, then lf_graph_op. *bad (may be
  * NULL) gets the index of the offending argument, -1 when it is the op as a whole. */
-lf_status lf_graph_bind(lf_graph *g, const char *name, const char *op, const lf_arg *args, size_t count, lf_node *out, int *bad);
+lf_status lf_graph_bind(lf_graph *g, const char *name, const char *op, const lf_arg *args, size_t count, lf_node *out,
+                        int *bad);
 
 lf_status lf_graph_return(lf_graph *g, const lf_node *nodes, size_t count);
 
@@ -123,7 +124,8 @@ lf_node lf_graph_named(const lf_graph *g, const char *name);
 lf_status lf_graph_verify(const lf_graph *g);
 
 /* Shape inference alone. in: shapes by slot (NULL where absent). */
-lf_status lf_infer(const lf_graph *g, lf_op op, const lf_node *args, const lf_attr *attrs, lf_dtype *dtype, lf_shape *shape);
+lf_status lf_infer(const lf_graph *g, lf_op op, const lf_node *args, const lf_attr *attrs, lf_dtype *dtype,
+                   lf_shape *shape);
 
 /* Whether the model can be run at these values of its named extents: no tensor too large to count, no statistic that
  * PyTorch refuses (one value a channel in training, the largest of none). Fails: LF_ERR_DATA. */

@@ -40,7 +40,8 @@ int32_t lf_builder_phase(lf_builder *b, lf_grid grid)
 
 static bool access_same(const lf_access *a, const lf_access *b)
 {
-    if (a->place != b->place || a->index != b->index || a->result != b->result || a->rank != b->rank || a->row_axes != b->row_axes)
+    if (a->place != b->place || a->index != b->index || a->result != b->result || a->rank != b->rank ||
+        a->row_axes != b->row_axes)
         return false;
     for (int i = 0; i < a->rank; i++)
         if (!lf_extent_same(a->extent[i], b->extent[i]) || !lf_extent_same(a->stride[i], b->stride[i]))
@@ -114,8 +115,9 @@ int32_t lf_builder_kept(lf_builder *b, lf_node node, lf_grid grid)
 static bool stat_same(const lf_stat *a, const lf_stat *b)
 {
     return a->monoid == b->monoid && a->span == b->span && a->phase == b->phase && a->step == b->step &&
-           access_same(&a->from, &b->from) && lf_extent_same(a->groups, b->groups) && lf_extent_same(a->length, b->length) &&
-           lf_extent_same(a->count, b->count) && a->window.kernel == b->window.kernel && a->window.stride == b->window.stride &&
+           access_same(&a->from, &b->from) && lf_extent_same(a->groups, b->groups) &&
+           lf_extent_same(a->length, b->length) && lf_extent_same(a->count, b->count) &&
+           a->window.kernel == b->window.kernel && a->window.stride == b->window.stride &&
            a->window.padding == b->window.padding && a->window.dilation == b->window.dilation &&
            a->window.include_pad == b->window.include_pad;
 }

@@ -470,7 +470,8 @@ static int waits(const lf_group *g, const product_cost *product)
     return count;
 }
 
-static work group_work(const lf_plan *plan, const lf_group *g, const product_cost *product, const int64_t *dims, const lf_device *d)
+static work group_work(const lf_plan *plan, const lf_group *g, const product_cost *product, const int64_t *dims,
+                       const lf_device *d)
 {
     work w = {0};
     count_product(product, d, &w);
@@ -507,13 +508,17 @@ static double tiled_us(work w, const product_cost *product, double around, const
 }
 
 /* around: as plan_bytes has it. */
-static lf_cost cost_group(const lf_plan *plan, const lf_group *g, double around, const int64_t *dims, const lf_device *d)
+static lf_cost cost_group(const lf_plan *plan, const lf_group *g, double around, const int64_t *dims,
+                          const lf_device *d)
 {
     product_cost product = group_product(g, dims, d);
     work w = group_work(plan, g, &product, dims, d);
-    double us = product.tiles && d->start_us > 0 ? tiled_us(w, &product, around, d) : work_us(w, product.us, d->memory_shown, around, d);
-    return (lf_cost){.flops = work_flops(&w), .bytes = w.read + w.written + w.cached,
-                     .us = shared_out(us, waits(g, &product) * d->wait_us, d) + (g > plan->group && d->stage_us > 0 ? d->stage_us : d->launch_us)};
+    double us = product.tiles && d->start_us > 0 ? tiled_us(w, &product, around, d)
+                                                 : work_us(w, product.us, d->memory_shown, around, d);
+    return (lf_cost){.flops = work_flops(&w),
+                     .bytes = w.read + w.written + w.cached,
+                     .us = shared_out(us, waits(g, &product) * d->wait_us, d) +
+                           (g > plan->group && d->stage_us > 0 ? d->stage_us : d->launch_us)};
 }
 
 int32_t lf_cost_plan_launches(const lf_plan *plan, const lf_device *d)

@@ -84,7 +84,8 @@ static bool strides_zero(const lf_shape *shape, const lf_extent *stride, int fro
 }
 
 /* How a node on `grid` with this shape reads arg. NULL, or why it cannot while both are in one group. */
-static const char *read_arg(const lowering *l, const lf_shape *shape, lf_grid grid, int row_axes, lf_node arg, reading *r)
+static const char *read_arg(const lowering *l, const lf_shape *shape, lf_grid grid, int row_axes, lf_node arg,
+                            reading *r)
 {
     const lf_graph *g = l->site->graph;
     lf_extent stride[LF_MAX_RANK] = {{0}};
@@ -128,7 +129,8 @@ static const char *pointwise_grid(lowering *l, member *m)
         m->row_axes = 0;
         return NULL;
     }
-    return lf_split_rows(&info->shape, l->b.rows, &m->row_axes, &m->grid.width) ? NULL : "its rows are not those of the group";
+    return lf_split_rows(&info->shape, l->b.rows, &m->row_axes, &m->grid.width) ? NULL
+                                                                                : "its rows are not those of the group";
 }
 
 static const char *place_pointwise(lowering *l, member *m, int args)
@@ -329,7 +331,8 @@ static void emit_product(lowering *l, member *m)
     p->weight_fixed = l->site->fixed[p->weight];
     p->w_is_kn = info->op == LF_OP_matmul;
     lf_node bias = info->op == LF_OP_linear && info->arg[2] != LF_NONE ? l->site->base[info->arg[2]] : LF_NONE;
-    p->narrow = p->weight_fixed && (bias == LF_NONE || l->site->fixed[bias]) && lf_extent_known(p->n) && p->n.coef <= LF_NARROW;
+    p->narrow =
+        p->weight_fixed && (bias == LF_NONE || l->site->fixed[bias]) && lf_extent_known(p->n) && p->n.coef <= LF_NARROW;
     p->bias = p->narrow ? bias : LF_NONE;
     lf_access whole = lf_access_whole(LF_VALUE, l->site->base[info->arg[0]], l->b.rows, (lf_grid){false, p->k});
     int32_t inside = l->site->slot[whole.index];
@@ -338,7 +341,8 @@ static void emit_product(lowering *l, member *m)
     m->step = lf_builder_step(&l->b, m->phase, &s);
     if (bias != LF_NONE && !p->narrow) {
         int32_t added = fetch(l, &info->shape, m->grid, m->row_axes, info->arg[2], m->phase);
-        m->step = lf_step_op(&l->b, m->phase, m->node, LF_OP_add, (const int32_t[3]){m->step, added, -1}, (const double[3]){1.0, 0.0, 0.0});
+        m->step = lf_step_op(&l->b, m->phase, m->node, LF_OP_add, (const int32_t[3]){m->step, added, -1},
+                             (const double[3]){1.0, 0.0, 0.0});
     }
 }
 
@@ -350,8 +354,14 @@ static int32_t emit_stat(lowering *l, const member *m)
     const lf_shape *shape = &lf_at(g, arg)->shape;
     lf_grid grid = {false, m->spanned.width};
     int32_t phase = phase_of(l, m->feed_level, grid);
-    lf_stat stat = {.monoid = lf_op_row(lf_at(g, m->node)->op)->monoid, .span = m->spanned.span, .node = m->node, .phase = phase,
-                    .step = -1, .groups = m->spanned.groups, .length = m->spanned.length, .count = m->spanned.count,
+    lf_stat stat = {.monoid = lf_op_row(lf_at(g, m->node)->op)->monoid,
+                    .span = m->spanned.span,
+                    .node = m->node,
+                    .phase = phase,
+                    .step = -1,
+                    .groups = m->spanned.groups,
+                    .length = m->spanned.length,
+                    .count = m->spanned.count,
                     .window = m->spanned.window};
     if (stat.span == LF_SPAN_SEGMENT || stat.span == LF_SPAN_WINDOW) {
         lf_node base = l->site->base[arg];
@@ -400,8 +410,9 @@ static void emit_normalized(lowering *l, member *m)
         for (int i = 1; i <= 2; i++) {
             lf_node base = l->site->base[info->arg[i]];
             lf_access from = lf_access_axes(LF_VALUE, base, &info->shape, stride, m->row_axes);
-            arg[i] = lf_at(g, base)->op == LF_OP_constant ? lf_step_number(&l->b, m->phase, info->arg[i], lf_at(g, base)->value)
-                                                          : lf_step_load(&l->b, m->phase, info->arg[i], &from);
+            arg[i] = lf_at(g, base)->op == LF_OP_constant
+                         ? lf_step_number(&l->b, m->phase, info->arg[i], lf_at(g, base)->value)
+                         : lf_step_load(&l->b, m->phase, info->arg[i], &from);
         }
     } else {
         int32_t stat = emit_stat(l, m);

@@ -5,7 +5,8 @@
 static int32_t load_or_number(lf_builder *b, int32_t phase, lf_node node, const lf_access *from)
 {
     const lf_node_info *base = lf_at(b->site->graph, from->index);
-    return base->op == LF_OP_constant ? lf_step_number(b, phase, node, base->value) : lf_step_load(b, phase, node, from);
+    return base->op == LF_OP_constant ? lf_step_number(b, phase, node, base->value)
+                                      : lf_step_load(b, phase, node, from);
 }
 
 /* Axes in order of the grid: those the statistic keeps, then those it spans. Gives how many are kept. */
@@ -79,7 +80,8 @@ lf_status lf_lower_copy(const lf_site *site, lf_node from, int32_t output, lf_gr
     lf_builder b = {.site = site, .rows = lf_extents_product(s, 0, s->rank > 0 ? s->rank - 1 : 0), .group = group};
     lf_grid grid = {false, s->rank > 0 ? s->dim[s->rank - 1] : lf_extent_of(1)};
     int32_t phase = lf_builder_phase(&b, grid);
-    lf_access in = lf_access_whole(LF_VALUE, from, b.rows, grid), out = lf_access_whole(LF_OUTPUT, output, b.rows, grid);
+    lf_access in = lf_access_whole(LF_VALUE, from, b.rows, grid),
+              out = lf_access_whole(LF_OUTPUT, output, b.rows, grid);
     lf_builder_store(&b, phase, load_or_number(&b, phase, from, &in), &out);
     lf_builder_finish(&b, &from, 1);
     return b.failed ? lf_fail_nomem(g->diag, "the plan") : LF_OK;

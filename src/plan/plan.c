@@ -90,8 +90,11 @@ static lf_status number_storage(building *b, lf_arena *arena)
     for (lf_node n = 0; n < g->count; n++) {
         if (plan->storage[n] == LF_IN_BUFFER) {
             plan->where[n] = buffers;
-            plan->buffer[buffers++] = (lf_buffer){.node = n, .elements = lf_extents_product(&lf_at(g, n)->shape, 0, lf_at(g, n)->shape.rank),
-                                                  .first = b->set_of[n], .last = b->set_of[n]};
+            plan->buffer[buffers++] =
+                (lf_buffer){.node = n,
+                            .elements = lf_extents_product(&lf_at(g, n)->shape, 0, lf_at(g, n)->shape.rank),
+                            .first = b->set_of[n],
+                            .last = b->set_of[n]};
         } else if (plan->storage[n] == LF_PREPARED) {
             plan->where[n] = prepareds;
             plan->packed_only[prepareds] = true;
@@ -146,16 +149,19 @@ static int32_t last_read(const lf_group *g, int32_t k, lf_extent rows, bool *alo
             const lf_step *step = &g->phase[p].step[s];
             if (step->kind != LF_STEP_LOAD || step->from.place != LF_KEPT || step->from.index != k)
                 continue;
-            *along = (last == p ? *along : true) && step->from.rank == whole.rank && step->from.row_axes == whole.row_axes &&
-                     lf_extent_same(step->from.stride[0], whole.stride[0]) && lf_extent_same(step->from.stride[1], whole.stride[1]);
+            *along = (last == p ? *along : true) && step->from.rank == whole.rank &&
+                     step->from.row_axes == whole.row_axes && lf_extent_same(step->from.stride[0], whole.stride[0]) &&
+                     lf_extent_same(step->from.stride[1], whole.stride[1]);
             last = p;
         }
     for (int32_t s = 0; s < g->stats; s++)
-        if (g->stat[s].step < 0 && g->stat[s].from.place == LF_KEPT && g->stat[s].from.index == k && g->stat[s].phase >= last) {
+        if (g->stat[s].step < 0 && g->stat[s].from.place == LF_KEPT && g->stat[s].from.index == k &&
+            g->stat[s].phase >= last) {
             last = g->stat[s].phase;
             *along = false;
         }
-    if (g->product.node != LF_NONE && g->product.x.place == LF_KEPT && g->product.x.index == k && g->product.phase >= last) {
+    if (g->product.node != LF_NONE && g->product.x.place == LF_KEPT && g->product.x.index == k &&
+        g->product.phase >= last) {
         last = g->product.phase;
         *along = false;
     }
@@ -173,7 +179,8 @@ int32_t lf_kept_output(const lf_plan *plan, const lf_group *g, const lf_kept *ke
     for (int32_t p = last + !along; p < g->phases; p++)
         for (int32_t s = 0; s < g->phase[p].stores; s++) {
             const lf_access *to = &g->phase[p].store[s].to;
-            if (to->place != LF_VALUE || plan->storage[to->index] != LF_IN_OUTPUT || to->row_axes != 1 || !lf_extent_same(to->stride[0], kept[k].width))
+            if (to->place != LF_VALUE || plan->storage[to->index] != LF_IN_OUTPUT || to->row_axes != 1 ||
+                !lf_extent_same(to->stride[0], kept[k].width))
                 continue;
             bool taken = false;
             for (int32_t other = 0; other < g->kepts; other++)
@@ -198,7 +205,8 @@ static lf_status lower_groups(building *b)
         lf_group *group = &plan->group[plan->groups++];
         const lf_set *set = &b->sets.set[i];
         const char *why = NULL;
-        status = set->across ? lf_lower_across(&b->site, set->node[0], group) : lf_lower(&b->site, set->node, set->count, group, &why);
+        status = set->across ? lf_lower_across(&b->site, set->node[0], group)
+                             : lf_lower(&b->site, set->node, set->count, group, &why);
         group->why_apart = set->why_apart;
         if (status == LF_OK)
             keep_in_outputs(plan, group);

@@ -65,7 +65,8 @@ static void print_stat(lf_str *s, const lf_plan *plan, const lf_group *g, int32_
         lf_str_addf(s, "%%%d", (int)st->step);
     else
         print_access(s, plan, &st->from);
-    lf_str_addf(s, " over each %s, %s of %s\n", span_name(st->span), lf_extent_text(plan->graph, st->count), lf_extent_text(plan->graph, st->length));
+    lf_str_addf(s, " over each %s, %s of %s\n", span_name(st->span), lf_extent_text(plan->graph, st->count),
+                lf_extent_text(plan->graph, st->length));
 }
 
 static void print_phase(lf_str *s, const lf_plan *plan, const lf_group *g, int32_t index)
@@ -98,14 +99,16 @@ lf_status lf_plan_print(const lf_plan *plan, char **out)
         if (g->product.node != LF_NONE) {
             lf_str_addf(&s, "  product in phase %d: ", (int)g->product.phase);
             print_access(&s, plan, &g->product.x);
-            lf_str_addf(&s, " by %s%s", lf_at(plan->graph, g->product.weight)->name, g->product.w_is_kn ? "" : " transposed");
+            lf_str_addf(&s, " by %s%s", lf_at(plan->graph, g->product.weight)->name,
+                        g->product.w_is_kn ? "" : " transposed");
             if (g->product.bias != LF_NONE)
                 lf_str_addf(&s, " plus %s", lf_at(plan->graph, g->product.bias)->name);
             lf_str_add(&s, g->product.narrow ? ", narrow\n" : "\n");
         }
         for (int32_t k = 0; k < g->kepts; k++)
             lf_str_addf(&s, "  kept %d: %s, width %s%s\n", (int)k, lf_at(plan->graph, g->kept[k].node)->name,
-                        lf_extent_text(plan->graph, g->kept[k].width), g->kept[k].in_output >= 0 ? ", in an output's memory" : "");
+                        lf_extent_text(plan->graph, g->kept[k].width),
+                        g->kept[k].in_output >= 0 ? ", in an output's memory" : "");
         for (int32_t p = 0; p < g->phases; p++)
             print_phase(&s, plan, g, p);
     }

@@ -97,7 +97,8 @@ const char *lf_span_classify(const lf_graph *g, lf_node n, lf_extent rows, lf_sp
         return NULL;
     }
     if (some_rows)
-        return columns ? "its statistic runs over rows and columns at once" : "its statistic runs over some rows but not all";
+        return columns ? "its statistic runs over rows and columns at once"
+                       : "its statistic runs over some rows but not all";
     if (!trailing(s, axes, out->row_axes, &out->count, &out->length))
         return "its statistic skips neighbouring columns";
     within_rows(out);
@@ -147,7 +148,9 @@ static int spanned_choice(const lf_graph *g, lf_node n, lf_extent *rows, int cou
         return count;
     if (after == s->rank)
         return add_choice(rows, count, lf_extents_product(s, 0, first));
-    return first == 0 || lf_extent_is(lf_extents_product(s, 0, first), 1) ? add_choice(rows, count, lf_extents_product(s, 0, after)) : count;
+    return first == 0 || lf_extent_is(lf_extents_product(s, 0, first), 1)
+               ? add_choice(rows, count, lf_extents_product(s, 0, after))
+               : count;
 }
 
 int lf_row_choices(const lf_graph *g, const lf_node *nodes, int32_t count, lf_extent *rows)

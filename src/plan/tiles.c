@@ -24,8 +24,10 @@ static double fetch_us(double rows, double k, double busy, const lf_device *d)
 static double few_us(const lf_tile *t, const lf_tiled *p, const lf_device *d)
 {
     const double rows = fmin(t->rows, 8 * ceil(p->m / 8)), columns = (double)t->columns / t->cluster;
-    const double rounds = ceil(ceil(p->n / t->columns) / floor((double)d->units / t->cluster)), blocks = ceil(p->n / columns);
-    const double lines = ceil(p->k * d->w_bytes / 128) * d->line_us, fetched = fetch_us(columns + rows, p->k, blocks / rounds, d);
+    const double rounds = ceil(ceil(p->n / t->columns) / floor((double)d->units / t->cluster)),
+                 blocks = ceil(p->n / columns);
+    const double lines = ceil(p->k * d->w_bytes / 128) * d->line_us,
+                 fetched = fetch_us(columns + rows, p->k, blocks / rounds, d);
     const double tile = fmax(lines, fetched) + rows * columns * p->tail_us;
     return d->few_us + beside(rounds * tile, 1e6 * p->n * p->k * d->w_bytes / d->bytes);
 }
@@ -49,7 +51,8 @@ static double empty_share(const lf_tile *t, double m, const lf_device *d)
 /* Two take turns at multiplying, and each finishes its tile, which takes it `tail`, while the other multiplies. */
 static double turns_us(double rounds, double multiplied, double tail)
 {
-    const double by_products = rounds * multiplied + tail, by_tails = ceil(rounds / 2) * (multiplied + tail) + (fmod(rounds, 2) == 0 ? multiplied : 0);
+    const double by_products = rounds * multiplied + tail,
+                 by_tails = ceil(rounds / 2) * (multiplied + tail) + (fmod(rounds, 2) == 0 ? multiplied : 0);
     return fmax(by_products, by_tails);
 }
 
@@ -59,17 +62,23 @@ double lf_tile_us(const lf_tile *t, const lf_tiled *p, const lf_device *d)
         return 0;
     if (t->few)
         return few_us(t, p, d);
-    const double down = ceil(p->m / t->rows), across = ceil(p->n / t->columns), clusters = ceil(down / t->cluster) * across;
+    const double down = ceil(p->m / t->rows), across = ceil(p->n / t->columns),
+                 clusters = ceil(down / t->cluster) * across;
     const double rounds = ceil(clusters / floor((double)d->units / t->cluster)), busy = down * across / rounds;
     const double rate = d->product_flops / d->units * (1 + d->idle_gain * (1 - busy / d->units));
     /* multiplied: both halves of a tile, or the first */
     const double rows = p->m <= t->rows / 2.0 ? t->rows / 2.0 : t->rows;
-    const double often = p->k <= d->short_k ? d->short_share : 0, narrow = t->turns ? d->turns_share : t->columns < d->tile_columns ? d->narrow_share : 0;
-    const double multiplied = 2e6 * rows * t->columns * p->k / rate * (1 + narrow + often), fetched = fetch_us(t->rows + (double)t->columns / t->cluster, p->k, busy, d);
+    const double often = p->k <= d->short_k ? d->short_share : 0, narrow = t->turns ? d->turns_share
+                                                                           : t->columns < d->tile_columns
+                                                                               ? d->narrow_share
+                                                                               : 0;
+    const double multiplied = 2e6 * rows * t->columns * p->k / rate * (1 + narrow + often),
+                 fetched = fetch_us(t->rows + (double)t->columns / t->cluster, p->k, busy, d);
     const double tail = fmin(t->rows, p->m) * t->columns * p->tail_us;
     /* of the last round, where row blocks end */
     const double last = fmax(multiplied, fetched * (1 + empty_share(t, p->m, d)));
-    const double each = fmax(multiplied, fetched), all = t->turns ? turns_us(rounds, each, 2 * tail) - each + last : (rounds - 1) * each + last + rounds * tail;
+    const double each = fmax(multiplied, fetched), all = t->turns ? turns_us(rounds, each, 2 * tail) - each + last
+                                                                  : (rounds - 1) * each + last + rounds * tail;
     const double slowed = d->burst_us > 0 ? d->slowing * fmax(0, all - d->burst_us) : 0;
     return d->start_us + beside(all + slowed, 1e6 * memory_bytes(t, p, d) / d->bytes);
 }

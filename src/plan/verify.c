@@ -55,7 +55,9 @@ static lf_status check_step(const check *c, int32_t phase, int32_t index)
         return status == LF_OK ? check_source(c, &s->from, phase) : status;
     }
     if (s->kind == LF_STEP_PRODUCT)
-        return c->group->product.phase == phase && c->group->product.node != LF_NONE ? LF_OK : bad(c, "a product in the wrong phase", phase);
+        return c->group->product.phase == phase && c->group->product.node != LF_NONE
+                   ? LF_OK
+                   : bad(c, "a product in the wrong phase", phase);
     for (int i = 0; s->kind == LF_STEP_OP && i < 3; i++)
         if (s->arg[i] >= index)
             return bad(c, "a step reads a later one", index);
@@ -69,7 +71,8 @@ static lf_status check_phase(const check *c, int32_t phase)
     for (int32_t i = 0; i < p->steps && status == LF_OK; i++)
         status = check_step(c, phase, i);
     for (int32_t i = 0; i < p->stores && status == LF_OK; i++)
-        status = p->store[i].step < p->steps ? check_grid(c, &p->store[i].to, p->one_row, p->width) : bad(c, "it stores no step", i);
+        status = p->store[i].step < p->steps ? check_grid(c, &p->store[i].to, p->one_row, p->width)
+                                             : bad(c, "it stores no step", i);
     for (int32_t i = 0; i < p->watches && status == LF_OK; i++)
         status = p->watch[i] < p->steps && !p->one_row ? LF_OK : bad(c, "it watches what has no rows", i);
     return status;

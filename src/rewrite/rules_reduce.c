@@ -42,7 +42,8 @@ static lf_node reduce_in_turn(lf_rw *rw, lf_node n)
     lf_node x = lf_rw_arg(rw, n, 0);
     const lf_shape *s = lf_rw_shape(rw, x);
     unsigned axes = lf_span_axes(rw->g, n), last = s->rank < 2 ? 0 : 1u << (s->rank - 1);
-    if (!(axes & last) || lf_extent_is(s->dim[s->rank - 1], 1) || all_ones(s, axes & ~last) || !made_of_product(rw, x, DEPTH))
+    if (!(axes & last) || lf_extent_is(s->dim[s->rank - 1], 1) || all_ones(s, axes & ~last) ||
+        !made_of_product(rw, x, DEPTH))
         return LF_KEEP;
     lf_op op = lf_rw_at(rw, n)->op;
     bool keepdim = lf_rw_attr(rw, n, "keepdim") != 0.0;

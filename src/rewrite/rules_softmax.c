@@ -112,7 +112,8 @@ static lf_node logsumexp_shift(lf_rw *rw, lf_node n)
     if (!find_shift(rw, n, &x, &c) || !lf_rw_fixed(rw, c))
         return LF_KEEP;
     lf_node v = lf_rw_arg(rw, n, 0);
-    bool cancels = !lf_rw_is(rw, v, LF_OP_add) || lf_rw_attr(rw, v, "alpha") != 1.0 || !lf_rw_constant(rw, c, &value) || value < 0 || !lf_rw_nonnegative(rw, x);
+    bool cancels = !lf_rw_is(rw, v, LF_OP_add) || lf_rw_attr(rw, v, "alpha") != 1.0 || !lf_rw_constant(rw, c, &value) ||
+                   value < 0 || !lf_rw_nonnegative(rw, x);
     if (cancels)
         return lf_rw_refuse(rw, "taken out of the logsumexp, the shift may cancel digits");
     return alone(rw, v, "the shifted value") ? shift_after(rw, n, x, c) : LF_KEEP;

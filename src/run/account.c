@@ -54,7 +54,8 @@ static lf_fate fate_of(const lf_account *a, const places *p, lf_node n)
 
 static lf_op_fact op_fact(const lf_account *a, const places *p, lf_node n)
 {
-    lf_op_fact f = {.node = n, .cost = lf_cost_node(a->written, n, a->dims, a->device), .fate = fate_of(a, p, n), .group = -1};
+    lf_op_fact f = {
+        .node = n, .cost = lf_cost_node(a->written, n, a->dims, a->device), .fate = fate_of(a, p, n), .group = -1};
     if (a->home[n] != LF_NONE)
         f.group = p->group[p->base[a->home[n]]];
     return f;

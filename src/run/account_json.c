@@ -68,7 +68,8 @@ static json_t *shape_json(const lf_account *a, lf_node n)
 /* flops, bytes and us, into an object that has other fields already. */
 static json_t *with_cost(json_t *object, lf_cost cost)
 {
-    return with(with(with(object, "flops", whole(cost.flops)), "bytes", whole(cost.bytes)), "us", microseconds(cost.us));
+    return with(with(with(object, "flops", whole(cost.flops)), "bytes", whole(cost.bytes)), "us",
+                microseconds(cost.us));
 }
 
 static json_t *ops_json(const lf_account *a, const lf_facts *f)
@@ -92,7 +93,8 @@ static json_t *plain_json(const lf_facts *f)
 
 static json_t *fused_json(const lf_account *a, const lf_facts *f)
 {
-    json_t *fused = with_cost(with(json_object(), "launches", json_integer(lf_cost_plan_launches(a->plan, a->device))), f->fused);
+    json_t *fused =
+        with_cost(with(json_object(), "launches", json_integer(lf_cost_plan_launches(a->plan, a->device))), f->fused);
     fused = with(fused, "intermediate_bytes", json_integer(f->intermediate_bytes));
     fused = with(fused, "workspace_bytes", json_integer(a->workspace_bytes));
     return with(fused, "prepared_bytes", json_integer(a->prepared_bytes));

@@ -117,7 +117,8 @@ static void write_header(writing *w)
         if (a->precision && strcmp(a->precision, "fp32") != 0)
             lf_str_addf(&w->s, "Fused products run on the tensor cores, operands in %s", a->precision);
         else
-            lf_str_add(&w->s, "Fused products run on the tensor cores as three products of split fp16, with fp32's accuracy");
+            lf_str_add(&w->s,
+                       "Fused products run on the tensor cores as three products of split fp16, with fp32's accuracy");
         lf_str_addf(&w->s, ": %s\n", readable(a->device->product_flops, flops, 5).text);
     }
     lf_str_add(&w->s, "\n");
@@ -276,8 +277,8 @@ static void write_kernel(writing *w, int32_t index)
     const lf_group *g = &w->a->plan->group[index];
     lf_cost cost = w->f->kernel[index];
     lf_str phases = {0};
-    lf_str_addf(&w->s, "  %d. %s: %s, %s, %s\n", (int)index + 1, g->name, flops_of(cost.flops).text, bytes_of(cost.bytes).text,
-                time_of(cost.us).text);
+    lf_str_addf(&w->s, "  %d. %s: %s, %s, %s\n", (int)index + 1, g->name, flops_of(cost.flops).text,
+                bytes_of(cost.bytes).text, time_of(cost.us).text);
     write_list(w, "covers", index, -1, false);
     lf_account_phases(&phases, w->a, g);
     labelled(&w->s, "does", phases.text ? phases.text : "");
@@ -315,7 +316,8 @@ static void write_tiles(writing *w)
         lf_str_add(&words, ", as measured:");
     for (int s = 0, listed = 0; s < LF_CUDA_SHAPES && c->how == LF_CUDA_BY_MEASURE; s++)
         if (c->measured[s] > 0)
-            lf_str_addf(&words, "%s %s %s", listed++ ? "," : "", lf_cuda_shape_table[s].name, time_of(c->measured[s]).text);
+            lf_str_addf(&words, "%s %s %s", listed++ ? "," : "", lf_cuda_shape_table[s].name,
+                        time_of(c->measured[s]).text);
     labelled(&w->s, "tiles", words.text ? words.text : "");
     w->s.failed = w->s.failed || words.failed;
     lf_str_free(&words);
@@ -358,7 +360,12 @@ static void write_gain(writing *w)
     lf_str_add(s, "\n");
     write_total(s, "fused", lf_cost_plan_launches(w->a->plan, w->a->device), w->f->fused);
     const bool slower = gain < 1 / 1.05;
-    lf_str_addf(s, gain >= 99.5 ? "   %.0f times faster\n" : slower ? "   %.1f times slower\n" : gain >= 1.05 ? "   %.1f times faster\n" : "   about as fast\n", slower ? 1 / gain : gain);
+    lf_str_addf(s,
+                gain >= 99.5   ? "   %.0f times faster\n"
+                : slower       ? "   %.1f times slower\n"
+                : gain >= 1.05 ? "   %.1f times faster\n"
+                               : "   about as fast\n",
+                slower ? 1 / gain : gain);
     lf_str_addf(s, "  memory: %s between kernels, %s of workspace", bytes_of((double)w->f->intermediate_bytes).text,
                 bytes_of((double)w->a->workspace_bytes).text);
     if (w->a->prepared_bytes > 0)

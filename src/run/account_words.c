@@ -47,7 +47,8 @@ static void name(listing *l, const char *text)
 
 const char *lf_account_how(const lf_cuda_choice *choice)
 {
-    static const char *const words[] = {[LF_CUDA_BY_COST] = "cost model", [LF_CUDA_BY_MEASURE] = "measured", [LF_CUDA_AS_TOLD] = "told"};
+    static const char *const words[] = {
+        [LF_CUDA_BY_COST] = "cost model", [LF_CUDA_BY_MEASURE] = "measured", [LF_CUDA_AS_TOLD] = "told"};
     return words[choice->how];
 }
 
@@ -59,7 +60,8 @@ static long long at(lf_extent e, const int64_t *dims)
 static void product_words(listing *l, const lf_account *a, const lf_group *g)
 {
     char text[96];
-    snprintf(text, sizeof text, "product %lld x %lld x %lld", at(g->rows, a->dims), at(g->product.n, a->dims), at(g->product.k, a->dims));
+    snprintf(text, sizeof text, "product %lld x %lld x %lld", at(g->rows, a->dims), at(g->product.n, a->dims),
+             at(g->product.k, a->dims));
     name(l, text);
     l->run = 0; /* the text goes out of scope */
 }
@@ -73,7 +75,8 @@ static void step_words(listing *l, const lf_account *a, const lf_group *g, const
         product_words(l, a, g);
     else if (step->kind == LF_STEP_OP && step->node == g->product.node)
         name(l, "bias");
-    else if (step->kind == LF_STEP_OP && (i == 0 || phase->step[i - 1].kind != LF_STEP_OP || phase->step[i - 1].node != step->node)) {
+    else if (step->kind == LF_STEP_OP &&
+             (i == 0 || phase->step[i - 1].kind != LF_STEP_OP || phase->step[i - 1].node != step->node)) {
         for (int32_t before = 0; before < i; before++)
             if (phase->step[before].kind == LF_STEP_OP && phase->step[before].node == step->node)
                 return;

@@ -43,8 +43,8 @@ lf_status lf_call_new(lf_program *program, lf_call **out)
     c->redo.output_size = lf_arena_array(&c->arena, outs, sizeof *c->redo.output_size);
     c->input_count = lf_arena_array(&c->arena, in, sizeof *c->input_count);
     c->output_count = lf_arena_array(&c->arena, outs, sizeof *c->output_count);
-    if (!c->input || !c->bound || !c->extent || !c->output || !c->redo.input || !c->redo.feed || !c->redo.output || !c->redo.input_size ||
-        !c->redo.output_size || !c->input_count || !c->output_count) {
+    if (!c->input || !c->bound || !c->extent || !c->output || !c->redo.input || !c->redo.feed || !c->redo.output ||
+        !c->redo.input_size || !c->redo.output_size || !c->input_count || !c->output_count) {
         lf_call_free(c);
         return fail_new(program, LF_ERR_NOMEM, no_memory);
     }
@@ -90,15 +90,18 @@ lf_status lf_call_set_input(lf_call *call, size_t index, int rank, const int64_t
         return LF_ERR_ARG;
     const lf_graph *g = &call->program->written;
     if (index >= (size_t)g->inputs)
-        return lf_fail(&call->diag, LF_ERR_ARG, "the model has %d inputs, there is no input %zu", (int)g->inputs, index);
+        return lf_fail(&call->diag, LF_ERR_ARG, "the model has %d inputs, there is no input %zu", (int)g->inputs,
+                       index);
     const lf_node_info *info = lf_at(g, g->input[index]);
     if (rank != info->shape.rank || (rank > 0 && !extents))
-        return lf_fail(&call->diag, LF_ERR_DATA, "input %s is %s, rank %d, but the data have rank %d", info->name, call->program->input_text[index], info->shape.rank, rank);
+        return lf_fail(&call->diag, LF_ERR_DATA, "input %s is %s, rank %d, but the data have rank %d", info->name,
+                       call->program->input_text[index], info->shape.rank, rank);
     bool empty = false;
     for (int i = 0; i < rank; i++) {
         bool named = single_symbol(info->shape.dim[i]) >= 0;
         if (extents[i] < 0 || (!named && !lf_extent_is(info->shape.dim[i], extents[i])))
-            return lf_fail(&call->diag, LF_ERR_DATA, "input %s is %s, but extent %d of the data is %" PRId64, info->name, call->program->input_text[index], i, extents[i]);
+            return lf_fail(&call->diag, LF_ERR_DATA, "input %s is %s, but extent %d of the data is %" PRId64,
+                           info->name, call->program->input_text[index], i, extents[i]);
         empty = empty || extents[i] == 0;
     }
     if (!data && !empty)
@@ -136,8 +139,9 @@ lf_status lf_call_learn(lf_call *c)
             if (s < 0)
                 continue;
             if (from[s] >= 0 && c->dims[s] != extent)
-                return lf_fail(&c->diag, LF_ERR_DATA, "extent %s is %" PRId64 " in input %s but %" PRId64 " in input %s", g->symbol[s], c->dims[s],
-                               lf_at(g, g->input[from[s]])->name, extent, info->name);
+                return lf_fail(&c->diag, LF_ERR_DATA,
+                               "extent %s is %" PRId64 " in input %s but %" PRId64 " in input %s", g->symbol[s],
+                               c->dims[s], lf_at(g, g->input[from[s]])->name, extent, info->name);
             c->dims[s] = extent;
             from[s] = i;
         }
@@ -160,7 +164,8 @@ lf_status lf_call_output_shape(lf_call *call, size_t index, int *rank, int64_t *
         return LF_ERR_ARG;
     const lf_graph *g = &call->program->written;
     if (index >= (size_t)g->outputs || !rank || !extents)
-        return lf_fail(&call->diag, LF_ERR_ARG, "the model has %d outputs, there is no output %zu", (int)g->outputs, index);
+        return lf_fail(&call->diag, LF_ERR_ARG, "the model has %d outputs, there is no output %zu", (int)g->outputs,
+                       index);
     lf_status status = lf_call_learn(call);
     if (status != LF_OK)
         return status;
@@ -176,7 +181,8 @@ lf_status lf_call_set_output(lf_call *call, size_t index, float *data)
     if (!call)
         return LF_ERR_ARG;
     if (index >= (size_t)call->program->written.outputs)
-        return lf_fail(&call->diag, LF_ERR_ARG, "the model has %d outputs, there is no output %zu", (int)call->program->written.outputs, index);
+        return lf_fail(&call->diag, LF_ERR_ARG, "the model has %d outputs, there is no output %zu",
+                       (int)call->program->written.outputs, index);
     call->output[index] = data;
     call->placed = false;
     return LF_OK;
@@ -203,7 +209,8 @@ static lf_status check_outputs(lf_call *c)
                 return lf_fail(&c->diag, LF_ERR_ARG, "output %s overlaps input %s", name, lf_at(g, g->input[i])->name);
         for (int32_t i = 0; i < o; i++)
             if (overlap(c->output[o], count, c->output[i], c->output_count[i]))
-                return lf_fail(&c->diag, LF_ERR_ARG, "output %s overlaps output %s", name, lf_at(g, g->output[i])->name);
+                return lf_fail(&c->diag, LF_ERR_ARG, "output %s overlaps output %s", name,
+                               lf_at(g, g->output[i])->name);
     }
     c->placed = true;
     return LF_OK;
@@ -238,7 +245,8 @@ lf_status lf_call_sized(lf_call *c, const lf_plan *plan, const int64_t *dims, co
         oldest = s->used < oldest->used ? s : oldest;
     }
     lf_cpu_instance *made;
-    lf_status status = lf_cpu_instance_new(plan, c->program->kern, dims, lf_pool_threads(c->program->context->pool), &made, &c->diag);
+    lf_status status =
+        lf_cpu_instance_new(plan, c->program->kern, dims, lf_pool_threads(c->program->context->pool), &made, &c->diag);
     if (status == LF_OK && (status = reserve_workspace(c, lf_cpu_workspace(made))) != LF_OK)
         lf_cpu_instance_free(made);
     if (status != LF_OK)
@@ -290,7 +298,8 @@ static lf_status run_cpu(lf_call *c)
         status = lf_call_sized(c, v->plan, c->dims, &instance);
     if (status != LF_OK)
         return status;
-    lf_cpu_run(instance, v->weights, c->input, c->output, c->workspace, guarded ? c->flagged : NULL, c->batch, p->context->pool);
+    lf_cpu_run(instance, v->weights, c->input, c->output, c->workspace, guarded ? c->flagged : NULL, c->batch,
+               p->context->pool);
     if (guarded)
         lf_redo_rows(c);
     return LF_OK;
@@ -319,7 +328,8 @@ static void take_dims(lf_call *c, const int64_t *dims)
     c->learnt = false;
 }
 
-lf_status lf_call_run_at(lf_call *call, const int64_t *dims, const float *const *inputs, float *const *outputs, int threads)
+lf_status lf_call_run_at(lf_call *call, const int64_t *dims, const float *const *inputs, float *const *outputs,
+                         int threads)
 {
     if (!call)
         return LF_ERR_ARG;

@@ -82,8 +82,8 @@ lf_status lf_call_use_workspace(lf_call *call, void *memory, size_t bytes)
     return LF_OK;
 }
 
-lf_status lf_call_run_on(lf_call *call, const int64_t *dims, const float *const *inputs, float *const *outputs, void *stream, void *workspace,
-                         size_t workspace_bytes)
+lf_status lf_call_run_on(lf_call *call, const int64_t *dims, const float *const *inputs, float *const *outputs,
+                         void *stream, void *workspace, size_t workspace_bytes)
 {
     lf_status status = lf_call_use_stream(call, stream);
     if (status != LF_OK)
@@ -105,7 +105,8 @@ lf_status lf_call_time(lf_call *call, size_t runs, double *seconds)
     if (!call)
         return LF_ERR_ARG;
     if (!call->cuda || (runs > 0 && !seconds))
-        return lf_fail(&call->diag, LF_ERR_ARG, "the device's clock times programs compiled for cuda, and wants a place for the times");
+        return lf_fail(&call->diag, LF_ERR_ARG,
+                       "the device's clock times programs compiled for cuda, and wants a place for the times");
     lf_status status = lf_call_ready(call);
     if (status == LF_OK) /* memory, copies of inputs, warm code */
         status = lf_call_run_cuda(call);

@@ -14,7 +14,8 @@ static lf_status take_hints(lf_program *p, const char *option, const lf_dim_hint
         while (symbol < p->written.symbols && strcmp(p->written.symbol[symbol], given->hint[h].name) != 0)
             symbol++;
         if (symbol == p->written.symbols)
-            return lf_fail(&p->diag, LF_ERR_ARG, "%s%s: the model has no extent of that name", option, given->hint[h].name);
+            return lf_fail(&p->diag, LF_ERR_ARG, "%s%s: the model has no extent of that name", option,
+                           given->hint[h].name);
         out[symbol] = given->hint[h].value;
     }
     return LF_OK;
@@ -22,13 +23,16 @@ static lf_status take_hints(lf_program *p, const char *option, const lf_dim_hint
 
 const char *lf_precision_name(lf_cuda_mode mode)
 {
-    static const char *const names[] = {[LF_CUDA_FP32] = "fp32", [LF_CUDA_TF32] = "tf32", [LF_CUDA_BF16] = "bf16", [LF_CUDA_FP16] = "fp16"};
+    static const char *const names[] = {
+        [LF_CUDA_FP32] = "fp32", [LF_CUDA_TF32] = "tf32", [LF_CUDA_BF16] = "bf16", [LF_CUDA_FP16] = "fp16"};
     return names[mode];
 }
 
 static lf_status check_options(lf_program *p, const lf_options *o)
 {
-    p->target = strcmp(o->device, "cpu") == 0 ? LF_TARGET_CPU : strcmp(o->device, "cuda") == 0 ? LF_TARGET_CUDA : LF_TARGET_MODEL_ONLY;
+    p->target = strcmp(o->device, "cpu") == 0    ? LF_TARGET_CPU
+                : strcmp(o->device, "cuda") == 0 ? LF_TARGET_CUDA
+                                                 : LF_TARGET_MODEL_ONLY;
     if (p->target == LF_TARGET_CUDA && !p->context->gpu) {
         lf_status status = lf_cuda_device_open(&p->context->gpu, &p->diag);
         if (status != LF_OK)
@@ -38,11 +42,14 @@ static lf_status check_options(lf_program *p, const lf_options *o)
         if (strcmp(o->precision, lf_precision_name((lf_cuda_mode)i)) == 0)
             p->mode = (lf_cuda_mode)i;
     if (p->mode != LF_CUDA_FP32 && p->target == LF_TARGET_CPU)
-        return lf_fail(&p->diag, LF_ERR_UNSUPPORTED, "precision %s: device %s has only fp32 so far", o->precision, o->device);
+        return lf_fail(&p->diag, LF_ERR_UNSUPPORTED, "precision %s: device %s has only fp32 so far", o->precision,
+                       o->device);
     if (o->tune && p->target != LF_TARGET_CUDA)
-        return lf_fail(&p->diag, LF_ERR_UNSUPPORTED, "tune: device %s has nothing to measure and choose from; it wants device cuda", o->device);
+        return lf_fail(&p->diag, LF_ERR_UNSUPPORTED,
+                       "tune: device %s has nothing to measure and choose from; it wants device cuda", o->device);
     memcpy(p->device, o->device, sizeof p->device);
-    snprintf(p->no_device, sizeof p->no_device, "device %s can be explained but not run here; compile for cpu", p->device);
+    snprintf(p->no_device, sizeof p->no_device, "device %s can be explained but not run here; compile for cpu",
+             p->device);
     for (int i = 0; i < p->written.symbols; i++)
         p->hint[i] = DEFAULT_EXTENT;
     lf_status status = take_hints(p, "dim.", &o->weigh, p->hint);
@@ -55,7 +62,8 @@ static lf_status check_dtypes(lf_program *p)
     const lf_graph *g = &p->written;
     for (lf_node n = 0; n < g->count; n++)
         if (lf_at(g, n)->dtype != LF_F32)
-            return lf_fail(&p->diag, LF_ERR_UNSUPPORTED, "%s is not f32: storage in other types can be read but not run yet", lf_at(g, n)->name);
+            return lf_fail(&p->diag, LF_ERR_UNSUPPORTED,
+                           "%s is not f32: storage in other types can be read but not run yet", lf_at(g, n)->name);
     return LF_OK;
 }
 
@@ -151,7 +159,9 @@ lf_status lf_variant_for_cuda(lf_program *p, lf_variant *v)
     lf_status status = fused ? lf_cuda_device_target(p->context->gpu, p->mode, &target, &p->diag) : LF_OK;
     if (status == LF_OK && guarded)
         status = lf_variant_for_cuda(p, &p->exact);
-    return status == LF_OK ? lf_cuda_program_new(p->context->gpu, v->plan, target, guarded ? p->exact.cuda : NULL, fused ? p->first : NULL, &v->cuda, &p->diag) : status;
+    return status == LF_OK ? lf_cuda_program_new(p->context->gpu, v->plan, target, guarded ? p->exact.cuda : NULL,
+                                                 fused ? p->first : NULL, &v->cuda, &p->diag)
+                           : status;
 }
 
 lf_status lf_compile(lf_program *p, const lf_options *o)

@@ -12,7 +12,9 @@ const char *lf_version(void) { return "0.1.0"; }
 
 const char *lf_status_name(lf_status status)
 {
-    static const char *const names[] = {"ok", "bad argument", "bad model", "bad data", "input/output error", "out of memory", "no such device", "unsupported"};
+    static const char *const names[] = {
+        "ok",         "bad argument", "bad model", "bad data", "input/output error", "out of memory", "no such device",
+        "unsupported"};
     return (size_t)status < sizeof names / sizeof *names ? names[status] : "unknown status";
 }
 
@@ -104,10 +106,13 @@ lf_status lf_context_pool(lf_context *context)
 {
     if (context->pool)
         return LF_OK;
-    if (context->loop && lf_pool_new_loop(lf_context_threads(context), context->loop, context->user, &context->pool) != LF_OK)
+    if (context->loop &&
+        lf_pool_new_loop(lf_context_threads(context), context->loop, context->user, &context->pool) != LF_OK)
         return lf_fail_nomem(&context->diag, "the caller's loop");
     if (!context->loop && lf_pool_new(lf_context_threads(context), &context->pool) != LF_OK)
-        return lf_fail(&context->diag, LF_ERR_NOMEM, "%d threads could not be started: no memory, or no more are allowed; ask for fewer", lf_context_threads(context));
+        return lf_fail(&context->diag, LF_ERR_NOMEM,
+                       "%d threads could not be started: no memory, or no more are allowed; ask for fewer",
+                       lf_context_threads(context));
     return LF_OK;
 }
 
@@ -123,7 +128,8 @@ lf_status lf_device_peak(lf_context *context, const char *device, double *flops,
     if (status == LF_OK && cuda && !context->gpu)
         status = lf_cuda_device_open(&context->gpu, &context->diag);
     if (status == LF_OK)
-        status = lf_device_find(cuda ? lf_cuda_device_like(context->gpu) : device, lf_kern_pick(), context->pool, &found, &context->diag);
+        status = lf_device_find(cuda ? lf_cuda_device_like(context->gpu) : device, lf_kern_pick(), context->pool,
+                                &found, &context->diag);
     if (status != LF_OK)
         return status;
     if (flops)

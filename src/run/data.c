@@ -54,7 +54,8 @@ lf_status lf_array_save(lf_context *context, const char *path, int rank, const i
     if (!context)
         return LF_ERR_ARG;
     if (!path || rank < 0 || rank > LF_MAX_RANK || (rank > 0 && !extents))
-        return lf_fail(&context->diag, LF_ERR_ARG, "saving an array wants a path and a rank between 0 and %d", LF_MAX_RANK);
+        return lf_fail(&context->diag, LF_ERR_ARG, "saving an array wants a path and a rank between 0 and %d",
+                       LF_MAX_RANK);
     unsigned char head[LF_NPY_HEADER_MAX];
     size_t used, bytes = sizeof *data;
     bool fits = lf_npy_header(rank, extents, head, sizeof head, &used) == LF_OK;
@@ -73,12 +74,14 @@ static lf_status load_param(lf_program *p, int32_t index, const lf_safetensors *
     const lf_node_info *info = lf_at(&p->written, p->written.param[index]);
     const lf_tensor_view *t = lf_safetensors_find(file, info->name);
     if (!t)
-        return lf_fail(&p->diag, LF_ERR_DATA, "%s: holds no tensor %s, which the model wants as %s", path, info->name, lf_shape_text(&p->written, &info->shape));
+        return lf_fail(&p->diag, LF_ERR_DATA, "%s: holds no tensor %s, which the model wants as %s", path, info->name,
+                       lf_shape_text(&p->written, &info->shape));
     bool same = t->rank == info->shape.rank;
     for (int i = 0; same && i < t->rank; i++)
         same = lf_extent_is(info->shape.dim[i], t->extents[i]);
     if (!same)
-        return lf_fail(&p->diag, LF_ERR_DATA, "%s: tensor %s has other extents than the model's %s", path, info->name, lf_shape_text(&p->written, &info->shape));
+        return lf_fail(&p->diag, LF_ERR_DATA, "%s: tensor %s has other extents than the model's %s", path, info->name,
+                       lf_shape_text(&p->written, &info->shape));
     bool copied = p->copied[index] != NULL;
     float *memory;
     lf_status status = lf_param_memory(p, index, &memory);

@@ -44,7 +44,8 @@ static void find_model(char *model, size_t size)
     while (file && !model[0] && fgets(line, sizeof line, file)) {
         const char *colon = strchr(line, ':');
         if (strncmp(line, "model name", 10) == 0 && colon)
-            snprintf(model, size, "%.*s", (int)strcspn(colon + 1 + (colon[1] == ' '), "\n"), colon + 1 + (colon[1] == ' '));
+            snprintf(model, size, "%.*s", (int)strcspn(colon + 1 + (colon[1] == ' '), "\n"),
+                     colon + 1 + (colon[1] == ' '));
     }
     if (file)
         fclose(file);
@@ -59,7 +60,8 @@ static void find_model(char *model, size_t size)
 static void cache_name(const cpu_key *key, char *name, size_t size)
 {
     lf_rng hash = lf_rng_seed(FORMAT, key->model);
-    snprintf(name, size, "cpu-%016llx-%.32s-%d" BUILD ".json", (unsigned long long)lf_rng_u64(&hash), key->kern->isa, key->threads);
+    snprintf(name, size, "cpu-%016llx-%.32s-%d" BUILD ".json", (unsigned long long)lf_rng_u64(&hash), key->kern->isa,
+             key->threads);
 }
 
 /* ---- reading and writing it ---- */
@@ -110,7 +112,8 @@ static bool carry_rates(json_t *root, carry_fn *carry, const lf_kern *kern, lf_c
     for (int i = 0; i < LF_LEVELS && good; i++) {
         char size[16];
         snprintf(size, sizeof size, "%.0f MB", LF_LEVEL_BYTES(i) / LF_LEVEL_BYTES(0));
-        good = carry_named(root, carry, "read", size, &r->read[i]) && carry_named(root, carry, "written", size, &r->written[i]);
+        good = carry_named(root, carry, "read", size, &r->read[i]) &&
+               carry_named(root, carry, "written", size, &r->written[i]);
     }
     for (lf_op op = 0; op < LF_OP_COUNT && good; op++)
         good = !kern->map[op] || carry_named(root, carry, "map", lf_op_row(op)->name, &r->tail.map[op]);
@@ -122,7 +125,8 @@ static bool carry_rates(json_t *root, carry_fn *carry, const lf_kern *kern, lf_c
 static bool parse_rates(const char *text, size_t length, const cpu_key *key, lf_cpu_rates *out)
 {
     json_t *root = json_loadb(text, length, JSON_REJECT_DUPLICATES, NULL);
-    const char *model = json_string_value(json_object_get(root, "cpu")), *isa = json_string_value(json_object_get(root, "isa"));
+    const char *model = json_string_value(json_object_get(root, "cpu")),
+               *isa = json_string_value(json_object_get(root, "isa"));
     bool good = model && strcmp(model, key->model) == 0 && isa && strcmp(isa, key->kern->isa) == 0 &&
                 json_integer_value(json_object_get(root, "format")) == FORMAT &&
                 json_integer_value(json_object_get(root, "threads")) == key->threads &&
@@ -143,7 +147,8 @@ static bool load_rates(const cpu_key *key, lf_cpu_rates *out)
 
 static json_t *rates_json(const cpu_key *key, lf_cpu_rates *rates)
 {
-    json_t *root = json_pack("{s:i, s:s, s:s, s:i}", "format", FORMAT, "cpu", key->model, "isa", key->kern->isa, "threads", key->threads);
+    json_t *root = json_pack("{s:i, s:s, s:s, s:i}", "format", FORMAT, "cpu", key->model, "isa", key->kern->isa,
+                             "threads", key->threads);
     if (!root || carry_rates(root, give_rate, key->kern, rates))
         return root;
     json_decref(root);
@@ -173,7 +178,8 @@ static void give_levels(const double *rate, double *level)
 
 static void fill_cpu(const cpu_key *key, const lf_cpu_rates *r, lf_device *d)
 {
-    snprintf(d->title, sizeof d->title, "%s, %d thread%s, %s", key->model, key->threads, key->threads == 1 ? "" : "s", key->kern->isa);
+    snprintf(d->title, sizeof d->title, "%s, %d thread%s, %s", key->model, key->threads, key->threads == 1 ? "" : "s",
+             key->kern->isa);
     d->flops = d->product_flops = r->flops;
     d->row_flops = r->row_flops;
     d->dot_flops = r->dot_flops;

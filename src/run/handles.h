@@ -113,7 +113,10 @@ lf_status lf_variant_for_cuda(lf_program *program, lf_variant *variant);
 lf_status lf_context_pool(lf_context *context);
 
 /* Every function of a program but lf_call_new begins so: what is said from here on is in diag. */
-static inline void lf_program_begin(lf_program *program) { atomic_store_explicit(&program->no_call, NULL, memory_order_relaxed); }
+static inline void lf_program_begin(lf_program *program)
+{
+    atomic_store_explicit(&program->no_call, NULL, memory_order_relaxed);
+}
 
 /* The elements of a parameter. */
 size_t lf_param_count(const lf_program *program, int32_t index);

@@ -76,17 +76,20 @@ lf_status lf_model_read_file(lf_context *context, const char *path, lf_model **o
     return status;
 }
 
-static lf_status declare(lf_model *m, lf_op op, const char *name, lf_dtype dtype, int rank, const lf_dim *dims, lf_value *out)
+static lf_status declare(lf_model *m, lf_op op, const char *name, lf_dtype dtype, int rank, const lf_dim *dims,
+                         lf_value *out)
 {
     lf_shape shape = {.rank = rank};
     if (!m)
         return LF_ERR_ARG;
     if (!name || !out || rank < 0 || rank > LF_MAX_RANK || (rank > 0 && !dims))
-        return lf_fail(&m->diag, LF_ERR_ARG, "%s: wants a name and a rank between 0 and %d", lf_op_row(op)->name, LF_MAX_RANK);
+        return lf_fail(&m->diag, LF_ERR_ARG, "%s: wants a name and a rank between 0 and %d", lf_op_row(op)->name,
+                       LF_MAX_RANK);
     if ((unsigned)dtype > LF_I64)
         return lf_fail(&m->diag, LF_ERR_ARG, "%s %s: %d is no dtype", lf_op_row(op)->name, name, (int)dtype);
     if (m->returned)
-        return lf_fail(&m->diag, LF_ERR_ARG, "%s %s: the model is finished, it has its return", lf_op_row(op)->name, name);
+        return lf_fail(&m->diag, LF_ERR_ARG, "%s %s: the model is finished, it has its return", lf_op_row(op)->name,
+                       name);
     const int symbols = m->graph.symbols;
     lf_status status = LF_OK;
     for (int i = 0; i < rank && status == LF_OK; i++) {
@@ -114,7 +117,8 @@ lf_status lf_model_param(lf_model *model, const char *name, lf_dtype dtype, int 
     return declare(model, LF_OP_param, name, dtype, rank, dims, out);
 }
 
-lf_status lf_model_op(lf_model *model, const char *name, const char *op, const lf_arg *args, size_t arg_count, lf_value *out)
+lf_status lf_model_op(lf_model *model, const char *name, const char *op, const lf_arg *args, size_t arg_count,
+                      lf_value *out)
 {
     if (!model)
         return LF_ERR_ARG;
@@ -123,7 +127,8 @@ lf_status lf_model_op(lf_model *model, const char *name, const char *op, const l
     if (model->returned)
         return lf_fail(&model->diag, LF_ERR_ARG, "%s: the model is finished, it has its return", op);
     for (size_t i = 0; i < arg_count; i++)
-        if ((args[i].kind == LF_ARG_LIST && args[i].count > 0 && !args[i].list) || (args[i].kind == LF_ARG_STRING && !args[i].string))
+        if ((args[i].kind == LF_ARG_LIST && args[i].count > 0 && !args[i].list) ||
+            (args[i].kind == LF_ARG_STRING && !args[i].string))
             return lf_fail(&model->diag, LF_ERR_ARG, "%s: argument %zu is empty", op, i + 1);
     for (size_t i = 0; i < arg_count; i++)
         if (args[i].kind == LF_ARG_VALUE && (args[i].value < 0 || args[i].value >= model->graph.count))
@@ -168,7 +173,8 @@ lf_status lf_model_print(lf_model *model, char **out)
     if (!out)
         return lf_fail(&model->diag, LF_ERR_ARG, "printing a model wants a place for the text");
     *out = NULL;
-    return model->returned ? lf_text_print(&model->graph, out) : lf_fail(&model->diag, LF_ERR_ARG, "the model is not finished: it returns nothing yet");
+    return model->returned ? lf_text_print(&model->graph, out)
+                           : lf_fail(&model->diag, LF_ERR_ARG, "the model is not finished: it returns nothing yet");
 }
 
 void lf_string_free(char *text) { free(text); }
@@ -244,13 +250,16 @@ bool lf_model_rows_independent(const lf_model *model, bool *has_rows)
     return independent;
 }
 
-lf_status lf_model_eval(lf_model *model, const int64_t *dims, const float *const *inputs, const float *const *params, double *const *outputs)
+lf_status lf_model_eval(lf_model *model, const int64_t *dims, const float *const *inputs, const float *const *params,
+                        double *const *outputs)
 {
     if (!model)
         return LF_ERR_ARG;
     const lf_graph *g = &model->graph;
-    if (!model->returned || !outputs || (g->inputs > 0 && !inputs) || (g->params > 0 && !params) || (g->symbols > 0 && !dims))
-        return lf_fail(&model->diag, LF_ERR_ARG, "eval wants a finished model and its dims, inputs, params and outputs");
+    if (!model->returned || !outputs || (g->inputs > 0 && !inputs) || (g->params > 0 && !params) ||
+        (g->symbols > 0 && !dims))
+        return lf_fail(&model->diag, LF_ERR_ARG,
+                       "eval wants a finished model and its dims, inputs, params and outputs");
     lf_status status = lf_graph_check_dims(g, dims, &model->diag);
     for (int32_t i = 0; i < g->outputs && status == LF_OK; i++)
         if (!outputs[i] && lf_shape_count(&lf_at(g, g->output[i])->shape, dims) > 0)

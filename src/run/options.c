@@ -35,7 +35,8 @@ void lf_options_free(lf_options *options)
 const char *lf_options_message(const lf_options *options) { return options ? options->diag.text : "no options"; }
 
 /* One of a few words, NULL-ended. */
-static lf_status set_word(lf_options *o, const char *key, const char *value, const char *const *words, char *out, size_t size)
+static lf_status set_word(lf_options *o, const char *key, const char *value, const char *const *words, char *out,
+                          size_t size)
 {
     for (int i = 0; words[i]; i++)
         if (strcmp(words[i], value) == 0) {
@@ -109,5 +110,7 @@ lf_status lf_options_set(lf_options *options, const char *key, const char *value
         return set_hint(options, &options->weigh, "dim.", key + 4, value);
     if (strncmp(key, "first.", 6) == 0)
         return set_hint(options, &options->first, "first.", key + 6, value);
-    return lf_fail(&options->diag, LF_ERR_ARG, "'%.64s' is no option; known: device, precision, rules, assume_finite, fuse, tune, dim.NAME, first.NAME", key);
+    return lf_fail(
+        &options->diag, LF_ERR_ARG,
+        "'%.64s' is no option; known: device, precision, rules, assume_finite, fuse, tune, dim.NAME, first.NAME", key);
 }

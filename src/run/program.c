@@ -118,7 +118,9 @@ lf_status lf_param_memory(lf_program *p, int32_t index, float **out)
     p->there[index] = NULL;
     p->param[index] = *out;
     p->prepared = false;
-    return *out ? LF_OK : lf_fail(&p->diag, LF_ERR_NOMEM, "no memory for parameter %s", lf_at(&p->written, p->written.param[index])->name);
+    return *out ? LF_OK
+                : lf_fail(&p->diag, LF_ERR_NOMEM, "no memory for parameter %s",
+                          lf_at(&p->written, p->written.param[index])->name);
 }
 
 typedef struct copying {
@@ -151,7 +153,8 @@ static lf_status given_param(lf_program *p, const char *name, const float *data,
     if (*index < 0)
         return lf_fail(&p->diag, LF_ERR_ARG, "the model has no parameter %.128s", name);
     if (count != lf_param_count(p, *index))
-        return lf_fail(&p->diag, LF_ERR_DATA, "parameter %s has %zu elements, not %zu", name, lf_param_count(p, *index), count);
+        return lf_fail(&p->diag, LF_ERR_DATA, "parameter %s has %zu elements, not %zu", name, lf_param_count(p, *index),
+                       count);
     return LF_OK;
 }
 
@@ -168,7 +171,8 @@ lf_status lf_program_set_param(lf_program *program, const char *name, const floa
     return status;
 }
 
-lf_status lf_program_set_param_cuda(lf_program *program, const char *name, const float *data, size_t count, void *stream)
+lf_status lf_program_set_param_cuda(lf_program *program, const char *name, const float *data, size_t count,
+                                    void *stream)
 {
     int32_t index = -1;
     float *to;
@@ -176,12 +180,16 @@ lf_status lf_program_set_param_cuda(lf_program *program, const char *name, const
     if (status != LF_OK)
         return status;
     if (program->target != LF_TARGET_CUDA)
-        return lf_fail(&program->diag, LF_ERR_ARG, "parameter %s: memory of the GPU is for programs compiled for cuda", name);
+        return lf_fail(&program->diag, LF_ERR_ARG, "parameter %s: memory of the GPU is for programs compiled for cuda",
+                       name);
     status = lf_param_memory(program, index, &to);
-    return status == LF_OK ? lf_cuda_device_read(program->context->gpu, to, data, count * sizeof *to, stream, &program->diag) : status;
+    return status == LF_OK
+               ? lf_cuda_device_read(program->context->gpu, to, data, count * sizeof *to, stream, &program->diag)
+               : status;
 }
 
-lf_status lf_program_borrow_param_cuda(lf_program *program, const char *name, const float *data, size_t count, void *stream)
+lf_status lf_program_borrow_param_cuda(lf_program *program, const char *name, const float *data, size_t count,
+                                       void *stream)
 {
     lf_status status = lf_program_set_param_cuda(program, name, data, count, stream);
     if (status == LF_OK && (uintptr_t)data % LF_CUDA_ALIGNED == 0) /* as kernels have it of memory of our own */
@@ -250,7 +258,8 @@ static lf_status upload_weights(lf_program *p, lf_variant *v, const lf_cpu_weigh
             if (plan->prepared[i] == v->graph.param[k])
                 there[i] = p->there[k] || v == &p->fused ? p->there[k] : kept_for_fused(p, k);
     if (status == LF_OK)
-        status = lf_cuda_program_weights(v->cuda, lf_cpu_weights_tensors(made), there, lf_cpu_weights_narrow(made), &p->diag);
+        status = lf_cuda_program_weights(v->cuda, lf_cpu_weights_tensors(made), there, lf_cpu_weights_narrow(made),
+                                         &p->diag);
     free(there);
     return status;
 }
@@ -264,7 +273,8 @@ static lf_status prepare_variant(lf_program *p, lf_variant *v, bool pack, bool *
         param[v->graph.param[i]] = p->param[i];
     lf_cpu_weights *made;
     const bool here = p->target != LF_TARGET_CUDA;
-    lf_status status = lf_cpu_weights_new(v->plan, p->kern, param, pack && here, p->context->pool, finite, &made, &p->diag);
+    lf_status status =
+        lf_cpu_weights_new(v->plan, p->kern, param, pack && here, p->context->pool, finite, &made, &p->diag);
     free(param);
     if (status != LF_OK)
         return status;
@@ -306,7 +316,8 @@ lf_status lf_program_prepare(lf_program *program)
     lf_program *p = program;
     for (int32_t i = 0; i < p->written.params; i++)
         if (!p->param[i])
-            return lf_fail(&p->diag, LF_ERR_DATA, "parameter %s has no values yet", lf_at(&p->written, p->written.param[i])->name);
+            return lf_fail(&p->diag, LF_ERR_DATA, "parameter %s has no values yet",
+                           lf_at(&p->written, p->written.param[i])->name);
     drop_weights(p);
     bool finite = true, unused = true; /* asked only where it would make a difference */
     lf_status status = prepare_variant(p, &p->fused, true, p->exact.plan ? &finite : NULL);
@@ -363,7 +374,8 @@ void lf_program_memory(const lf_program *program, size_t *params, size_t *prepar
 static lf_status cpu_workspace(lf_program *p, const int64_t *dims, int64_t *bytes)
 {
     lf_cpu_instance *instance;
-    lf_status status = lf_cpu_instance_new(p->fused.plan, p->kern, dims, lf_context_threads(p->context), &instance, &p->diag);
+    lf_status status =
+        lf_cpu_instance_new(p->fused.plan, p->kern, dims, lf_context_threads(p->context), &instance, &p->diag);
     if (status != LF_OK)
         return status;
     *bytes = (int64_t)lf_cpu_workspace(instance) - lf_plan_intermediate_bytes(p->fused.plan, dims);
@@ -374,12 +386,14 @@ static lf_status cpu_workspace(lf_program *p, const int64_t *dims, int64_t *byte
 
 /* The tiles products on tensor cores are made in: as the program has them, or as they would be on a device that is only
  * costed. */
-static const lf_cuda_choice *find_choice(lf_program *p, const lf_device *device, const int64_t *dims, lf_cuda_choice *out)
+static const lf_cuda_choice *find_choice(lf_program *p, const lf_device *device, const int64_t *dims,
+                                         lf_cuda_choice *out)
 {
     lf_cuda_target target = {.mode = p->mode, .unit = strcmp(device->name, "a100") == 0 ? LF_CUDA_MMA : LF_CUDA_WGMMA};
     if (p->target == LF_TARGET_CPU)
         return NULL;
-    *out = p->target == LF_TARGET_CUDA ? lf_cuda_program_choice(p->fused.cuda, dims) : lf_cuda_choose(p->fused.plan, target, device, dims);
+    *out = p->target == LF_TARGET_CUDA ? lf_cuda_program_choice(p->fused.cuda, dims)
+                                       : lf_cuda_choose(p->fused.plan, target, device, dims);
     return out->expected[out->shape] > 0 ? out : NULL;
 }
 
@@ -393,11 +407,17 @@ lf_status lf_program_explain(lf_program *program, const int64_t *dims, bool json
     *out = NULL;
     lf_program *p = program;
     lf_device device;
-    lf_account account = {.written = &p->written, .home = p->fused.home, .notes = &p->fused.notes, .plan = p->fused.plan,
-                          .device = &device, .dims = dims ? dims : p->hint, .precision = lf_precision_name(p->mode)};
+    lf_account account = {.written = &p->written,
+                          .home = p->fused.home,
+                          .notes = &p->fused.notes,
+                          .plan = p->fused.plan,
+                          .device = &device,
+                          .dims = dims ? dims : p->hint,
+                          .precision = lf_precision_name(p->mode)};
     lf_status status = lf_graph_check_dims(&p->written, account.dims, &p->diag);
     if (status == LF_OK)
-        status = lf_device_find(p->target == LF_TARGET_CUDA ? lf_cuda_device_like(p->context->gpu) : p->device, p->kern, p->context->pool, &device, &p->diag);
+        status = lf_device_find(p->target == LF_TARGET_CUDA ? lf_cuda_device_like(p->context->gpu) : p->device, p->kern,
+                                p->context->pool, &device, &p->diag);
     if (status == LF_OK)
         lf_device_use(&device, (int)p->mode);
     if (status == LF_OK && p->target == LF_TARGET_CUDA) {
@@ -421,11 +441,14 @@ lf_status lf_program_emit(lf_program *program, const char *arch, char **out)
         return LF_ERR_ARG;
     lf_cuda_target target = {.mode = program->mode, .aligned = true};
     if (!out || !arch || !lf_cuda_arch_unit(arch, &target.unit))
-        return lf_fail(&program->diag, LF_ERR_ARG, "arch: '%.64s' is none of sm_70, sm_75, sm_80, sm_86, sm_89, sm_90, sm_90a", arch ? arch : "");
+        return lf_fail(&program->diag, LF_ERR_ARG,
+                       "arch: '%.64s' is none of sm_70, sm_75, sm_80, sm_86, sm_89, sm_90, sm_90a", arch ? arch : "");
     if (target.unit == LF_CUDA_PLAIN && target.mode != LF_CUDA_FP32)
-        return lf_fail(&program->diag, LF_ERR_UNSUPPORTED, "arch %s: precisions other than fp32 need tensor cores, from sm_80 on", arch);
+        return lf_fail(&program->diag, LF_ERR_UNSUPPORTED,
+                       "arch %s: precisions other than fp32 need tensor cores, from sm_80 on", arch);
     lf_cuda_source source;
-    lf_status status = lf_cuda_emit(program->fused.plan, program->guarded ? program->exact.plan : NULL, target, &source, &program->diag);
+    lf_status status = lf_cuda_emit(program->fused.plan, program->guarded ? program->exact.plan : NULL, target, &source,
+                                    &program->diag);
     *out = source.text;
     source.text = NULL;
     lf_cuda_source_free(&source);

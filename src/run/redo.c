@@ -14,7 +14,10 @@
 
 static bool in_blocks(const lf_call *c) { return c->program->batch.symbol >= 0; }
 
-static int64_t block_rows(const lf_call *c) { return in_blocks(c) && c->batch > LF_REDO_ROWS ? LF_REDO_ROWS : c->batch; }
+static int64_t block_rows(const lf_call *c)
+{
+    return in_blocks(c) && c->batch > LF_REDO_ROWS ? LF_REDO_ROWS : c->batch;
+}
 
 /* Elements of one row of a port that has so many. */
 static size_t row_width(const lf_call *c, size_t count) { return count / (size_t)c->batch; }
@@ -51,9 +54,11 @@ lf_status lf_redo_reserve(lf_call *c)
         return LF_OK;
     for (int32_t i = 0; i < g->inputs && status == LF_OK; i++)
         if (gathers(c, i))
-            status = reserve(c, &c->redo.input[i], &c->redo.input_size[i], row_width(c, c->input_count[i]) * (size_t)rows);
+            status =
+                reserve(c, &c->redo.input[i], &c->redo.input_size[i], row_width(c, c->input_count[i]) * (size_t)rows);
     for (int32_t i = 0; i < g->outputs && status == LF_OK; i++)
-        status = reserve(c, &c->redo.output[i], &c->redo.output_size[i], row_width(c, c->output_count[i]) * (size_t)rows);
+        status =
+            reserve(c, &c->redo.output[i], &c->redo.output_size[i], row_width(c, c->output_count[i]) * (size_t)rows);
     block_dims(c, rows, dims);
     return status == LF_OK ? lf_call_sized(c, c->program->exact.plan, dims, &instance) : status;
 }
@@ -93,7 +98,8 @@ static void redo_block(lf_call *c, const lf_cpu_instance *instance, const int64_
 static void redo_all(lf_call *c, const lf_cpu_instance *instance)
 {
     const lf_graph *g = &c->program->written;
-    lf_cpu_run(instance, c->program->exact.weights, c->input, c->redo.output, c->workspace, NULL, c->batch, c->program->context->pool);
+    lf_cpu_run(instance, c->program->exact.weights, c->input, c->redo.output, c->workspace, NULL, c->batch,
+               c->program->context->pool);
     for (int32_t o = 0; o < g->outputs; o++)
         for (int64_t r = 0; r < c->batch; r++)
             if (c->flagged[r])

@@ -64,7 +64,7 @@ def linfuse_command(linfuse):
 
 @pytest.fixture(scope="session")
 def linfuse(command):
-    """linfuse("explain", model, "--json"): a finished run; its .json is the object printed, where --json was asked for."""
+    """linfuse("explain", model, "--json"): a finished run; its .json is the object printed, if that was asked for."""
 
     def call(*arguments, status=0):
         done = subprocess.run([str(command), *map(str, arguments)], capture_output=True, text=True, timeout=300)

@@ -194,4 +194,6 @@ def test_many_ops(tmp_path):
 def test_one_reason_for_several():
     several = [Fallback(f"sin_{i}", "torch.sin", "", "no op") for i in (1, 2)]
     text = str(Account([], [*several, Fallback("cos", "torch.cos", "", "another")]))
-    assert text.endswith("Left to PyTorch\n  no op\n    sin_1: torch.sin; sin_2: torch.sin\n  cos: torch.cos: another\n")
+    assert text.endswith(
+        "Left to PyTorch\n  no op\n    sin_1: torch.sin; sin_2: torch.sin\n  cos: torch.cos: another\n"
+    )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A product's error against double precision is no larger than PyTorch's in float32 on the same data, however long its sums."""
+"""A product's error against double precision is no larger than PyTorch's in float32, however long its sums."""
 
 import numpy as np
 import pytest
@@ -32,7 +32,8 @@ def test_no_less_accurate_than_torch(linfuse, tmp_path, k, kind):
         x, w = draw(kind, k, generator)
         np.save(tmp_path / "x.npy", x.numpy())
         save_file({"w": w.numpy()}, weights)
-        linfuse("run", model, "--weights", weights, "--input", f"x={tmp_path / 'x.npy'}", "--output", f"a={tmp_path / 'a.npy'}")
+        linfuse("run", model, "--weights", weights, "--input", f"x={tmp_path / 'x.npy'}",
+                "--output", f"a={tmp_path / 'a.npy'}")
         wanted = x.double() @ w.double().T
         error = lambda y: float((y.double() - wanted).norm() / wanted.norm())
         ours += error(torch.from_numpy(np.load(tmp_path / "a.npy")))

@@ -327,7 +327,7 @@ def run_beside_torch(linfuse, folder, text, reference, x, params):
     got = linfuse("run", folder / "m.lf", f"--input=x={folder / 'x.npy'}", *outputs, "--weights",
                   folder / "w.safetensors", "--json").json
     assert_number(got["ms"])
-    # In double precision: PyTorch's f32 loops give NaN for gelu(inf) where eight values are done at once, inf elsewhere.
+    # In double precision: PyTorch's f32 loops give NaN for gelu(inf) where eight values are done at once, else inf.
     arguments = {k: torch.from_numpy(v).double() for k, v in params.items()}
     expected = [e.numpy() for e in reference(torch.from_numpy(x).double(), arguments)]
     for entry, name, e in zip(got["outputs"], names, expected, strict=True):
@@ -388,7 +388,9 @@ def test_run_refuses_two_outputs_in_one_file(refused, linfuse, tmp_path, monkeyp
     np.save("x.npy", np.ones((2, 3), np.float32))
     (tmp_path / "two.lf").write_text("input x f32[B, 3]\na = exp(x)\nb = neg(x)\nreturn a, b\n")
     outputs = ["--output", "a=y.npy", "--output", "b=y.npy"]
-    assert "--output a and --output b are both to be written to y.npy" in refused("run", "two.lf", "--input", "x=x.npy", *outputs)
+    assert "--output a and --output b are both to be written to y.npy" in refused(
+        "run", "two.lf", "--input", "x=x.npy", *outputs
+    )
     assert not (tmp_path / "y.npy").exists()
     linfuse("run", "two.lf", "--input", "x=x.npy", "--output", "a=/dev/null", "--output", "b=/dev/null")
 

@@ -18,7 +18,9 @@ def cache(tmp_path_factory):
 @pytest.fixture
 def explain(linfuse, root):
     def call(model, device, *more):
-        return linfuse("explain", root / "models" / f"{model}.lf", "--device", device, "--batch", MODELS.get(model, 64), *more)
+        return linfuse(
+            "explain", root / "models" / f"{model}.lf", "--device", device, "--batch", MODELS.get(model, 64), *more
+        )
 
     return call
 
@@ -79,7 +81,11 @@ def test_text(explain, model, device):
 
 def test_two_kernels_say_why(explain):
     got = explain("mlp", "h200", "--json").json
-    assert got["fused"]["launches"] == 1 and len(got["kernels"]) == 2 and got["fused"]["intermediate_bytes"] == 4 * 64 * 256
+    assert (
+        got["fused"]["launches"] == 1
+        and len(got["kernels"]) == 2
+        and got["fused"]["intermediate_bytes"] == 4 * 64 * 256
+    )
     assert got["kernels"][1]["why_apart"]
     assert "apart because" in explain("mlp", "h200").stdout
 

@@ -75,7 +75,10 @@ def test_arguments_by_name():
 
     x, scale = torch.rand(4, 8), torch.rand(8)
     want = linfuse.explain(lambda x, scale: (x * scale + 1.0).softmax(-1), x, scale).json()
-    for account in (linfuse.explain(model, x, scale=scale), linfuse.explain(model, x=x, scale=scale, assume_finite=True)):
+    for account in (
+        linfuse.explain(model, x, scale=scale),
+        linfuse.explain(model, x=x, scale=scale, assume_finite=True),
+    ):
         assert [op["op"] for op in account.json()["ops"]] == [op["op"] for op in want["ops"]]
     by_name = linfuse.explain(model, x, scale=scale, device="a100", kwargs={"device": 2.0}).json()
     assert by_name["device"] == "a100" and not by_name["fallbacks"]

@@ -196,7 +196,7 @@ def test_results_dropped_while_the_gpu_is_at_work(module):
 
 
 def test_a_result_used_on_another_stream(module):
-    """By PyTorch's rule, record_stream: memory of a result that is gone is not given away while that stream reads it."""
+    """By PyTorch's rule, record_stream: memory of a result that is gone is not given away while it is read there."""
     fast, x = compiled(module), draw(512)
     want = fast(x)[0].clone()
     torch.cuda.synchronize()
@@ -292,8 +292,8 @@ def without_a_gpu(held, x):
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_forked_child(module):
-    """CUDA does not survive a fork: the child has PyTorch's error, as with any model, does not hang, and ends nothing of
-    its parent's."""
+    """CUDA does not survive a fork: the child has PyTorch's error, as with any model, does not hang, and ends nothing
+    of its parent's."""
     held, x = [compiled(module)], draw()
     want = [y.clone() for y in held[0](x)]
     child = multiprocessing.get_context("fork").Process(target=without_a_gpu, args=(held, x))

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models drawn at random for the sweep through the door: one to three linear layers, tails from the whole op table in all sorts
-of spellings, residuals, several outputs. The same number gives the same model."""
+"""Models drawn at random for the sweep through the door: one to three linear layers, tails from the whole op table in
+all sorts of spellings, residuals, several outputs. The same number gives the same model."""
 
 import random
 
@@ -11,22 +11,59 @@ from torch import nn
 # A step takes (h, x, self) and gives the next h. h is [B, n]; x is the model's input [B, k].
 # What wants positive numbers, or not too large ones, makes them first.
 POINTWISE = [
-    lambda r, n: nn.ReLU(), lambda r, n: nn.GELU(), lambda r, n: nn.GELU(approximate="tanh"), lambda r, n: nn.SiLU(), lambda r, n: nn.Mish(),
-    lambda r, n: nn.Tanh(), lambda r, n: nn.Sigmoid(), lambda r, n: nn.Softplus(r.choice([1, 2])), lambda r, n: nn.ELU(r.choice([1.0, 0.5])),
-    lambda r, n: nn.SELU(), lambda r, n: nn.CELU(0.7), lambda r, n: nn.Hardtanh(-1.5, 2.0), lambda r, n: nn.Hardswish(), lambda r, n: nn.Hardsigmoid(),
-    lambda r, n: nn.LeakyReLU(r.choice([0.01, 0.2])), lambda r, n: nn.Dropout(0.3), lambda r, n: nn.ReLU(inplace=True),
-    lambda r, n: F.relu, lambda r, n: F.gelu, lambda r, n: F.silu, lambda r, n: F.mish, lambda r, n: torch.tanh, lambda r, n: torch.sigmoid,
-    lambda r, n: F.softplus, lambda r, n: F.hardswish, lambda r, n: F.elu, lambda r, n: F.selu, lambda r, n: F.leaky_relu,
-    lambda r, n: lambda h: torch.clamp(h, min=-0.5), lambda r, n: lambda h: h.clamp(-1, 1.5), lambda r, n: lambda h: F.hardtanh(h, -2, 2),
-    lambda r, n: lambda h: h.abs() + 0.1, lambda r, n: lambda h: -h, lambda r, n: lambda h: torch.exp(torch.tanh(h)),
-    lambda r, n: lambda h: (h.abs() + 0.5).log(), lambda r, n: lambda h: torch.sqrt(h * h + 1), lambda r, n: lambda h: torch.rsqrt(h.square() + 0.5),
-    lambda r, n: lambda h: (1 + h.abs()).reciprocal(), lambda r, n: lambda h: h**2 * 0.5, lambda r, n: lambda h: torch.pow(h.abs() + 0.1, 1.5),
-    lambda r, n: lambda h: h.clone().add_(0.25), lambda r, n: lambda h: F.celu(h, 1.3), lambda r, n: lambda h: F.hardsigmoid(h) + h,
+    lambda r, n: nn.ReLU(),
+    lambda r, n: nn.GELU(),
+    lambda r, n: nn.GELU(approximate="tanh"),
+    lambda r, n: nn.SiLU(),
+    lambda r, n: nn.Mish(),
+    lambda r, n: nn.Tanh(),
+    lambda r, n: nn.Sigmoid(),
+    lambda r, n: nn.Softplus(r.choice([1, 2])),
+    lambda r, n: nn.ELU(r.choice([1.0, 0.5])),
+    lambda r, n: nn.SELU(),
+    lambda r, n: nn.CELU(0.7),
+    lambda r, n: nn.Hardtanh(-1.5, 2.0),
+    lambda r, n: nn.Hardswish(),
+    lambda r, n: nn.Hardsigmoid(),
+    lambda r, n: nn.LeakyReLU(r.choice([0.01, 0.2])),
+    lambda r, n: nn.Dropout(0.3),
+    lambda r, n: nn.ReLU(inplace=True),
+    lambda r, n: F.relu,
+    lambda r, n: F.gelu,
+    lambda r, n: F.silu,
+    lambda r, n: F.mish,
+    lambda r, n: torch.tanh,
+    lambda r, n: torch.sigmoid,
+    lambda r, n: F.softplus,
+    lambda r, n: F.hardswish,
+    lambda r, n: F.elu,
+    lambda r, n: F.selu,
+    lambda r, n: F.leaky_relu,
+    lambda r, n: lambda h: torch.clamp(h, min=-0.5),
+    lambda r, n: lambda h: h.clamp(-1, 1.5),
+    lambda r, n: lambda h: F.hardtanh(h, -2, 2),
+    lambda r, n: lambda h: h.abs() + 0.1,
+    lambda r, n: lambda h: -h,
+    lambda r, n: lambda h: torch.exp(torch.tanh(h)),
+    lambda r, n: lambda h: (h.abs() + 0.5).log(),
+    lambda r, n: lambda h: torch.sqrt(h * h + 1),
+    lambda r, n: lambda h: torch.rsqrt(h.square() + 0.5),
+    lambda r, n: lambda h: (1 + h.abs()).reciprocal(),
+    lambda r, n: lambda h: h**2 * 0.5,
+    lambda r, n: lambda h: torch.pow(h.abs() + 0.1, 1.5),
+    lambda r, n: lambda h: h.clone().add_(0.25),
+    lambda r, n: lambda h: F.celu(h, 1.3),
+    lambda r, n: lambda h: F.hardsigmoid(h) + h,
     lambda r, n: lambda h: F.dropout(h, 0.4, training=False) * 1.1,
 ]
 BINARY = [
-    lambda r, n: lambda h: h * 2 + 0.5, lambda r, n: lambda h: 1 - h, lambda r, n: lambda h: h / 3, lambda r, n: lambda h: torch.add(h, h, alpha=0.3),
-    lambda r, n: lambda h: torch.minimum(h, h * h), lambda r, n: lambda h: torch.maximum(h, -h * 0.3), lambda r, n: lambda h: h.mul(0.7).sub(0.1),
+    lambda r, n: lambda h: h * 2 + 0.5,
+    lambda r, n: lambda h: 1 - h,
+    lambda r, n: lambda h: h / 3,
+    lambda r, n: lambda h: torch.add(h, h, alpha=0.3),
+    lambda r, n: lambda h: torch.minimum(h, h * h),
+    lambda r, n: lambda h: torch.maximum(h, -h * 0.3),
+    lambda r, n: lambda h: h.mul(0.7).sub(0.1),
     lambda r, n: lambda h: 1 / (h.abs() + 1),
 ]
 
@@ -85,23 +122,40 @@ class Functional(nn.Module):
 
 VECTORS = [lambda r, n, how=how: Vector(n, how) for how in ("add", "sub", "mul", "div")]
 NORMS = [
-    lambda r, n: nn.LayerNorm(n), lambda r, n: nn.RMSNorm(n, eps=1e-5), lambda r, n: nn.GroupNorm(r.choice([2, 4, 6]), n), lambda r, n: nn.BatchNorm1d(n),
-    lambda r, n: nn.BatchNorm1d(n, track_running_stats=False), lambda r, n: Between(nn.InstanceNorm1d(1, affine=True)),
-    lambda r, n: Between(nn.InstanceNorm2d(1, affine=True), 2), *[lambda r, n, how=how: Functional(n, how) for how in ("layer", "rms", "group", "batch", "own")],
-    lambda r, n: nn.Softmax(dim=1), lambda r, n: lambda h: F.softmax(h, dim=-1), lambda r, n: lambda h: torch.log_softmax(h, 1), lambda r, n: lambda h: h.softmax(1),
+    lambda r, n: nn.LayerNorm(n),
+    lambda r, n: nn.RMSNorm(n, eps=1e-5),
+    lambda r, n: nn.GroupNorm(r.choice([2, 4, 6]), n),
+    lambda r, n: nn.BatchNorm1d(n),
+    lambda r, n: nn.BatchNorm1d(n, track_running_stats=False),
+    lambda r, n: Between(nn.InstanceNorm1d(1, affine=True)),
+    lambda r, n: Between(nn.InstanceNorm2d(1, affine=True), 2),
+    *[lambda r, n, how=how: Functional(n, how) for how in ("layer", "rms", "group", "batch", "own")],
+    lambda r, n: nn.Softmax(dim=1),
+    lambda r, n: lambda h: F.softmax(h, dim=-1),
+    lambda r, n: lambda h: torch.log_softmax(h, 1),
+    lambda r, n: lambda h: h.softmax(1),
 ]
 POOLS = [
-    (lambda r, n: Between(nn.AvgPool1d(2)), 2), (lambda r, n: Between(nn.MaxPool1d(2)), 2), (lambda r, n: Between(nn.AvgPool1d(4)), 4),
-    (lambda r, n: lambda h: F.max_pool1d(h.unsqueeze(1), 4).squeeze(1), 4), (lambda r, n: lambda h: F.avg_pool1d(h.unsqueeze(0), 2).squeeze(0), 2),
+    (lambda r, n: Between(nn.AvgPool1d(2)), 2),
+    (lambda r, n: Between(nn.MaxPool1d(2)), 2),
+    (lambda r, n: Between(nn.AvgPool1d(4)), 4),
+    (lambda r, n: lambda h: F.max_pool1d(h.unsqueeze(1), 4).squeeze(1), 4),
+    (lambda r, n: lambda h: F.avg_pool1d(h.unsqueeze(0), 2).squeeze(0), 2),
     (lambda r, n: lambda h: F.max_pool1d(h, 2), 2),
 ]
 REDUCTIONS = [
-    lambda r, n: lambda h: torch.sum(h, dim=1, keepdim=True), lambda r, n: lambda h: h.mean(1, keepdim=True), lambda r, n: lambda h: torch.max(h, dim=1, keepdim=True)[0],
-    lambda r, n: lambda h: torch.min(h, dim=1, keepdim=True).values, lambda r, n: lambda h: torch.logsumexp(h, dim=1, keepdim=True),
-    lambda r, n: lambda h: h.amax(dim=1, keepdim=True), lambda r, n: lambda h: torch.logsumexp(h, 1).unsqueeze(1), lambda r, n: lambda h: h.sum(1).unsqueeze(-1),
+    lambda r, n: lambda h: torch.sum(h, dim=1, keepdim=True),
+    lambda r, n: lambda h: h.mean(1, keepdim=True),
+    lambda r, n: lambda h: torch.max(h, dim=1, keepdim=True)[0],
+    lambda r, n: lambda h: torch.min(h, dim=1, keepdim=True).values,
+    lambda r, n: lambda h: torch.logsumexp(h, dim=1, keepdim=True),
+    lambda r, n: lambda h: h.amax(dim=1, keepdim=True),
+    lambda r, n: lambda h: torch.logsumexp(h, 1).unsqueeze(1),
+    lambda r, n: lambda h: h.sum(1).unsqueeze(-1),
 ]
 SHAPES = [
-    lambda r, n: lambda h: torch.softmax(h.view(h.size(0), 4, -1), dim=2).flatten(1), lambda r, n: lambda h: h.reshape(h.shape[0], -1) * 1.5,
+    lambda r, n: lambda h: torch.softmax(h.view(h.size(0), 4, -1), dim=2).flatten(1),
+    lambda r, n: lambda h: h.reshape(h.shape[0], -1) * 1.5,
     lambda r, n: lambda h: h.unsqueeze(2).transpose(1, 2).squeeze(1) + 0.5,
 ]
 
@@ -118,7 +172,9 @@ class Drawn(nn.Module):
         self.spelled = [r.choice(["module", "functional", "operator", "addmm"]) for _ in range(3)]
         n = self.k
         for linear in range(r.randint(1, 3)):
-            self._linear(n, wide := self.k if r.random() < 0.4 else scale * r.choice([24, 48, 96]), self.spelled[linear])
+            self._linear(
+                n, wide := self.k if r.random() < 0.4 else scale * r.choice([24, 48, 96]), self.spelled[linear]
+            )
             n = self._tail(r, wide)
         self.residual = n == self.k and r.random() < 0.7
         self.reduced = n == 1
@@ -131,14 +187,20 @@ class Drawn(nn.Module):
     def _linear(self, k, n, spelled):
         layer = nn.Linear(k, n, bias=spelled != "operator")
         self.layers.append(layer)
-        self.steps.append({
-            "module": layer, "functional": lambda h: F.linear(h, layer.weight, layer.bias), "operator": lambda h: h @ layer.weight.T,
-            "addmm": lambda h: torch.addmm(layer.bias, h, layer.weight.t()),
-        }[spelled])
+        self.steps.append(
+            {
+                "module": layer,
+                "functional": lambda h: F.linear(h, layer.weight, layer.bias),
+                "operator": lambda h: h @ layer.weight.T,
+                "addmm": lambda h: torch.addmm(layer.bias, h, layer.weight.t()),
+            }[spelled]
+        )
 
     def _tail(self, r, n):
         for _ in range(r.randint(1, 4)):
-            kind = r.choices(["pointwise", "binary", "vector", "norm", "pool", "reduce", "shape"], [6, 2, 2, 3, 1, 1, 0.7])[0]
+            kind = r.choices(
+                ["pointwise", "binary", "vector", "norm", "pool", "reduce", "shape"], [6, 2, 2, 3, 1, 1, 0.7]
+            )[0]
             if n == 1 and kind not in ("pointwise", "binary", "vector"):
                 kind = "pointwise"
             if kind == "pool":
@@ -147,7 +209,9 @@ class Drawn(nn.Module):
             elif kind == "reduce":
                 make, n = r.choice(REDUCTIONS), 1
             else:
-                make = r.choice({"pointwise": POINTWISE, "binary": BINARY, "vector": VECTORS, "norm": NORMS, "shape": SHAPES}[kind])
+                make = r.choice(
+                    {"pointwise": POINTWISE, "binary": BINARY, "vector": VECTORS, "norm": NORMS, "shape": SHAPES}[kind]
+                )
             self._keep(make(r, 1 if n == 1 and kind == "reduce" else n))
         return n
 

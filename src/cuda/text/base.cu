@@ -124,7 +124,8 @@ __device__ __forceinline__ void flag(const Redo &r, u8 *flags, unsigned *any, i6
 // product's registers.
 __device__ __forceinline__ void flag_wide(const Redo &r, i64 row, i64 rows)
 {
-    const unsigned all = (unsigned)rows, batch = (unsigned)r.batch, each = r.batch > 0 && r.batch <= rows ? all / batch : 0;
+    const unsigned all = (unsigned)rows, batch = (unsigned)r.batch,
+                   each = r.batch > 0 && r.batch <= rows ? all / batch : 0;
     flag(r, r.wide, r.wide_any, each > 0 && each * batch == all ? (i64)((unsigned)row / each) : -1);
 }
 
@@ -173,7 +174,11 @@ __device__ __noinline__ void store_wanted(const Redo &r, float *out, i64 at, i64
         if (r.wanted[(at + w) / each])
             out[at + w] = v[w];
 }
-template <int W> __device__ __forceinline__ void store_out(const Redo &r, float *out, i64 at, i64 each, const float (&v)[W]) { store_wanted(r, out, at, each, v, W); }
+template <int W>
+__device__ __forceinline__ void store_out(const Redo &r, float *out, i64 at, i64 each, const float (&v)[W])
+{
+    store_wanted(r, out, at, each, v, W);
+}
 
 // ---- statistics ----
 

@@ -7,12 +7,20 @@
 
 template <int MOST> struct Few {
     enum {
-        // SHARED: each block fetches half of x's rows for both
-        ROWS = MOST, COLUMNS = 64, SUMS = ROWS / 2, SHARED = ROWS > 16,
+        ROWS = MOST,
+        COLUMNS = 64,
+        SUMS = ROWS / 2,
+        SHARED = ROWS > 16, // each block fetches half of x's rows for both
         DEEP = 2, // lines of a stage: what has to be done for each stage would take longer than to multiply one
-        W_LINE = COLUMNS * LINE, X_LINE = ROWS * LINE, W_BYTES = DEEP * W_LINE, STAGE = W_BYTES + DEEP * X_LINE, STAGES = 200 * 1024 / STAGE,
+        W_LINE = COLUMNS * LINE,
+        X_LINE = ROWS * LINE,
+        W_BYTES = DEEP * W_LINE,
+        STAGE = W_BYTES + DEEP * X_LINE,
+        STAGES = 200 * 1024 / STAGE,
         AHEAD = 64 * 1024 / W_BYTES, // stages of the weight that are under way at once, see below
-        PITCH = PARTIAL + 4, SUM_BYTES = (ROWS > 16 ? ROWS / 2 : 16) * PITCH * 4, BARRIERS = 3 * STAGES + 3
+        PITCH = PARTIAL + 4,
+        SUM_BYTES = (ROWS > 16 ? ROWS / 2 : 16) * PITCH * 4,
+        BARRIERS = 3 * STAGES + 3
     };
 };
 template <class G> __device__ constexpr bool few_by_pairs() // how a tile is finished, see below
@@ -55,11 +63,15 @@ __device__ __forceinline__ unsigned address_in(unsigned address, int rank)
     asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
     return there;
 }
-__device__ __forceinline__ void write_there(unsigned there, float v) { asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(there), "f"(v) : "memory"); }
+__device__ __forceinline__ void write_there(unsigned there, float v)
+{
+    asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(there), "f"(v) : "memory");
+}
 // With what was written and read before: once a tile. From each thread: one of a warp would do, but not for racecheck.
 __device__ __forceinline__ void barrier_pass(unsigned bar, int rank)
 {
-    asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(address_in(bar, rank)) : "memory");
+    asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(address_in(bar, rank))
+                 : "memory");
 }
 
 // ---- copies ----
@@ -71,15 +83,16 @@ template <class G> struct Lines { // column tiles of a cluster
 // The weight is read once: it gives way to whatever else is in L2.
 __device__ __forceinline__ void copy_box_once(unsigned to, const TensorMap *map, int line, int row, unsigned bar)
 {
-    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {0, %2, %3}], [%4], %5;"
-                 // evict_first, as createpolicy makes it
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint"
+                 " [%0], [%1, {0, %2, %3}], [%4], %5;" // %5: evict_first, as createpolicy makes it
                  ::"r"(to), "l"(map), "r"(row), "r"(line), "r"(bar), "l"(0x12F0000000000000ull) : "memory");
 }
 
 // The weight does not wait for x: each has a thread and barriers of its own. Of the weight's stages AHEAD are under way
 // at once, which keeps memory busy; more would stand in line there, in front of what x's way into lines has to wait
 // for, and L2 would have to make room for all of them by writing back what others left.
-template <class G, class S> __device__ __forceinline__ void few_produce_w(const TensorMap *w_map, const few_room &r, int rank)
+template <class G, class S>
+__device__ __forceinline__ void few_produce_w(const TensorMap *w_map, const few_room &r, int rank)
 {
     int s = 0, phase = 0, before = S::STAGES - S::AHEAD, before_phase = 1;
     for (int t = blockIdx.x / 2; t < Lines<G>::TILES; t += gridDim.x / 2)
@@ -94,7 +107,9 @@ template <class G, class S> __device__ __forceinline__ void few_produce_w(const 
                 before = 0, before_phase ^= 1;
         }
 }
-template <class G, class S> __device__ __forceinline__ void few_produce_x(const Control &c, const TensorMap *x_map, const few_room &r, int rank, int rows)
+template <class G, class S>
+__device__ __forceinline__ void few_produce_x(const Control &c, const TensorMap *x_map, const few_room &r, int rank,
+                                              int rows)
 {
     // whole groups of eight rows, as they are swizzled
     const int mine = S::SHARED ? (rows + 15) / 16 * 8 : rows, bytes = (S::SHARED ? 2 : 1) * S::DEEP * mine * LINE;
@@ -141,7 +156,8 @@ __device__ __forceinline__ void barrier_wait_both(unsigned a, unsigned b, int pa
 // Rows of x into lines, G::SPLIT threads each: at once, before the weight's lines are on their way and everything takes
 // its turn behind them. The barrier of all blocks that follows is passed by the thread that copies x, and by nobody
 // else.
-template <class G> __device__ __forceinline__ void few_split(const typename G::A &a, const Control &c, const few_room &r, int rows)
+template <class G>
+__device__ __forceinline__ void few_split(const typename G::A &a, const Control &c, const few_room &r, int rows)
 {
     enum { T = G::SPLIT, EACH_BLOCK = 128 / T };
     const int tid = threadIdx.x - 128;
@@ -165,7 +181,8 @@ template <class G> __device__ __forceinline__ void few_split(const typename G::A
 }
 
 // What undoes the scales of a thread's rows.
-template <class G, class S> __device__ __forceinline__ void few_unscale(const typename G::A &a, float (&unscale)[S::SUMS / 2], int row, int rows)
+template <class G, class S>
+__device__ __forceinline__ void few_unscale(const typename G::A &a, float (&unscale)[S::SUMS / 2], int row, int rows)
 {
 #pragma unroll
     for (int i = 0; i < S::SUMS / 2; ++i) {
@@ -177,7 +194,8 @@ template <class G, class S> __device__ __forceinline__ void few_unscale(const ty
 // N lines, whole chunks, and whole stages but for the last of a tile. line: the first of them. s, phase: the stage that
 // is next. last: the one before, which is released when its products are done.
 template <class G, class S, int N, class Release>
-__device__ __forceinline__ void multiply_lines(const few_room &r, float (&acc)[S::SUMS], float (&sum)[S::SUMS], int line, int &s, int &phase, int &last, Release release)
+__device__ __forceinline__ void multiply_lines(const few_room &r, float (&acc)[S::SUMS], float (&sum)[S::SUMS],
+                                               int line, int &s, int &phase, int &last, Release release)
 {
     constexpr bool promotes = G::MODE == MODE_FP32;
     // pieces: of a line, each of which is a chunk where there are two
@@ -193,7 +211,8 @@ __device__ __forceinline__ void multiply_lines(const few_room &r, float (&acc)[S
         if (promotes && begins)
             pin(acc);
         wgmma_fence();
-        multiply_stage<stage_mode<G>()>(acc, tile_low(r.stages + S::W_BYTES) + at + i % DEEP * (S::X_LINE >> 4), tile_low(r.stages) + at + i % DEEP * (S::W_LINE >> 4),
+        multiply_stage<stage_mode<G>()>(acc, tile_low(r.stages + S::W_BYTES) + at + i % DEEP * (S::X_LINE >> 4),
+                                        tile_low(r.stages) + at + i % DEEP * (S::W_LINE >> 4),
                                         promotes ? !begins : line + i != 0); // a chunk's first product clears the sums
         if (closes || ends)
             wgmma_commit();
@@ -219,7 +238,8 @@ __device__ __forceinline__ void multiply_lines(const few_room &r, float (&acc)[S
     }
 }
 
-template <class G, class S> __device__ __forceinline__ void few_multiply(const typename G::A &a, const few_room &r, int rank, int rows)
+template <class G, class S>
+__device__ __forceinline__ void few_multiply(const typename G::A &a, const few_room &r, int rank, int rows)
 {
     constexpr bool promotes = G::MODE == MODE_FP32;
     constexpr int SUMS = S::SUMS, together = promotes && G::CHUNK > S::DEEP ? (int)G::CHUNK : (int)S::DEEP;
@@ -243,7 +263,8 @@ template <class G, class S> __device__ __forceinline__ void few_multiply(const t
         for (int line = 0; line + together <= G::LINES; line += together)
             multiply_lines<G, S, together>(r, acc, sum, line, s, phase, last, release);
         if constexpr (G::LINES % together != 0)
-            multiply_lines<G, S, G::LINES % together>(r, acc, sum, G::LINES / together * together, s, phase, last, release);
+            multiply_lines<G, S, G::LINES % together>(r, acc, sum, G::LINES / together * together, s, phase, last,
+                                                      release);
         if (!promotes) {
             wgmma_wait<0>();
             pin(acc);
@@ -259,7 +280,9 @@ template <class G, class S> __device__ __forceinline__ void few_multiply(const t
         for (int i = 0; i < SUMS; ++i) {
             const int at = row + i / 4 * 8 + i % 2; // its row in the tile
             if (at < rows)
-                write_there(address_in(r.sums, at / Owners<G, S>::ROWS) + ((at % Owners<G, S>::ROWS) * S::PITCH + column + i / 2 % 2 * 8) * 4, sum[i] * unscale[i / 4 * 2 + i % 2]);
+                write_there(address_in(r.sums, at / Owners<G, S>::ROWS) +
+                                ((at % Owners<G, S>::ROWS) * S::PITCH + column + i / 2 % 2 * 8) * 4,
+                            sum[i] * unscale[i / 4 * 2 + i % 2]);
         }
         for (int owner = 0; owner < Owners<G, S>::N; ++owner)
             barrier_pass(r.ready, owner);
@@ -288,10 +311,12 @@ template <class S> __device__ __forceinline__ void few_take(float (&v)[HALF], un
 
 // A tile as text/wgmma.cu finishes it, a warp for 16 rows: what feeds several statistics, or statistics of runs.
 template <class G, class S, class Taken>
-__device__ __forceinline__ void few_finish_by_quads(const typename G::A &a, const Control &c, const few_room &r, int t, int first_row, int rows, Taken taken)
+__device__ __forceinline__ void few_finish_by_quads(const typename G::A &a, const Control &c, const few_room &r, int t,
+                                                    int first_row, int rows, Taken taken)
 {
     constexpr bool BY_PARTS = G::PART < HALF;
-    const int tid = threadIdx.x - 256, lane = tid % 32, at = tid / 32 * 16 + lane / 4, row = first_row + at, col = t * PARTIAL + 2 * (lane % 4);
+    const int tid = threadIdx.x - 256, lane = tid % 32, at = tid / 32 * 16 + lane / 4, row = first_row + at,
+              col = t * PARTIAL + 2 * (lane % 4);
     const bool any = tid / 32 * 16 < Owners<G, S>::ROWS && first_row + tid / 32 * 16 < rows;
     const float unscale[2] = {1.0f, 1.0f}; // done
     float v[HALF];
@@ -316,9 +341,11 @@ __device__ __forceinline__ void few_finish_by_quads(const typename G::A &a, cons
 // A tile by all threads, a pair of columns each: what the steps leave stays in shared memory, at most one statistic is
 // folded from there.
 template <class G, class S, class Taken>
-__device__ __forceinline__ void few_finish_by_pairs(const typename G::A &a, const Control &c, const few_room &r, int t, int first_row, int rows, const float (&s)[2], Taken taken)
+__device__ __forceinline__ void few_finish_by_pairs(const typename G::A &a, const Control &c, const few_room &r, int t,
+                                                    int first_row, int rows, const float (&s)[2], Taken taken)
 {
-    const int tid = threadIdx.x - 256, lane = tid % 32, group = tid / 32 * 16, col = t * PARTIAL + tid % 64 * 2, here = min((int)Owners<G, S>::ROWS, rows - first_row);
+    const int tid = threadIdx.x - 256, lane = tid % 32, group = tid / 32 * 16, col = t * PARTIAL + tid % 64 * 2,
+              here = min((int)Owners<G, S>::ROWS, rows - first_row);
     typename G::Rest rest[2];
 #pragma unroll 4
     for (int i = tid / 64; i < here; i += 2) {
@@ -334,7 +361,8 @@ __device__ __forceinline__ void few_finish_by_pairs(const typename G::A &a, cons
         if (group < here) {
             float v[HALF];
             few_take<S>(v, r.sums, group + lane / 4, lane);
-            finish_stats<G, 0>(a, v, first_row + group + lane / 4, first_row + here, t * PARTIAL + 2 * (lane % 4), t, rest);
+            finish_stats<G, 0>(a, v, first_row + group + lane / 4, first_row + here, t * PARTIAL + 2 * (lane % 4), t,
+                               rest);
         }
     }
     if constexpr (G::HELD) {
@@ -346,7 +374,9 @@ __device__ __forceinline__ void few_finish_by_pairs(const typename G::A &a, cons
                 G::total(a, first_row + min(tid / 4, here - 1), known);
 #pragma unroll
                 for (int i = 0; i < (int)(sizeof known / 4); ++i)
-                    asm volatile("st.shared.f32 [%0], %1;" ::"r"(row_known + tid / 4 * (S::PITCH * 4) + 4 * i), "f"(((const float *)&known)[i]) : "memory");
+                    asm volatile("st.shared.f32 [%0], %1;" ::"r"(row_known + tid / 4 * (S::PITCH * 4) + 4 * i),
+                                 "f"(((const float *)&known)[i])
+                                 : "memory");
             }
             finishers_sync();
         }
@@ -354,7 +384,10 @@ __device__ __forceinline__ void few_finish_by_pairs(const typename G::A &a, cons
         for (int i = tid / 64; i < here; i += 2) {
 #pragma unroll
             for (int j = 0; j < (int)(sizeof known / 4); ++j)
-                asm volatile("ld.shared.f32 %0, [%1];" : "=f"(((float *)&known)[j]) : "r"(row_known + i * (S::PITCH * 4) + 4 * j) : "memory");
+                asm volatile("ld.shared.f32 %0, [%1];"
+                             : "=f"(((float *)&known)[j])
+                             : "r"(row_known + i * (S::PITCH * 4) + 4 * j)
+                             : "memory");
             const float2 p = shared_pair(r.sums + (i * S::PITCH + tid % 64 * 2) * 4);
             if (col < G::N)
                 later_pair<G>(a, p.x, p.y, first_row + i, rows, true, col, known);
@@ -363,7 +396,9 @@ __device__ __forceinline__ void few_finish_by_pairs(const typename G::A &a, cons
     taken();
 }
 
-template <class G, class S> __device__ __forceinline__ void few_finish(const typename G::A &a, const Control &c, const few_room &r, int rank, int rows)
+template <class G, class S>
+__device__ __forceinline__ void few_finish(const typename G::A &a, const Control &c, const few_room &r, int rank,
+                                           int rows)
 {
     int turn = 0;
     const auto taken = [&] { barrier_pass(r.taken, 0), barrier_pass(r.taken, 1); };
@@ -380,13 +415,16 @@ template <class G, class S> __device__ __forceinline__ void few_finish(const typ
     }
 }
 
-template <class G, class S> __device__ __forceinline__ void few_rows_product(const typename G::A &a, const Control &c, const TensorMap *x_map, const TensorMap *w_map)
+template <class G, class S>
+__device__ __forceinline__ void few_rows_product(const typename G::A &a, const Control &c, const TensorMap *x_map,
+                                                 const TensorMap *w_map)
 {
     const few_room r = few_room_at<S>();
     const int rank = blockIdx.x % 2, part = __shfl_sync(~0u, threadIdx.x / 128, 0), rows = (int)G::rows(a);
     if (threadIdx.x < 32) {
         for (int s = threadIdx.x; s < S::STAGES; s += 32)
-            barrier_init(r.full_w + 8 * s, 1), barrier_init(r.full_x + 8 * s, 1), barrier_init(r.empty + 8 * s, S::SHARED ? 2 : 1);
+            barrier_init(r.full_w + 8 * s, 1), barrier_init(r.full_x + 8 * s, 1),
+                barrier_init(r.empty + 8 * s, S::SHARED ? 2 : 1);
         if (threadIdx.x == 0)
             barrier_init(r.ready, 2 * 128), barrier_init(r.taken, Owners<G, S>::N * 128), barrier_init(r.split, 1);
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");

@@ -9,12 +9,16 @@ enum { PARTIAL = 128, HALF = 64 }; // HALF: sums of a thread in a partial's colu
 // A product of fewer columns than a partial has: no code for those that are not there. Is there a column `right` of the
 // partial's first; parts of them.
 template <class G> __device__ constexpr bool is_within(int right) { return G::N >= PARTIAL || right < G::N; }
-template <class G> __device__ constexpr int parts() { return G::N >= PARTIAL ? HALF / G::PART : (G::N + 2 * G::PART - 1) / (2 * G::PART); }
+template <class G> __device__ constexpr int parts()
+{
+    return G::N >= PARTIAL ? HALF / G::PART : (G::N + 2 * G::PART - 1) / (2 * G::PART);
+}
 
 // Where much is done with each sum, they are taken PART at a time: code for all of a thread's at once would not stay in
 // the instruction cache, and would take seconds to compile. Registers have no index, so there is a piece of code that
 // moves each part, and one that does the work.
-template <int PART, int SUMS, int P = 0> __device__ __forceinline__ void take_part(float (&part)[PART], const float (&v)[SUMS], int which)
+template <int PART, int SUMS, int P = 0>
+__device__ __forceinline__ void take_part(float (&part)[PART], const float (&v)[SUMS], int which)
 {
     if (which == P || P == SUMS / PART - 1) {
 #pragma unroll
@@ -24,7 +28,8 @@ template <int PART, int SUMS, int P = 0> __device__ __forceinline__ void take_pa
         take_part<PART, SUMS, P + 1>(part, v, which);
     }
 }
-template <int PART, int SUMS, int P = 0> __device__ __forceinline__ void put_part(float (&v)[SUMS], const float (&part)[PART], int which)
+template <int PART, int SUMS, int P = 0>
+__device__ __forceinline__ void put_part(float (&v)[SUMS], const float (&part)[PART], int which)
 {
     if (which == P || P == SUMS / PART - 1) {
 #pragma unroll
@@ -61,7 +66,8 @@ template <int SUMS> __device__ __forceinline__ void move_up(float (&v)[SUMS])
 // The first statistic over the elements of a thread's two rows in a partial's columns, v[AT..AT + HALF), in order of
 // column; a quad of lanes holds a row. here(j, w): is there such a column?
 template <class M> struct quad_fold {
-    template <int AT, int SUMS, class Here> static __device__ __forceinline__ void of(const float (&v)[SUMS], Here here, M (&s)[2])
+    template <int AT, int SUMS, class Here>
+    static __device__ __forceinline__ void of(const float (&v)[SUMS], Here here, M (&s)[2])
     {
         s[0].begin(), s[1].begin();
 #pragma unroll
@@ -73,12 +79,16 @@ template <class M> struct quad_fold {
 };
 
 // + 0: no -0, whether sums began with 0 or with a product.
-template <class G> __device__ __forceinline__ float unscaled(float v, float row, float col) { return G::SCALED ? fmaf(v, row, 0.0f) * col : v; }
+template <class G> __device__ __forceinline__ float unscaled(float v, float row, float col)
+{
+    return G::SCALED ? fmaf(v, row, 0.0f) * col : v;
+}
 
 // A pair of neighbouring columns of a row through the phase's steps. here: nothing is stored for a row that is not; row
 // is then another that is.
-template <class G> __device__ __forceinline__ void finish_pair(const typename G::A &a, float &v0, float &v1, i64 row, i64 rows, bool here, int col, float unscale,
-                                                               const float (&s)[2], typename G::Rest &rest)
+template <class G>
+__device__ __forceinline__ void finish_pair(const typename G::A &a, float &v0, float &v1, i64 row, i64 rows, bool here,
+                                            int col, float unscale, const float (&s)[2], typename G::Rest &rest)
 {
     if (G::N % 2 == 0) {
         float p[2] = {unscaled<G>(v0, unscale, s[0]), unscaled<G>(v1, unscale, s[1])};
@@ -96,10 +106,12 @@ template <class G> __device__ __forceinline__ void finish_pair(const typename G:
 // The statistics of a thread's two rows over a partial's columns: the first from what the steps left in v, the others
 // as they were fed.
 template <class G, int AT, int SUMS>
-__device__ __forceinline__ void finish_stats(const typename G::A &a, const float (&v)[SUMS], i64 row, i64 rows, int col, int partial, typename G::Rest (&rest)[2])
+__device__ __forceinline__ void finish_stats(const typename G::A &a, const float (&v)[SUMS], i64 row, i64 rows, int col,
+                                             int partial, typename G::Rest (&rest)[2])
 {
     typename G::First first[2];
-    quad_fold<typename G::First>::template of<AT>(v, [&](int j, int w) { return G::N % PARTIAL == 0 || (is_within<G>(8 * j) && col + 8 * j + w < G::N); }, first);
+    quad_fold<typename G::First>::template of<AT>(
+        v, [&](int j, int w) { return G::N % PARTIAL == 0 || (is_within<G>(8 * j) && col + 8 * j + w < G::N); }, first);
 #pragma unroll
     for (int which = 0; which < 2; ++which) {
         rest[which].join_lanes(4);
@@ -117,7 +129,8 @@ template <class G> __device__ constexpr bool is_straight() { return G::STATS == 
 
 // v[AT..AT + PART): columns col on of two rows.
 template <class G, int AT, int PART, int SUMS>
-__device__ __forceinline__ void finish_part(const typename G::A &a, float (&v)[SUMS], i64 row, i64 rows, int col, const float (&unscale)[2], typename G::Rest (&rest)[2])
+__device__ __forceinline__ void finish_part(const typename G::A &a, float (&v)[SUMS], i64 row, i64 rows, int col,
+                                            const float (&unscale)[2], typename G::Rest (&rest)[2])
 {
 #pragma unroll
     // no branch in here where N fills tiles: loads can go ahead of what is done with them, and serve both rows
@@ -130,17 +143,20 @@ __device__ __forceinline__ void finish_part(const typename G::A &a, float (&v)[S
             load<true, G::N % 2 == 0>(s, G::w_unscale(a) + c);
 #pragma unroll
         for (int which = 0; which < 2; ++which)
-            finish_pair<G>(a, v[i + 2 * which], v[i + 2 * which + 1], min(row + 8 * which, rows - 1), rows, row + 8 * which < rows, c, unscale[which], s, rest[which]);
+            finish_pair<G>(a, v[i + 2 * which], v[i + 2 * which + 1], min(row + 8 * which, rows - 1), rows,
+                           row + 8 * which < rows, c, unscale[which], s, rest[which]);
     }
 }
 template <class G, int AT, int PART, int SUMS>
-__device__ __forceinline__ void later_part(const typename G::A &a, const float (&v)[SUMS], i64 row, i64 rows, int col, typename G::Known (&known)[2]);
+__device__ __forceinline__ void later_part(const typename G::A &a, const float (&v)[SUMS], i64 row, i64 rows, int col,
+                                           typename G::Known (&known)[2]);
 
 // The columns of one partial. A thread holds two rows, eight apart; neighbouring pairs of columns, eight apart.
 // BY_PARTS: of half `half` of the sums; the halves have changed places after it where statistics were fed, or the
 // second is in the first's. Otherwise v[AT] on.
 template <class G, int AT, bool BY_PARTS, int SUMS>
-__device__ __forceinline__ void finish_half(const typename G::A &a, float (&v)[SUMS], i64 row, i64 rows, int col, int partial, const float (&unscale)[2], int half)
+__device__ __forceinline__ void finish_half(const typename G::A &a, float (&v)[SUMS], i64 row, i64 rows, int col,
+                                            int partial, const float (&unscale)[2], int half)
 {
     constexpr int PARTS = HALF / G::PART, AT_STATS = BY_PARTS && PARTS > 1 ? SUMS - HALF : AT;
     typename G::Rest rest[2];
@@ -192,7 +208,8 @@ template <class M> struct quad_run {
 };
 
 template <class G>
-__device__ __forceinline__ void later_pair(const typename G::A &a, float v0, float v1, i64 row, i64 rows, bool here, int col, const typename G::Known &known)
+__device__ __forceinline__ void later_pair(const typename G::A &a, float v0, float v1, i64 row, i64 rows, bool here,
+                                           int col, const typename G::Known &known)
 {
     if (G::N % 2 == 0) {
         float p[2] = {v0, v1};
@@ -207,7 +224,8 @@ __device__ __forceinline__ void later_pair(const typename G::A &a, float v0, flo
 
 // One run of columns of a part, or all of a part where there are no runs: v[AT] on.
 template <class G, int AT, int STEPS, int SUMS>
-__device__ __forceinline__ void later_run(const typename G::A &a, const float (&v)[SUMS], i64 row, i64 rows, int col, typename G::Known (&known)[2])
+__device__ __forceinline__ void later_run(const typename G::A &a, const float (&v)[SUMS], i64 row, i64 rows, int col,
+                                          typename G::Known (&known)[2])
 {
     if constexpr (G::RUN > 0) {
         G::run(quad_run<typename G::Run>::template of<AT, STEPS>(v), known[0]);
@@ -218,10 +236,12 @@ __device__ __forceinline__ void later_run(const typename G::A &a, const float (&
         if (G::N % PARTIAL == 0 || (is_within<G>(8 * j) && col + 8 * j < G::N))
 #pragma unroll
             for (int which = 0; which < 2; ++which)
-                later_pair<G>(a, v[AT + 4 * j + 2 * which], v[AT + 4 * j + 2 * which + 1], min(row + 8 * which, rows - 1), rows, row + 8 * which < rows, col + 8 * j, known[which]);
+                later_pair<G>(a, v[AT + 4 * j + 2 * which], v[AT + 4 * j + 2 * which + 1],
+                              min(row + 8 * which, rows - 1), rows, row + 8 * which < rows, col + 8 * j, known[which]);
 }
 template <class G, int AT, int STEPS, int RUNS, int SUMS>
-__device__ __forceinline__ void later_runs(const typename G::A &a, const float (&v)[SUMS], i64 row, i64 rows, int col, typename G::Known (&known)[2])
+__device__ __forceinline__ void later_runs(const typename G::A &a, const float (&v)[SUMS], i64 row, i64 rows, int col,
+                                           typename G::Known (&known)[2])
 {
     if constexpr (RUNS > 0) {
         later_run<G, AT, STEPS>(a, v, row, rows, col, known);
@@ -229,7 +249,8 @@ __device__ __forceinline__ void later_runs(const typename G::A &a, const float (
     }
 }
 template <class G, int AT, int PART, int SUMS>
-__device__ __forceinline__ void later_part(const typename G::A &a, const float (&v)[SUMS], i64 row, i64 rows, int col, typename G::Known (&known)[2])
+__device__ __forceinline__ void later_part(const typename G::A &a, const float (&v)[SUMS], i64 row, i64 rows, int col,
+                                           typename G::Known (&known)[2])
 {
     constexpr int RUNS = G::RUN > 0 ? 2 * PART / G::RUN : 1;
     later_runs<G, AT, PART / 4 / RUNS, RUNS>(a, v, row, rows, col, known);
@@ -237,7 +258,8 @@ __device__ __forceinline__ void later_part(const typename G::A &a, const float (
 
 // The columns of one partial, as finish_half has them.
 template <class G, int AT, bool BY_PARTS, int SUMS>
-__device__ __forceinline__ void later_half(const typename G::A &a, const float (&v)[SUMS], i64 row, i64 rows, int col, typename G::Known (&known)[2], int half)
+__device__ __forceinline__ void later_half(const typename G::A &a, const float (&v)[SUMS], i64 row, i64 rows, int col,
+                                           typename G::Known (&known)[2], int half)
 {
     if constexpr (BY_PARTS) {
 #pragma unroll 1

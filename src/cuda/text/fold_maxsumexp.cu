@@ -3,7 +3,8 @@
 // log2(e)), in which an element far below the largest loses digits that its exp is too small to show. A NaN makes both
 // NaN, an Inf the sum. In a row each of CHAINS goes its way, so that few wait for the one before.
 template <> struct quad_fold<maxsumexp_stat<float>> {
-    template <int AT, int SUMS, class Here> static __device__ __forceinline__ void of(const float (&v)[SUMS], Here here, maxsumexp_stat<float> (&s)[2])
+    template <int AT, int SUMS, class Here>
+    static __device__ __forceinline__ void of(const float (&v)[SUMS], Here here, maxsumexp_stat<float> (&s)[2])
     {
         const float log2e = 1.44269504f;
         enum { CHAINS = 4 };

@@ -55,7 +55,8 @@ __device__ __forceinline__ float gelu_erf(float x)
 {
     const float k = 3.04296875f, a = fminf(16.0f, fabsf(x)), square = a * a;
     const float high = -0.72134752f * square; // exp(-x^2 / 2) = 2^(high + low)
-    const float low = fmaf(-9.629814945e-09f, square, fmaf(-0.72134752f, fmaf(a, a, -square), fmaf(-0.72134752f, square, -high)));
+    const float low =
+        fmaf(-9.629814945e-09f, square, fmaf(-0.72134752f, fmaf(a, a, -square), fmaf(-0.72134752f, square, -high)));
     const float two = power_of_two(high), e = fmaf(two, 0.693147181f * low, two);
     const float w = __fdividef(a, a + k), v = fmaf(w, 2.0f, -1.0f);
     float t = fmaf(v, 0x1.26589ap-14f, -0x1.36a898p-13f);

@@ -48,21 +48,28 @@ __device__ __forceinline__ unsigned shared_address(const void *p) { return (unsi
 // 16 bytes, or as many zeros.
 __device__ __forceinline__ void copy_async(unsigned to, const u8 *from, bool here)
 {
-    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(here ? 16 : 0) : "memory");
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(here ? 16 : 0)
+                 : "memory");
 }
 __device__ __forceinline__ void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int n> __device__ __forceinline__ void copy_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(n) : "memory"); }
+template <int n> __device__ __forceinline__ void copy_wait()
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(n) : "memory");
+}
 __device__ __forceinline__ void pair_sync() { asm volatile("bar.sync %0, 64;" ::"r"(1 + threadIdx.x / 64) : "memory"); }
 
 // 16 rows of 32 bytes, as the multiplication takes them: lane l has 4 bytes of row l / 4.
 __device__ __forceinline__ void matrices(unsigned (&d)[4], unsigned at)
 {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];" : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3]) : "r"(at) : "memory");
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+                 : "r"(at)
+                 : "memory");
 }
 
-#define MMA(TYPE, KEPT)                                                                                                                                  \
-    asm volatile("mma.sync.aligned." TYPE " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %11, %12, %13};"                                         \
-                 : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])                                                                                        \
+#define MMA(TYPE, KEPT)                                                                                                \
+    asm volatile("mma.sync.aligned." TYPE " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %11, %12, %13};"       \
+                 : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])                                                      \
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), KEPT)
 #define ADDED "f"(d[0]), "f"(d[1]), "f"(d[2]), "f"(d[3])
 #define FRESH "f"(0.0f), "f"(0.0f), "f"(0.0f), "f"(0.0f)
@@ -105,7 +112,8 @@ template <class G, class S> struct Feed {
     unsigned to, here; // this thread's place in a stage; bit i: copy i has something to take
     int row_blocks, tiles, tile, line;
     __device__ __forceinline__ Feed(const u8 *x, const u8 *w, i64 rows, int row_blocks, int tiles)
-        : x(x), w(w), from_x(x), from_w(w), rows(rows), to(threadIdx.x / 8 * LINE + (threadIdx.x ^ threadIdx.x / 8) % 8 * 16), row_blocks(row_blocks), tiles(tiles),
+        : x(x), w(w), from_x(x), from_w(w), rows(rows),
+          to(threadIdx.x / 8 * LINE + (threadIdx.x ^ threadIdx.x / 8) % 8 * 16), row_blocks(row_blocks), tiles(tiles),
           tile(blockIdx.x), line(0)
     {
         aim();
@@ -122,7 +130,8 @@ template <class G, class S> struct Feed {
         from_w = w + column * LINE + threadIdx.x % 8 * 16;
 #pragma unroll
         for (int i = 0; i < COPIES; ++i)
-            here |= (unsigned)(i < OF_X ? row + i * ROWS < rows : G::N % N == 0 || column + (i - OF_X) * ROWS < G::N) << i;
+            here |= (unsigned)(i < OF_X ? row + i * ROWS < rows : G::N % N == 0 || column + (i - OF_X) * ROWS < G::N)
+                    << i;
     }
     __device__ __forceinline__ void copy(int i, unsigned stage) const
     {
@@ -157,7 +166,8 @@ template <class S> struct Fragments {
     __device__ __forceinline__ Fragments()
     {
         const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-        const int row_a = warp / S::ACROSS * (S::DEEP * 16) + lane % 16, row_b = warp % S::ACROSS * 64 + lane / 16 * 8 + lane % 8;
+        const int row_a = warp / S::ACROSS * (S::DEEP * 16) + lane % 16,
+                  row_b = warp % S::ACROSS * 64 + lane / 16 * 8 + lane % 8;
         at_a = row_a * LINE + (lane / 16 ^ row_a % 8) * 16;
         at_b = (TILE_M + row_b) * LINE + (lane / 8 % 2 ^ row_b % 8) * 16;
     }
@@ -183,7 +193,8 @@ template <class S> struct Fragments {
         for (int i = 0; i < S::DEEP; ++i)
 #pragma unroll
             for (int j = 0; j < 2 * Q; ++j)
-                multiply<S::MODE>(acc + i * 32 + (p % PIECES * 2 * Q + j) * 4, a[p / PIECES % 2][ta][i], b[p % 2][tb][j / 2] + j % 2 * 2, fresh);
+                multiply<S::MODE>(acc + i * 32 + (p % PIECES * 2 * Q + j) * 4, a[p / PIECES % 2][ta][i],
+                                  b[p % 2][tb][j / 2] + j % 2 * 2, fresh);
     }
     __device__ __forceinline__ void products(float (&acc)[S::SUMS], int p, bool fresh)
     {
@@ -196,7 +207,8 @@ template <class S> struct Fragments {
 };
 
 // The columns of piece p of so many.
-template <int PIECES, int SUMS> __device__ __forceinline__ void promote(const float (&acc)[SUMS], float (&sum)[SUMS], int p)
+template <int PIECES, int SUMS>
+__device__ __forceinline__ void promote(const float (&acc)[SUMS], float (&sum)[SUMS], int p)
 {
     constexpr int each = 32 / PIECES;
 #pragma unroll
@@ -228,10 +240,12 @@ template <class G, class S> struct Stages {
 };
 
 // All lines of a tile.
-template <class G, class S> __device__ __forceinline__ void multiply_tile(float (&acc)[S::SUMS], Fragments<S> &f, Stages<G, S> &stages)
+template <class G, class S>
+__device__ __forceinline__ void multiply_tile(float (&acc)[S::SUMS], Fragments<S> &f, Stages<G, S> &stages)
 {
     constexpr bool promotes = G::MODE == MODE_FP32;
-    constexpr int chunk = promotes ? G::CHUNK : 1, across = Fragments<S>::PIECES, pieces = S::STEPS * across, copies = Feed<G, S>::COPIES;
+    constexpr int chunk = promotes ? G::CHUNK : 1, across = Fragments<S>::PIECES, pieces = S::STEPS * across,
+                  copies = Feed<G, S>::COPIES;
     float sum[S::SUMS];
 #pragma unroll
     for (int i = 0; i < S::SUMS; ++i)
@@ -273,7 +287,8 @@ template <class G, class S> __device__ __forceinline__ void multiply_tile(float 
 template <int SUMS> __device__ __forceinline__ void swap_halves(float (&v)[SUMS], unsigned stage)
 {
     const bool right = threadIdx.x & 32;
-    const unsigned pair = stage + threadIdx.x / 64 * (64 * 32 * 4), mine = pair + threadIdx.x % 64 * 16, other = pair + (threadIdx.x ^ 32) % 64 * 16;
+    const unsigned pair = stage + threadIdx.x / 64 * (64 * 32 * 4), mine = pair + threadIdx.x % 64 * 16,
+                   other = pair + (threadIdx.x ^ 32) % 64 * 16;
 #pragma unroll
     for (int half = 0; half < SUMS / 64; ++half) {
         if (half > 0)
@@ -281,15 +296,20 @@ template <int SUMS> __device__ __forceinline__ void swap_halves(float (&v)[SUMS]
 #pragma unroll
         for (int i = 0; i < 32; i += 4) {
             const int u = half * 32 + i, l = SUMS / 2 + u;
-            asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(mine + i * 256), "f"(right ? v[u] : v[l]), "f"(right ? v[u + 1] : v[l + 1]),
-                         "f"(right ? v[u + 2] : v[l + 2]), "f"(right ? v[u + 3] : v[l + 3]) : "memory");
+            asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(mine + i * 256), "f"(right ? v[u] : v[l]),
+                         "f"(right ? v[u + 1] : v[l + 1]), "f"(right ? v[u + 2] : v[l + 2]),
+                         "f"(right ? v[u + 3] : v[l + 3])
+                         : "memory");
         }
         pair_sync();
 #pragma unroll
         for (int i = 0; i < 32; i += 4) {
             const int u = half * 32 + i, l = SUMS / 2 + u;
             float got[4];
-            asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(got[0]), "=f"(got[1]), "=f"(got[2]), "=f"(got[3]) : "r"(other + i * 256) : "memory");
+            asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+                         : "=f"(got[0]), "=f"(got[1]), "=f"(got[2]), "=f"(got[3])
+                         : "r"(other + i * 256)
+                         : "memory");
 #pragma unroll
             for (int k = 0; k < 4; ++k) {
                 v[u + k] = right ? got[k] : v[u + k];
@@ -307,10 +327,12 @@ template <int SUMS> __device__ __forceinline__ void swap_halves(float (&v)[SUMS]
         v[i] = w[i];
 }
 
-template <class G, class S> __device__ __forceinline__ void finish_tile(const typename G::A &a, float (&v)[S::SUMS], i64 row, i64 rows, int nt)
+template <class G, class S>
+__device__ __forceinline__ void finish_tile(const typename G::A &a, float (&v)[S::SUMS], i64 row, i64 rows, int nt)
 {
     static_assert(!G::WAITS, "row blocks are under way in any number");
-    const int lane = threadIdx.x % 32, partial = nt * (S::N / PARTIAL) + threadIdx.x / 32 % S::ACROSS / 2, col = partial * PARTIAL + 2 * (lane % 4);
+    const int lane = threadIdx.x % 32, partial = nt * (S::N / PARTIAL) + threadIdx.x / 32 % S::ACROSS / 2,
+              col = partial * PARTIAL + 2 * (lane % 4);
     if (G::N % S::N != 0 && partial * PARTIAL >= G::N)
         return;
     row += lane / 4;
@@ -345,11 +367,14 @@ template <class G, class S> __device__ __forceinline__ void finish_tile(const ty
 
 // x: [rows][LINES], w: [LINES][N], lines as text/split.cu makes them. All threads come out of it together, and shared
 // memory is free.
-template <class G, class P> __device__ __forceinline__ void tensor_product(const typename G::A &a, const Control &, const TensorMap *x, const TensorMap *w)
+template <class G, class P>
+__device__ __forceinline__ void tensor_product(const typename G::A &a, const Control &, const TensorMap *x,
+                                               const TensorMap *w)
 {
     typedef Shape<G::MODE, P::COLUMNS> S;
     const i64 rows = G::rows(a);
-    const int row_blocks = (int)((rows + TILE_M - 1) / TILE_M), tiles = row_blocks * ((G::N + S::N - 1) / S::N), warp = threadIdx.x / 32;
+    const int row_blocks = (int)((rows + TILE_M - 1) / TILE_M), tiles = row_blocks * ((G::N + S::N - 1) / S::N),
+              warp = threadIdx.x / 32;
     Stages<G, S> stages(x->lines, w->lines, rows, row_blocks, tiles, (shared_address(raw) + LINE - 1) & ~(LINE - 1u));
     Fragments<S> f;
     f.load(stages.now, 0);

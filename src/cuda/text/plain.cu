@@ -24,7 +24,10 @@ template <int N> struct narrow_sums {
 // 128 elements first two for each lane, then two more. Columns are PITCH apart; then come the biases.
 template <i64 K> struct narrow_weight {
     enum : i64 { RUN = 128, PITCH = (K + RUN - 1) / RUN * RUN };
-    static __device__ __forceinline__ double at(const double *column, i64 k) { return __ldg(column + k / RUN * RUN + k % 4 / 2 * (RUN / 2) + k % RUN / 4 * 2 + k % 2); }
+    static __device__ __forceinline__ double at(const double *column, i64 k)
+    {
+        return __ldg(column + k / RUN * RUN + k % 4 / 2 * (RUN / 2) + k % RUN / 4 * 2 + k % 2);
+    }
     static __device__ __forceinline__ void four(const double *column, i64 k, double (&w)[4]) // k: a multiple of 4
     {
         const double2 *p = (const double2 *)(column + k / RUN * RUN) + k % RUN / 4;
@@ -33,7 +36,8 @@ template <i64 K> struct narrow_weight {
     }
 };
 
-template <int N, i64 K> __device__ __forceinline__ void narrow_four(narrow_sums<N> &sums, const float (&x)[4], const double *weight, i64 k)
+template <int N, i64 K>
+__device__ __forceinline__ void narrow_four(narrow_sums<N> &sums, const float (&x)[4], const double *weight, i64 k)
 {
 #pragma unroll
     for (int n = 0; n < N; ++n) {
@@ -46,7 +50,8 @@ template <int N, i64 K> __device__ __forceinline__ void narrow_four(narrow_sums<
 }
 
 // The threads' sums and the bias into y: shared, [N].
-template <int T, int N, i64 K> __device__ __forceinline__ void narrow_end(float *y, narrow_sums<N> sums, const double *weight, int tid)
+template <int T, int N, i64 K>
+__device__ __forceinline__ void narrow_end(float *y, narrow_sums<N> sums, const double *weight, int tid)
 {
     sums = join_row<T>(sums);
     row_sync<T>(); // what y held before has been read
@@ -58,7 +63,8 @@ template <int T, int N, i64 K> __device__ __forceinline__ void narrow_end(float 
 }
 
 // y[n] = bias[n] + sum over k of x[k] * weight[n][k], in double precision, by the T threads of a row.
-template <int T, int N, i64 K> __device__ __forceinline__ void narrow_product(float *y, const float *x, const double *weight, int tid)
+template <int T, int N, i64 K>
+__device__ __forceinline__ void narrow_product(float *y, const float *x, const double *weight, int tid)
 {
     constexpr int W = 4;
     narrow_sums<N> all = {};
@@ -85,13 +91,15 @@ template <int T, int N, i64 K> __device__ __forceinline__ void narrow_product(fl
 }
 
 // A row in registers, which is wanted again: element k is held[k / 4 / T][k % 4] of thread k / 4 % T.
-template <bool aligned, int T, int TURNS> __device__ __forceinline__ void hold_row(float (&held)[TURNS][4], const float *x, int tid)
+template <bool aligned, int T, int TURNS>
+__device__ __forceinline__ void hold_row(float (&held)[TURNS][4], const float *x, int tid)
 {
 #pragma unroll
     for (int i = 0; i < TURNS; ++i)
         load<false, aligned>(held[i], x + (i * T + tid) * 4);
 }
-template <int T, int N, i64 K, int TURNS> __device__ __forceinline__ void narrow_product(float *y, const float (&held)[TURNS][4], const double *weight, int tid)
+template <int T, int N, i64 K, int TURNS>
+__device__ __forceinline__ void narrow_product(float *y, const float (&held)[TURNS][4], const double *weight, int tid)
 {
     narrow_sums<N> all = {};
 #pragma unroll
@@ -109,12 +117,15 @@ template <int T, int N, i64 K, int TURNS> __device__ __forceinline__ void narrow
 enum { PLAIN_THREADS = 256 };
 __device__ __forceinline__ void plain_sync() { asm volatile("bar.sync 8, %0;" ::"n"((int)PLAIN_THREADS) : "memory"); }
 
-template <class G, int RM, bool SMALL> __device__ __forceinline__ void plain_tile(const typename G::A &a, i64 row0, i64 col0, int tile, int tiles)
+template <class G, int RM, bool SMALL>
+__device__ __forceinline__ void plain_tile(const typename G::A &a, i64 row0, i64 col0, int tile, int tiles)
 {
     enum { ROWS = 16 * RM, TILE = 128, STEP = 16, RUN = 256, W = G::W };
-    float(*xs)[ROWS + 4] = (float(*)[ROWS + 4])raw, (*ws)[TILE + 4] = (float(*)[TILE + 4])(raw + sizeof(float[STEP][ROWS + 4]));
+    float(*xs)[ROWS + 4] = (float(*)[ROWS + 4]) raw,
+                      (*ws)[TILE + 4] = (float(*)[TILE + 4])(raw + sizeof(float[STEP][ROWS + 4]));
     const i64 rows = G::rows(a), n = G::columns(a), k = G::depth(a);
-    const int tid = threadIdx.x, tx = tid % 16, ty = tid / 16, down = (int)min((i64)ROWS, rows - row0), across = (int)min((i64)TILE, n - col0);
+    const int tid = threadIdx.x, tx = tid % 16, ty = tid / 16, down = (int)min((i64)ROWS, rows - row0),
+              across = (int)min((i64)TILE, n - col0);
     const auto row_of = [&](int i) { return ty * 4 + i / 4 * 64 + i % 4; }; // of the tile
     float acc[RM][8], sum[RM][8];
 #pragma unroll
@@ -203,7 +214,8 @@ template <class G, int RM, bool SMALL> __device__ __forceinline__ void plain_pro
     enum { ROWS = 16 * RM, TILE = 128 };
     const i64 rows = G::rows(a);
     // no memory holds 2^32 tiles
-    const unsigned row_tiles = (unsigned)((rows + ROWS - 1) / ROWS), column_tiles = (unsigned)((G::columns(a) + TILE - 1) / TILE);
+    const unsigned row_tiles = (unsigned)((rows + ROWS - 1) / ROWS),
+                   column_tiles = (unsigned)((G::columns(a) + TILE - 1) / TILE);
     if (threadIdx.x >= PLAIN_THREADS)
         return;
 #pragma unroll 1
@@ -223,7 +235,8 @@ template <class G, int RM, bool SMALL> __device__ __forceinline__ void plain_pro
 enum { COLUMN_ROWS = 256 };
 
 // value: [rows][width] -> partial: [blocks of rows][states][width]
-template <template <typename> class M> __device__ __forceinline__ void column_blocks(const float *value, i64 rows, i64 width, float *partial)
+template <template <typename> class M>
+__device__ __forceinline__ void column_blocks(const float *value, i64 rows, i64 width, float *partial)
 {
     const i64 stripes = (width + THREADS - 1) / THREADS, blocks = (rows + COLUMN_ROWS - 1) / COLUMN_ROWS;
     for (i64 at = blockIdx.x; at < stripes * blocks; at += gridDim.x) {

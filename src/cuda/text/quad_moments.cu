@@ -9,7 +9,8 @@ template <> struct quad_run<moments_stat<float>> {
             x += __shfl_xor_sync(~0u, x, o); // two numbers: either order gives the same
         return x;
     }
-    template <int AT, int STEPS, int SUMS> static __device__ __forceinline__ moments_stat<float> of(const float (&v)[SUMS])
+    template <int AT, int STEPS, int SUMS>
+    static __device__ __forceinline__ moments_stat<float> of(const float (&v)[SUMS])
     {
         constexpr float length = 8.0f * STEPS, each = 1.0f / length;
         float sum = 0.0f, off = 0.0f, squares = 0.0f;

@@ -9,7 +9,8 @@ template <> struct short_fold<moments_stat<float>> {
             x += __shfl_xor_sync(~0u, x, o); // two numbers: either order gives the same
         return x;
     }
-    template <class At> static __device__ __forceinline__ moments_stat<float> of(At at, i64 from, int length, int lane, int lanes)
+    template <class At>
+    static __device__ __forceinline__ moments_stat<float> of(At at, i64 from, int length, int lane, int lanes)
     {
         float sum = 0.0f, off = 0.0f, squares = 0.0f;
         for (int c = lane; c < length; c += lanes)

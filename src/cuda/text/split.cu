@@ -9,7 +9,10 @@
 enum { MODE_FP32, MODE_TF32, MODE_BF16, MODE_FP16 };
 enum { LINE = 128 }; // bytes
 template <int MODE> struct Line {
-    enum { ELEMENTS = MODE == MODE_FP32 || MODE == MODE_TF32 ? 32 : 64, SCALED = MODE == MODE_FP32 || MODE == MODE_FP16 };
+    enum {
+        ELEMENTS = MODE == MODE_FP32 || MODE == MODE_TF32 ? 32 : 64,
+        SCALED = MODE == MODE_FP32 || MODE == MODE_FP16
+    };
 };
 
 __device__ __forceinline__ unsigned halves(float low, float high)
@@ -44,18 +47,21 @@ __device__ __forceinline__ unsigned tensor_float(float x)
 }
 
 // Four elements from k on, k a multiple of 4, of a row whose lines stand `pitch` bytes apart.
-template <int MODE> __device__ __forceinline__ void put_four(u8 *lines, i64 pitch, i64 k, const float (&v)[4], float scale)
+template <int MODE>
+__device__ __forceinline__ void put_four(u8 *lines, i64 pitch, i64 k, const float (&v)[4], float scale)
 {
     const float s[4] = {v[0] * scale, v[1] * scale, v[2] * scale, v[3] * scale};
     u8 *line = lines + k / Line<MODE>::ELEMENTS * pitch;
     const int at = (int)(k % Line<MODE>::ELEMENTS);
     if (MODE == MODE_FP32) {
         const uint2 hi = make_uint2(halves(s[0], s[1]), halves(s[2], s[3]));
-        const uint2 lo = make_uint2(halves(s[0] - half_low(hi.x), s[1] - half_high(hi.x)), halves(s[2] - half_low(hi.y), s[3] - half_high(hi.y)));
+        const uint2 lo = make_uint2(halves(s[0] - half_low(hi.x), s[1] - half_high(hi.x)),
+                                    halves(s[2] - half_low(hi.y), s[3] - half_high(hi.y)));
         *(uint2 *)(line + at * 2) = hi;
         *(uint2 *)(line + 64 + at * 2) = lo;
     } else if (MODE == MODE_TF32) {
-        *(uint4 *)(line + at * 4) = make_uint4(tensor_float(v[0]), tensor_float(v[1]), tensor_float(v[2]), tensor_float(v[3]));
+        *(uint4 *)(line + at * 4) =
+            make_uint4(tensor_float(v[0]), tensor_float(v[1]), tensor_float(v[2]), tensor_float(v[3]));
     } else if (MODE == MODE_BF16) {
         *(uint2 *)(line + at * 2) = make_uint2(brain_floats(v[0], v[1]), brain_floats(v[2], v[3]));
     } else {
@@ -68,7 +74,10 @@ template <int MODE> __device__ __forceinline__ void put_four(u8 *lines, i64 pitc
 struct row_range {
     unsigned big, small;
     __device__ __forceinline__ void join(const row_range &t) { big = max(big, t.big), small = min(small, t.small); }
-    __device__ __forceinline__ row_range shuffled(int lanes) const { return {__shfl_xor_sync(~0u, big, lanes), __shfl_xor_sync(~0u, small, lanes)}; }
+    __device__ __forceinline__ row_range shuffled(int lanes) const
+    {
+        return {__shfl_xor_sync(~0u, big, lanes), __shfl_xor_sync(~0u, small, lanes)};
+    }
     __device__ __forceinline__ void put(float x)
     {
         const unsigned bits = __float_as_uint(x) & 0x7fffffffu;
@@ -104,18 +113,28 @@ template <int MODE> __device__ __forceinline__ float scale_of(const row_range &r
 // all of it is under way at once, by little code.
 enum { MOST_TURNS = 16 };
 template <int T, int MODE, i64 K, i64 LINES> struct kept_row {
-    enum { W = 4, PADDED = (int)LINES * Line<MODE>::ELEMENTS, TURNS = (PADDED + T * W - 1) / (T * W), BYTES = TURNS * THREADS * 16 };
+    enum {
+        W = 4,
+        PADDED = (int)LINES * Line<MODE>::ELEMENTS,
+        TURNS = (PADDED + T * W - 1) / (T * W),
+        BYTES = TURNS * THREADS * 16
+    };
     static __device__ __forceinline__ void fetch(unsigned kept, const float *row, int tid)
     {
 #pragma unroll 4
         for (int i = 0; i < TURNS; ++i) {
             const int k = (i * T + tid) * W, bytes = k < K ? 16 : 0; // 0 is put where there is nothing to copy
-            asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(kept + i * (THREADS * 16)), "l"(row + (k < K ? k : 0)), "r"(bytes) : "memory");
+            asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(kept + i * (THREADS * 16)),
+                         "l"(row + (k < K ? k : 0)), "r"(bytes)
+                         : "memory");
         }
     }
     static __device__ __forceinline__ void four(float (&v)[W], unsigned kept, int i)
     {
-        asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v[0]), "=f"(v[1]), "=f"(v[2]), "=f"(v[3]) : "r"(kept + i * (THREADS * 16)) : "memory");
+        asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+                     : "=f"(v[0]), "=f"(v[1]), "=f"(v[2]), "=f"(v[3])
+                     : "r"(kept + i * (THREADS * 16))
+                     : "memory");
     }
     // Returns whether it is too wide.
     static __device__ __forceinline__ bool split(unsigned kept, u8 *lines, float *unscale, int tid)
@@ -147,7 +166,8 @@ template <int T, int MODE, i64 K, i64 LINES> struct kept_row {
 // wide. fixed: a weight's, which is split once: by little code. known: the row begins at a multiple of 16 bytes, and
 // step is 1. It stays in registers where it fits. pitch: bytes from one of the row's lines to the next.
 template <int T, int MODE, i64 K, i64 LINES, bool fixed, bool known>
-__device__ __forceinline__ bool split_row(const float *row, i64 step, u8 *lines, float *unscale, int tid, const i64 pitch = LINE)
+__device__ __forceinline__ bool split_row(const float *row, i64 step, u8 *lines, float *unscale, int tid,
+                                          const i64 pitch = LINE)
 {
     constexpr int W = 4, E = Line<MODE>::ELEMENTS;
     constexpr bool SCALED = Line<MODE>::SCALED;
@@ -220,7 +240,9 @@ __device__ __forceinline__ bool split_row(const float *row, i64 step, u8 *lines,
 // Row `row` of a product's x, by threads tid of G::SPLIT.
 template <class G> __device__ __forceinline__ void split_x_row(const typename G::A &a, i64 row, i64 rows, int tid)
 {
-    if (split_row<G::SPLIT, G::MODE, G::K, G::LINES, false, G::X_ALIGNED>(G::x_row(a, row), 1, G::x_lines(a, row), G::x_scale(a, row), tid) && tid == 0)
+    if (split_row<G::SPLIT, G::MODE, G::K, G::LINES, false, G::X_ALIGNED>(G::x_row(a, row), 1, G::x_lines(a, row),
+                                                                          G::x_scale(a, row), tid) &&
+        tid == 0)
         flag_wide(a.redo, row, rows);
 }
 
@@ -269,11 +291,13 @@ template <class G> __device__ __forceinline__ void split_x(const typename G::A &
 // [LINES][rows]: what is copied at a time, a line of some neighbouring rows, lies in one piece, and blocks that go
 // through their lines in step read one stretch of memory together. wide: set where one is too wide.
 template <int T, int MODE, i64 K, i64 LINES>
-__device__ __forceinline__ void split_weight(const float *from, i64 row_step, i64 step, i64 rows, u8 *to, float *unscale, unsigned *wide)
+__device__ __forceinline__ void split_weight(const float *from, i64 row_step, i64 step, i64 rows, u8 *to,
+                                             float *unscale, unsigned *wide)
 {
     for (i64 first = (i64)blockIdx.x * (THREADS / T); first < rows; first += (i64)gridDim.x * (THREADS / T)) {
         const i64 row = min(first + threadIdx.x / T, rows - 1); // whole warps: those past the end do the last row again
-        if (split_row<T, MODE, K, LINES, true, false>(from + row * row_step, step, to + row * LINE, unscale + row, threadIdx.x % T, rows * LINE) &&
+        if (split_row<T, MODE, K, LINES, true, false>(from + row * row_step, step, to + row * LINE, unscale + row,
+                                                      threadIdx.x % T, rows * LINE) &&
             threadIdx.x % T == 0)
             *wide = 1;
     }

@@ -20,147 +20,9 @@ struct Single { enum { N = 256, CM = 1, STAGES = 4, SUMS = 128, KEPT = 96, TURNS
 struct Alone { enum { N = 128, CM = 1, STAGES = 6, SUMS = 64, KEPT = 64, TURNS = 0 }; };
 struct Halves { enum { N = 128, CM = 2, STAGES = 6, SUMS = 64, KEPT = 64, TURNS = 0 }; };
 struct Turns { enum { N = 128, CM = 2, STAGES = 6, SUMS = 128, KEPT = 128, TURNS = 1 }; };
-template <class S> struct Bytes { enum { B = S::N * LINE, STAGE = A_BYTES + B, SLOTS = (S::SUMS - S::KEPT) * 256 * 4 }; };
-
-struct alignas(64) TensorMap {
-    unsigned long long opaque[16];
+template <class S> struct Bytes {
+    enum { B = S::N * LINE, STAGE = A_BYTES + B, SLOTS = (S::SUMS - S::KEPT) * 256 * 4 };
 };
-
-// ---- barriers and copies ----
-
-__device__ __forceinline__ unsigned shared_address(const void *p) { return (unsigned)__cvta_generic_to_shared(p); }
-__device__ __forceinline__ void barrier_init(unsigned bar, int count)
-{
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(count) : "memory");
-}
-__device__ __forceinline__ void barrier_end(unsigned bar) { asm volatile("mbarrier.inval.shared::cta.b64 [%0];" ::"r"(bar) : "memory"); }
-__device__ __forceinline__ void barrier_expect(unsigned bar, int bytes)
-{
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes) : "memory");
-}
-// At the same offset in block `rank` of the cluster. No .release.cluster: that would be a full fence in every stage,
-// and nothing ordinary was written.
-__device__ __forceinline__ void barrier_arrive(unsigned bar, int rank)
-{
-    asm volatile("{ .reg .b32 r; mapa.shared::cluster.u32 r, %0, %1;\n"
-                 "mbarrier.arrive.shared::cluster.b64 _, [r]; }" ::"r"(bar), "r"(rank) : "memory");
-}
-// Bounded: a hang becomes an error on the host. CLUSTER: with what other blocks of the cluster wrote before.
-template <bool CLUSTER = false> __device__ __forceinline__ void barrier_wait(unsigned bar, int parity)
-{
-    unsigned done;
-#pragma unroll 1
-    for (int spin = 0; spin < (1 << 24); ++spin) {
-        if constexpr (CLUSTER)
-            asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n"
-                         "selp.u32 %0, 1, 0, p; }" : "=r"(done) : "r"(bar), "r"(parity) : "memory");
-        else
-            asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
-                         "selp.u32 %0, 1, 0, p; }" : "=r"(done) : "r"(bar), "r"(parity) : "memory");
-        if (done)
-            return;
-    }
-    __trap();
-}
-__device__ __forceinline__ void cluster_sync()
-{
-    asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
-}
-
-// What threads have written, copies may read, and write over: on both sides of the barrier between them.
-__device__ __forceinline__ void written_to_copied() { asm volatile("fence.proxy.async;" ::: "memory"); }
-
-// Rows of a line, as many as the map has in a box, into shared memory: this block's, or, at the same offset, that of
-// all blocks in mask.
-__device__ __forceinline__ void copy_box(unsigned to, const TensorMap *map, int line, int row, unsigned bar)
-{
-    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {0, %2, %3}], [%4];"
-                 ::"r"(to), "l"(map), "r"(row), "r"(line), "r"(bar) : "memory");
-}
-__device__ __forceinline__ void copy_box_to(unsigned to, const TensorMap *map, int line, int row, unsigned bar, unsigned short mask)
-{
-    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
-                 " [%0], [%1, {0, %2, %3}], [%4], %5;" ::"r"(to), "l"(map), "r"(row), "r"(line), "r"(bar), "h"(mask) : "memory");
-}
-
-// ---- wgmma ----
-
-// A tile of 128-byte lines, swizzled: eight lines are 1024 bytes apart, which the high word of its descriptor says. The
-// low word counts 16 bytes: +2 is the next 32 bytes of the line.
-__device__ __forceinline__ unsigned tile_low(unsigned address) { return (1u << 16) | ((address & 0x3ffff) >> 4); }
-__device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-__device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-template <int n> __device__ __forceinline__ void wgmma_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(n) : "memory"); }
-
-#define D4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
-#define D16(i) D4(i), D4(i + 4), D4(i + 8), D4(i + 12)
-#define D64(i) D16(i), D16(i + 16), D16(i + 32), D16(i + 48)
-#define R8(a, b, c, d, e, f, g, h) "%" #a ",%" #b ",%" #c ",%" #d ",%" #e ",%" #f ",%" #g ",%" #h
-#define R64                                                                                                                        \
-    R8(0, 1, 2, 3, 4, 5, 6, 7) "," R8(8, 9, 10, 11, 12, 13, 14, 15) "," R8(16, 17, 18, 19, 20, 21, 22, 23) ","                     \
-    R8(24, 25, 26, 27, 28, 29, 30, 31) "," R8(32, 33, 34, 35, 36, 37, 38, 39) "," R8(40, 41, 42, 43, 44, 45, 46, 47) ","           \
-    R8(48, 49, 50, 51, 52, 53, 54, 55) "," R8(56, 57, 58, 59, 60, 61, 62, 63)
-#define R128                                                                                                                       \
-    R64 "," R8(64, 65, 66, 67, 68, 69, 70, 71) "," R8(72, 73, 74, 75, 76, 77, 78, 79) "," R8(80, 81, 82, 83, 84, 85, 86, 87) ","   \
-    R8(88, 89, 90, 91, 92, 93, 94, 95) "," R8(96, 97, 98, 99, 100, 101, 102, 103) ","                                              \
-    R8(104, 105, 106, 107, 108, 109, 110, 111) "," R8(112, 113, 114, 115, 116, 117, 118, 119) ","                                  \
-    R8(120, 121, 122, 123, 124, 125, 126, 127)
-#define R16 R8(0, 1, 2, 3, 4, 5, 6, 7) "," R8(8, 9, 10, 11, 12, 13, 14, 15)
-#define R32 R16 "," R8(16, 17, 18, 19, 20, 21, 22, 23) "," R8(24, 25, 26, 27, 28, 29, 30, 31)
-
-// Where K is short f32 loses so little that what is left out elsewhere counts: lo*lo is not, and sums are promoted
-// every half line, 16 of K. Of the rms of random results 1.1e-7 are lost at whole lines (measured), by reckoning 0.4e-7
-// of it for want of lo*lo and 0.6e-7 because hi + lo have 23 bits; f32 loses 0.9e-7 at K = 64.
-enum { MODE_PIECE = MODE_FP16 + 1 }; // such a half of a line
-template <class G> __device__ constexpr bool is_short() { return G::MODE == MODE_FP32 && G::LINES <= 3; }
-template <class G> __device__ constexpr int stage_mode() { return is_short<G>() ? (int)MODE_PIECE : (int)G::MODE; }
-
-// All products of a stage, in 32-byte steps of a line: d (64 x N, over four warps) = x w^T + (keep ? d : 0). They are
-// one statement: the compiler's optimizer takes as long over each as it has operands. SWAPPED: the other way round, for
-// few rows of x: d (64 columns of y x N rows) = w x^T. The sums are the same to the last bit.
-#define STRAIGHT(X, W) X ", " W
-#define SWAPPED(X, W) W ", " X
-#define PRODUCT(ORDER, N, SUMS, TYPE, TAIL, X, W, KEEP) "wgmma.mma_async.sync.aligned.m64n" #N TYPE " {" SUMS "}, " ORDER(X, W) ", " KEEP ", 1, 1" TAIL ";\n"
-#define FOUR(...) PRODUCT(__VA_ARGS__, "x0", "w0", "p") PRODUCT(__VA_ARGS__, "x2", "w2", "t") PRODUCT(__VA_ARGS__, "x4", "w4", "t") PRODUCT(__VA_ARGS__, "x6", "w6", "t")
-#define SIX(...) /* the small ones first, while the sum is small */                                                                \
-    PRODUCT(__VA_ARGS__, "x4", "w0", "p") PRODUCT(__VA_ARGS__, "x6", "w2", "t") PRODUCT(__VA_ARGS__, "x0", "w4", "t")              \
-    PRODUCT(__VA_ARGS__, "x2", "w6", "t") PRODUCT(__VA_ARGS__, "x0", "w0", "t") PRODUCT(__VA_ARGS__, "x2", "w2", "t")
-#define PIECE(...) PRODUCT(__VA_ARGS__, "x4", "w4", "p") PRODUCT(__VA_ARGS__, "x4", "w0", "t") PRODUCT(__VA_ARGS__, "x0", "w4", "t") PRODUCT(__VA_ARGS__, "x0", "w0", "t")
-#define STEPS(T, LOW)                                                                                                              \
-    "mov.b64 " T "0, {" LOW ", 0x40000040}; add.u32 l, " LOW ", 2; mov.b64 " T "2, {l, 0x40000040};\n"                            \
-    "add.u32 l, " LOW ", 4; mov.b64 " T "4, {l, 0x40000040}; add.u32 l, " LOW ", 6; mov.b64 " T "6, {l, 0x40000040};\n"
-#define STAGE(PRODUCTS, X, W, KEEP, ...)                                                                                           \
-    asm volatile("{ .reg .pred p, t; .reg .b32 l; .reg .b64 x0, x2, x4, x6, w0, w2, w4, w6;\n"                                    \
-                 "setp.ne.b32 p, %" #KEEP ", 0; setp.ne.b32 t, 1, 0;\n" STEPS("x", "%" #X) STEPS("w", "%" #W) PRODUCTS "}"        \
-                 : __VA_ARGS__ : "r"(x), "r"(w), "r"(keep))
-#define MULTIPLY_STAGE(ORDER, N, COUNT, SUMS, ...) /* then the operands that follow the sums */                                    \
-    template <int MODE> __device__ __forceinline__ void multiply_stage(float (&d)[COUNT], unsigned x, unsigned w, int keep)        \
-    {                                                                                                                              \
-        if constexpr (MODE == MODE_FP32)                                                                                           \
-            STAGE(SIX(ORDER, N, SUMS, "k16.f32.f16.f16", ", 0, 0"), __VA_ARGS__);                                                  \
-        else if constexpr (MODE == MODE_PIECE)                                                                                     \
-            STAGE(PIECE(ORDER, N, SUMS, "k16.f32.f16.f16", ", 0, 0"), __VA_ARGS__);                                                \
-        else if constexpr (MODE == MODE_TF32)                                                                                      \
-            STAGE(FOUR(ORDER, N, SUMS, "k8.f32.tf32.tf32", ""), __VA_ARGS__);                                                      \
-        else if constexpr (MODE == MODE_BF16)                                                                                      \
-            STAGE(FOUR(ORDER, N, SUMS, "k16.f32.bf16.bf16", ", 0, 0"), __VA_ARGS__);                                               \
-        else                                                                                                                       \
-            STAGE(FOUR(ORDER, N, SUMS, "k16.f32.f16.f16", ", 0, 0"), __VA_ARGS__);                                                 \
-    }
-MULTIPLY_STAGE(STRAIGHT, 256, 128, R128, 128, 129, 130, D64(0), D64(64))
-MULTIPLY_STAGE(STRAIGHT, 128, 64, R64, 64, 65, 66, D64(0))
-MULTIPLY_STAGE(SWAPPED, 8, 4, "%0,%1,%2,%3", 4, 5, 6, D4(0))
-MULTIPLY_STAGE(SWAPPED, 16, 8, R8(0, 1, 2, 3, 4, 5, 6, 7), 8, 9, 10, D4(0), D4(4))
-MULTIPLY_STAGE(SWAPPED, 32, 16, R16, 16, 17, 18, D16(0))
-MULTIPLY_STAGE(SWAPPED, 64, 32, R32, 32, 33, 34, D16(0), D16(16))
-
-// Registers change here: no use of them moves across.
-template <int SUMS> __device__ __forceinline__ void pin(float (&d)[SUMS])
-{
-#pragma unroll
-    for (int i = 0; i < SUMS; ++i)
-        asm volatile("" : "+f"(d[i])::"memory");
-}
 
 // ---- tiles ----
 
@@ -171,7 +33,10 @@ template <class G, class S> struct Tiles {
     static __device__ __forceinline__ int clusters() { return gridDim.x / S::CM; }
     static __device__ __forceinline__ int high() { return G::WAITS ? clusters() / COLUMNS : RASTER / S::CM; }
     static __device__ __forceinline__ int step() { return G::WAITS ? high() * COLUMNS : clusters(); }
-    static __device__ __forceinline__ int first(int tiles) { return (int)blockIdx.x / S::CM < step() ? (int)blockIdx.x / S::CM : tiles; }
+    static __device__ __forceinline__ int first(int tiles)
+    {
+        return (int)blockIdx.x / S::CM < step() ? (int)blockIdx.x / S::CM : tiles;
+    }
 };
 
 // Tile t of the cluster -> this block's row block and column tile. Row blocks go fastest, RASTER of them, then columns:
@@ -187,8 +52,8 @@ template <class G, class S> __device__ __forceinline__ void tile_at(int t, int r
 }
 
 template <class G, class S>
-__device__ __forceinline__ void produce(const TensorMap *x_map, const TensorMap *w_map, unsigned stages, unsigned full, unsigned empty, int rank, int row_blocks,
-                                        int tiles)
+__device__ __forceinline__ void produce(const TensorMap *x_map, const TensorMap *w_map, unsigned stages, unsigned full,
+                                        unsigned empty, int rank, int row_blocks, int tiles)
 {
     constexpr int CM = S::CM;
     int s = 0, phase = 0, mt, nt;
@@ -203,7 +68,8 @@ __device__ __forceinline__ void produce(const TensorMap *x_map, const TensorMap 
             if (CM == 1)
                 copy_box(to + A_BYTES, w_map, line, nt * S::N, full + 8 * s);
             else
-                copy_box_to(to + A_BYTES + rank * (Bytes<S>::B / CM), w_map, line, nt * S::N + rank * (S::N / CM), full + 8 * s, (1 << CM) - 1);
+                copy_box_to(to + A_BYTES + rank * (Bytes<S>::B / CM), w_map, line, nt * S::N + rank * (S::N / CM),
+                            full + 8 * s, (1 << CM) - 1);
             if (++s == S::STAGES)
                 s = 0, phase ^= 1;
         }
@@ -241,7 +107,9 @@ template <class G, class S> __device__ __forceinline__ bool half_is_there(int nt
     return S::TURNS || G::N % S::N == 0 || ((half == 0 || G::N > PARTIAL) && nt * S::N + half * PARTIAL < G::N);
 }
 
-template <class G, class S> __device__ __forceinline__ void later_tile(const typename G::A &a, float (&v)[S::SUMS], int nt, i64 row, i64 rows, int col)
+template <class G, class S>
+__device__ __forceinline__ void later_tile(const typename G::A &a, float (&v)[S::SUMS], int nt, i64 row, i64 rows,
+                                           int col)
 {
     constexpr int DOWN = S::TURNS ? 64 : 0, ACROSS = S::TURNS ? 0 : PARTIAL;
     typename G::Known known[2];
@@ -262,14 +130,16 @@ template <class G, class S> __device__ __forceinline__ void later_tile(const typ
     }
 }
 
-template <class G> __device__ __forceinline__ void unscale_of(const typename G::A &a, i64 row, i64 rows, float (&unscale)[2])
+template <class G>
+__device__ __forceinline__ void unscale_of(const typename G::A &a, i64 row, i64 rows, float (&unscale)[2])
 {
     unscale[0] = G::SCALED && row < rows ? __ldcg(G::x_unscale(a) + row) : 1.0f;
     unscale[1] = G::SCALED && row + 8 < rows ? __ldcg(G::x_unscale(a) + row + 8) : 1.0f;
 }
 
 template <class G, class S>
-__device__ __forceinline__ void finish_tile(const typename G::A &a, const Control &c, float (&v)[S::SUMS], int mt, int nt, int tid, i64 rows, int wave)
+__device__ __forceinline__ void finish_tile(const typename G::A &a, const Control &c, float (&v)[S::SUMS], int mt,
+                                            int nt, int tid, i64 rows, int wave)
 {
     constexpr int DOWN = S::TURNS ? 64 : 0, ACROSS = S::TURNS ? 0 : PARTIAL;
     const int lane = tid % 32, col = nt * S::N + 2 * (lane % 4), partial = nt * (S::N / PARTIAL);
@@ -281,7 +151,8 @@ __device__ __forceinline__ void finish_tile(const typename G::A &a, const Contro
         for (int half = 0; half < S::SUMS / HALF && half_is_there<G, S>(nt, half); ++half) {
             if (S::TURNS && half > 0)
                 unscale_of<G>(a, row + half * DOWN, rows, unscale);
-            finish_half<G, 0, true>(a, v, row + half * DOWN, rows, col + half * ACROSS, partial + half * (ACROSS / PARTIAL), unscale, half);
+            finish_half<G, 0, true>(a, v, row + half * DOWN, rows, col + half * ACROSS,
+                                    partial + half * (ACROSS / PARTIAL), unscale, half);
         }
     } else {
         finish_half<G, 0, false>(a, v, row, rows, col, partial, unscale, 0);
@@ -289,7 +160,8 @@ __device__ __forceinline__ void finish_tile(const typename G::A &a, const Contro
             if (half_is_there<G, S>(nt, 1)) {
                 if (S::TURNS)
                     unscale_of<G>(a, row + DOWN, rows, unscale);
-                finish_half<G, S::SUMS - HALF, false>(a, v, row + DOWN, rows, col + ACROSS, partial + ACROSS / PARTIAL, unscale, 1);
+                finish_half<G, S::SUMS - HALF, false>(a, v, row + DOWN, rows, col + ACROSS, partial + ACROSS / PARTIAL,
+                                                      unscale, 1);
             }
     }
     if constexpr (G::PART < HALF && S::SUMS > HALF) // a last half that is not there was not turned
@@ -321,7 +193,8 @@ template <int SUMS, int KEPT> __device__ __forceinline__ void begin_sums(float (
     for (int i = KEPT; i < SUMS; i += 4)
         shared_write(slot + (i - KEPT) * 1024, make_float4(0, 0, 0, 0));
 }
-template <int SUMS, int KEPT> __device__ __forceinline__ void promote(const float (&acc)[SUMS], float (&sum)[KEPT], unsigned slot)
+template <int SUMS, int KEPT>
+__device__ __forceinline__ void promote(const float (&acc)[SUMS], float (&sum)[KEPT], unsigned slot)
 {
 #pragma unroll
     for (int i = 0; i < KEPT; ++i)
@@ -333,7 +206,8 @@ template <int SUMS, int KEPT> __device__ __forceinline__ void promote(const floa
         shared_write(at, make_float4(v.x + acc[i], v.y + acc[i + 1], v.z + acc[i + 2], v.w + acc[i + 3]));
     }
 }
-template <int SUMS, int KEPT> __device__ __forceinline__ void end_sums(float (&acc)[SUMS], const float (&sum)[KEPT], unsigned slot)
+template <int SUMS, int KEPT>
+__device__ __forceinline__ void end_sums(float (&acc)[SUMS], const float (&sum)[KEPT], unsigned slot)
 {
 #pragma unroll
     for (int i = 0; i < KEPT; ++i)
@@ -356,7 +230,10 @@ template <class S> struct Ring {
         if (++at == S::STAGES)
             at = 0, phase ^= 1;
     }
-    __device__ __forceinline__ void skip(int lines) { phase ^= (at + lines) / S::STAGES & 1, at = (at + lines) % S::STAGES; }
+    __device__ __forceinline__ void skip(int lines)
+    {
+        phase ^= (at + lines) / S::STAGES & 1, at = (at + lines) % S::STAGES;
+    }
     // Thread i of a group tells block i that a stage is free.
     __device__ __forceinline__ void free(int stage, int peer)
     {
@@ -366,7 +243,9 @@ template <class S> struct Ring {
 };
 
 // A tile's sums, 64 rows by each group.
-template <class G, class S> __device__ __forceinline__ void sum_tile(float (&acc)[S::SUMS], Ring<S> &ring, unsigned at_a, unsigned at_b, unsigned slot, int peer)
+template <class G, class S>
+__device__ __forceinline__ void sum_tile(float (&acc)[S::SUMS], Ring<S> &ring, unsigned at_a, unsigned at_b,
+                                         unsigned slot, int peer)
 {
     constexpr bool promotes = G::MODE == MODE_FP32;
     constexpr int pieces = is_short<G>() ? 2 : 1, chunk = promotes ? G::CHUNK : G::LINES; // pieces: of a line
@@ -414,7 +293,9 @@ __device__ __forceinline__ void pass_turn(unsigned turn)
 enum { LOWER = 64 * LINE >> 4 }; // from the upper half of x's rows in a stage to the lower one, as descriptors count
 
 // All 128 rows by one group, upper ones and lower ones. next: the other group's turn.
-template <class G, class S> __device__ __forceinline__ void sum_tile_alone(float (&upper)[HALF], float (&lower)[HALF], Ring<S> &ring, unsigned at_a, unsigned at_b, unsigned next, int peer)
+template <class G, class S>
+__device__ __forceinline__ void sum_tile_alone(float (&upper)[HALF], float (&lower)[HALF], Ring<S> &ring, unsigned at_a,
+                                               unsigned at_b, unsigned next, int peer)
 {
     pin(upper), pin(lower);
 #pragma unroll 1
@@ -438,7 +319,9 @@ template <class G, class S> __device__ __forceinline__ void sum_tile_alone(float
 }
 
 // The same where K is short: each piece's sums by themselves, added to those before.
-template <class G, class S> __device__ __forceinline__ void sum_short_tile(float (&upper)[HALF], float (&lower)[HALF], Ring<S> &ring, unsigned at_a, unsigned at_b, unsigned next, int peer)
+template <class G, class S>
+__device__ __forceinline__ void sum_short_tile(float (&upper)[HALF], float (&lower)[HALF], Ring<S> &ring, unsigned at_a,
+                                               unsigned at_b, unsigned next, int peer)
 {
     float piece[HALF];
     int stage = ring.at;
@@ -479,7 +362,8 @@ template <class G, class S> __device__ __forceinline__ void sum_short_tile(float
 }
 
 template <class G, class S>
-__device__ __forceinline__ void consume(const typename G::A &a, const Control &c, unsigned stages, unsigned full, unsigned empty, unsigned turns, unsigned slot, int rank, int row_blocks,
+__device__ __forceinline__ void consume(const typename G::A &a, const Control &c, unsigned stages, unsigned full,
+                                        unsigned empty, unsigned turns, unsigned slot, int rank, int row_blocks,
                                         int tiles, i64 rows)
 {
     // group: the same in all lanes, and known to be
@@ -517,9 +401,11 @@ __device__ __forceinline__ void consume(const typename G::A &a, const Control &c
             for (int i = 0; i < S::SUMS; ++i)
                 acc[i] = 0;
         if constexpr (S::TURNS && is_short<G>())
-            sum_short_tile<G, S>(*(float(*)[HALF])acc, *(float(*)[HALF])(acc + HALF), ring, at_a, at_b, turns + 8 * (group ^ 1), peer);
+            sum_short_tile<G, S>(*(float(*)[HALF])acc, *(float(*)[HALF])(acc + HALF), ring, at_a, at_b,
+                                 turns + 8 * (group ^ 1), peer);
         else if constexpr (S::TURNS)
-            sum_tile_alone<G, S>(*(float(*)[HALF])acc, *(float(*)[HALF])(acc + HALF), ring, at_a, at_b, turns + 8 * (group ^ 1), peer);
+            sum_tile_alone<G, S>(*(float(*)[HALF])acc, *(float(*)[HALF])(acc + HALF), ring, at_a, at_b,
+                                 turns + 8 * (group ^ 1), peer);
         else
             sum_tile<G, S>(acc, ring, at_a, at_b, slot, peer);
         // products want all their sums in registers, also those of columns that are not there: without it those of two
@@ -533,13 +419,17 @@ __device__ __forceinline__ void consume(const typename G::A &a, const Control &c
 // all come from one.
 __device__ __forceinline__ void registers_free() { asm volatile("barrier.sync 9, %0;" ::"n"((int)THREADS) : "memory"); }
 
-template <class G, class S> __device__ __forceinline__ void tensor_product(const typename G::A &a, const Control &c, const TensorMap *x_map, const TensorMap *w_map)
+template <class G, class S>
+__device__ __forceinline__ void tensor_product(const typename G::A &a, const Control &c, const TensorMap *x_map,
+                                               const TensorMap *w_map)
 {
     const unsigned stages = (shared_address(raw) + 1023) & ~1023u, slots = stages + S::STAGES * Bytes<S>::STAGE;
-    const unsigned full = slots + (G::MODE == MODE_FP32 ? Bytes<S>::SLOTS : 0), empty = full + 8 * S::STAGES, turns = empty + 8 * S::STAGES;
+    const unsigned full = slots + (G::MODE == MODE_FP32 ? Bytes<S>::SLOTS : 0), empty = full + 8 * S::STAGES,
+                   turns = empty + 8 * S::STAGES;
     constexpr int CM = S::CM;
     const i64 rows = G::rows(a);
-    const int rank = blockIdx.x % CM, row_blocks = (int)((rows + TILE_M - 1) / TILE_M), tiles = (row_blocks + CM - 1) / CM * ((G::N + S::N - 1) / S::N);
+    const int rank = blockIdx.x % CM, row_blocks = (int)((rows + TILE_M - 1) / TILE_M),
+              tiles = (row_blocks + CM - 1) / CM * ((G::N + S::N - 1) / S::N);
     if (threadIdx.x == 0) {
         for (int s = 0; s < S::STAGES; ++s)
             barrier_init(full + 8 * s, 1), barrier_init(empty + 8 * s, S::TURNS ? CM : 2 * CM);
@@ -558,7 +448,8 @@ template <class G, class S> __device__ __forceinline__ void tensor_product(const
         asm volatile("setmaxnreg.inc.sync.aligned.u32 168;"); // as the kernel began
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
-        consume<G, S>(a, c, stages, full, empty, turns, slots + (threadIdx.x - 128) * 16, rank, row_blocks, tiles, rows);
+        consume<G, S>(a, c, stages, full, empty, turns, slots + (threadIdx.x - 128) * 16, rank, row_blocks, tiles,
+                      rows);
         asm volatile("setmaxnreg.dec.sync.aligned.u32 168;");
         registers_free();
     }

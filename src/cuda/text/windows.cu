@@ -37,7 +37,8 @@ struct Window {
 // `count` windows over each of `groups` runs of `length`. The divisor is PyTorch's: padding counts where asked to, but
 // not what ceil_mode lets hang over it.
 template <int T, template <typename> class M, class At>
-__device__ __forceinline__ void windows(At at, i64 groups, i64 count, i64 length, const Window v, int tid, float *r0, float *r1)
+__device__ __forceinline__ void windows(At at, i64 groups, i64 count, i64 length, const Window v, int tid, float *r0,
+                                        float *r1)
 {
     for (i64 i = tid; i < groups * count; i += T) {
         const i64 run = i / count * length, start = i % count * v.stride - v.padding;
