@@ -165,7 +165,7 @@ static void product_sweep(const lf_kern *kern, int64_t rows, int64_t n, int64_t 
 static void multiply_is_a_product(void **state)
 {
     (void)state;
-    const int64_t depths[] = {1, 2, 3, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 200, 255, 256};
+    const int64_t depths[] = {1, 2, 3, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, LF_KBLOCK - 1, LF_KBLOCK};
     for (size_t t = 0; lf_kern_at(t); t++) {
         const lf_kern *kern = lf_kern_at(t);
         const int64_t columns[] = {1, 7, kern->nr - 1, kern->nr, kern->nr + 1, 3 * kern->nr + 5, 255, LF_STRIP};
@@ -183,7 +183,7 @@ static void multiply_keeps_rows_apart(void **state)
     (void)state;
     for (size_t t = 0; lf_kern_at(t); t++) {
         const lf_kern *kern = lf_kern_at(t);
-        const int64_t k = 201, n = 2 * kern->nr + 3, most = 2 * kern->mr + 3;
+        const int64_t k = LF_KBLOCK - 11, n = 2 * kern->nr + 3, most = 2 * kern->mr + 3;
         float *first = NULL;
         for (int64_t rows = 1; rows <= most; rows++, cases++) {
             product_rig g = {.kern = kern, .rows = rows, .n = n, .k = k, .ldx = 0, .ldw = k};
