@@ -20,22 +20,11 @@ typedef struct found {
 
 /* ---- is it the same value? ---- */
 
-static bool same_access(const lf_access *a, const lf_access *b)
-{
-    if (a->place != b->place || a->index != b->index || a->result != b->result || a->rank != b->rank ||
-        a->row_axes != b->row_axes)
-        return false;
-    for (int i = 0; i < a->rank; i++)
-        if (!lf_extent_same(a->extent[i], b->extent[i]) || !lf_extent_same(a->stride[i], b->stride[i]))
-            return false;
-    return true;
-}
-
 /* The store of the phase that leaves step u where `from` reads it; -1: none. */
 static int32_t store_read_by(const lf_phase *p, int32_t u, const lf_access *from)
 {
     for (int32_t i = 0; i < p->stores; i++)
-        if (p->store[i].step == u && same_access(&p->store[i].to, from))
+        if (p->store[i].step == u && lf_access_same(&p->store[i].to, from))
             return i;
     return -1;
 }
@@ -49,7 +38,7 @@ static bool same_value(const lf_phase *p, int32_t u, const lf_phase *q, int32_t 
     if (a->kind != b->kind || a->kind == LF_STEP_PRODUCT)
         return false;
     if (a->kind == LF_STEP_LOAD)
-        return same_access(&a->from, &b->from);
+        return lf_access_same(&a->from, &b->from);
     if (a->kind == LF_STEP_NUMBER)
         return a->number == b->number;
     if (a->op != b->op || memcmp(a->attr, b->attr, sizeof a->attr) != 0)

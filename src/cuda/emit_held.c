@@ -6,14 +6,6 @@
 /* Multiprocessors of an H200, and how many of them waves of whole row blocks must keep busy. */
 enum { UNITS = 132, BUSY = 112, SHORTEST = 8 };
 
-static bool same_access(const lf_access *a, const lf_access *b)
-{
-    bool same = a->rank == b->rank && a->row_axes == b->row_axes;
-    for (int i = 0; same && i < a->rank; i++)
-        same = lf_extent_same(a->extent[i], b->extent[i]) && lf_extent_same(a->stride[i], b->stride[i]);
-    return same;
-}
-
 static bool repeats_columns(const lf_access *a)
 {
     bool still = true;
@@ -49,7 +41,7 @@ static bool is_stored(const lf_phase *p, lf_node node)
 static bool holds(const lf_phase *before, const lf_access *from, lf_held *held)
 {
     const lf_store *store = store_of(before, from->index);
-    if (!store || !same_access(&store->to, from) || (held->kept >= 0 && held->kept != from->index))
+    if (!store || !lf_access_same(&store->to, from) || (held->kept >= 0 && held->kept != from->index))
         return false;
     held->kept = from->index;
     held->step = store->step;

@@ -38,23 +38,12 @@ int32_t lf_builder_phase(lf_builder *b, lf_grid grid)
     return g->phases++;
 }
 
-static bool access_same(const lf_access *a, const lf_access *b)
-{
-    if (a->place != b->place || a->index != b->index || a->result != b->result || a->rank != b->rank ||
-        a->row_axes != b->row_axes)
-        return false;
-    for (int i = 0; i < a->rank; i++)
-        if (!lf_extent_same(a->extent[i], b->extent[i]) || !lf_extent_same(a->stride[i], b->stride[i]))
-            return false;
-    return true;
-}
-
 static bool leaf_step_same(const lf_step *a, const lf_step *b)
 {
     if (a->kind != b->kind)
         return false;
     if (a->kind == LF_STEP_LOAD)
-        return access_same(&a->from, &b->from);
+        return lf_access_same(&a->from, &b->from);
     return a->kind == LF_STEP_NUMBER && a->number == b->number && signbit(a->number) == signbit(b->number);
 }
 
@@ -115,7 +104,7 @@ int32_t lf_builder_kept(lf_builder *b, lf_node node, lf_grid grid)
 static bool stat_same(const lf_stat *a, const lf_stat *b)
 {
     return a->monoid == b->monoid && a->span == b->span && a->phase == b->phase && a->step == b->step &&
-           access_same(&a->from, &b->from) && lf_extent_same(a->groups, b->groups) &&
+           lf_access_same(&a->from, &b->from) && lf_extent_same(a->groups, b->groups) &&
            lf_extent_same(a->length, b->length) && lf_extent_same(a->count, b->count) &&
            a->window.kernel == b->window.kernel && a->window.stride == b->window.stride &&
            a->window.padding == b->window.padding && a->window.dilation == b->window.dilation &&
@@ -154,6 +143,17 @@ int32_t lf_step_op(lf_builder *b, int32_t phase, lf_node node, lf_op op, const i
     memcpy(s.arg, arg, sizeof s.arg);
     memcpy(s.attr, attr, sizeof s.attr);
     return lf_builder_step(b, phase, &s);
+}
+
+bool lf_access_same(const lf_access *a, const lf_access *b)
+{
+    if (a->place != b->place || a->index != b->index || a->result != b->result || a->rank != b->rank ||
+        a->row_axes != b->row_axes)
+        return false;
+    for (int i = 0; i < a->rank; i++)
+        if (!lf_extent_same(a->extent[i], b->extent[i]) || !lf_extent_same(a->stride[i], b->stride[i]))
+            return false;
+    return true;
 }
 
 lf_access lf_access_whole(lf_place place, int32_t index, lf_extent rows, lf_grid grid)

@@ -39,6 +39,9 @@ typedef struct lf_access {
     lf_extent extent[LF_MAX_RANK], stride[LF_MAX_RANK];
 } lf_access;
 
+/* The same elements in the same places? */
+bool lf_access_same(const lf_access *a, const lf_access *b);
+
 /* ---- one element ---- */
 
 typedef enum lf_step_kind {
