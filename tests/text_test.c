@@ -293,6 +293,7 @@ static const mistake mistakes[] = {
     {"input x f32[70368744177664, 2]\n", 1, 9, "too many elements"},
     {"input x f32[1, 1, 1, 1, 1, 1, 1, 1, 1]\n", 1, 37, "more than 8 extents"},
     {"input x f32[A,B,C,D,E,F,G,H]\ninput y f32[B, I]\n", 2, 16, "at most 8"},
+    {"input x f32[A,B,C,D,E,F,G,H]\ninput y f32[I'z]\n", 2, 14, "no closing '"}, /* one place, not the other's words */
     {X "param w f32[8, B]\n", 2, 16, "a parameter's extents are numbers; 'B' is learnt from an input"},
     {X "param w f32[K]\n", 2, 13, "'K' is learnt from an input"},
     {X "input x f32[2]\n", 2, 7, "'x' is already bound"},
