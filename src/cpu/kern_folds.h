@@ -143,8 +143,7 @@ static inline float largest_number(int64_t n, const float *xs)
 
 /* Two passes: the largest, then the sum; exps: where each is left too, or NULL. All -Inf (or nothing at all) has sum 0,
  * a NaN or +Inf among them makes it NaN: only then a NaN is looked for. Lanes past the end are taken out after exp,
- * where 0 is
- * free: an exp that is denormal or less is slow. */
+ * where 0 is free: an exp that is denormal or less is slow. */
 static inline __attribute__((always_inline)) void fold_with_exps(int64_t n, const float *xs, int64_t ahead,
                                                                  float *state, float *exps)
 {

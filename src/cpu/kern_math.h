@@ -39,12 +39,21 @@ static inline vec power_of_two(vec n)
     return (vec)((__builtin_convertvector(n, ivec) + 127) << 23);
 }
 
-#if !HAS_SCALE
-/* In two steps, of which the first is exact: 2^n itself may be no float where the result is one. */
+/* x * 2^n, rounded once. In two steps, of which the first is exact: 2^n itself may be no float where the result is one.
+ * scale_down: the same for -220 <= n <= 0 and |x| < 2^27. */
+#if HAS_SCALE
+#define scale_down(x, n) scale(x, n)
+#else
 static inline vec scale(vec x, vec n)
 {
     const ivec whole = __builtin_convertvector(n, ivec), half = whole >> 1;
     return x * (vec)((half + 127) << 23) * (vec)((whole - half + 127) << 23);
+}
+
+static inline vec scale_down(vec x, vec n)
+{
+    const vec exponent = n + (0x1.8p23f + (127 + 100)); /* in its lowest bits: of 2^(n + 100) */
+    return x * (vec)((uvec)exponent << 23) * 0x1p-100f;
 }
 #endif
 
@@ -126,7 +135,7 @@ static inline vec exp_of_none_above_0(vec x)
 #else
     const ivec some = ~(x < -103.98f);
     const vec p = exp_reduced((vec)((ivec)x & some), &n);
-    return (vec)((ivec)scale(p + 1.0f, n) & some);
+    return (vec)((ivec)scale_down(p + 1.0f, n) & some);
 #endif
 }
 
@@ -240,7 +249,7 @@ static inline vec erf_of(vec x)
     p = mul_add(square, p, wide(0x1.06eba8p-3f));
     const vec e = exp_reduced_of_two(-square, -lost_in_product(a, a, square), &n);
     const vec root2_a = a * 0x1.6a09e6p+0f;
-    const vec tail = tail_of_normal(root2_a, &off) * scale(e + 1.0f, n);
+    const vec tail = tail_of_normal(root2_a, &off) * scale_down(e + 1.0f, n);
     return with_sign(blend(square < 0.86f, mul_add(a, p, a), 1.0f - 2.0f * tail / root2_a), x);
 }
 
@@ -255,8 +264,8 @@ static inline vec silu_of(vec x)
     vec n;
     const ivec negative = x < 0.0f;
     const vec a = least(wide(128.0f), magnitude(x)), p = exp_reduced(-a, &n);
-    const vec part = blend(negative, mul_add(a, p, a) * -1.0f + 0.0f * x, x) / (1.0f + scale(1.0f + p, n));
-    return scale(part, blend(negative, n, wide(0.0f)));
+    const vec part = blend(negative, mul_add(a, p, a) * -1.0f + 0.0f * x, x) / (1.0f + scale_down(1.0f + p, n));
+    return blend(negative, scale_down(part, n), part);
 }
 
 /* x tanh(log(1 + e)) = x s / (1 + s) = x - x / (1 + s), where e = exp x, s = e (1 + e / 2); the first where x < 0. */
@@ -267,13 +276,13 @@ static inline vec mish_of(vec x)
     const vec within = least(wide(21.0f), greatest(wide(-128.0f), x));
     const vec p = exp_reduced(within, &n), e = scale(1.0f + p, n), top = mul_add(within, p, within);
     const vec part = blend(negative, mul_add(top, 0.5f * e, top), within) / (1.0f + mul_add(0.5f * e, e, e));
-    return blend(negative, scale(part, n) + 0.0f * x, x - part);
+    return blend(negative, scale_down(part, n) + 0.0f * x, x - part);
 }
 
 /* Both kinds of gelu are relu(x) less what falls off on both sides, 2^n * lost. */
 static inline vec relu_less(vec x, vec lost, vec n)
 {
-    return blend(x < 0.0f, 0.0f * x, x) - scale(lost, n);
+    return blend(x < 0.0f, 0.0f * x, x) - scale_down(lost, n);
 }
 
 /* |x| (1 - Phi(|x|)) is lost. Near 0 Phi is 1/2 + x P(x^2), P to 2.8e-8. */
@@ -303,7 +312,7 @@ static inline vec gelu_tanh(vec x)
     const vec y = a * w, y_low = lost_in_product(a, w, y) + a * w_low;
     vec n;
     const vec p = exp_reduced_of_two(-y, -y_low, &n);
-    return relu_less(x, mul_add(a, p, a) / (1.0f + scale(1.0f + p, n)), n);
+    return relu_less(x, mul_add(a, p, a) / (1.0f + scale_down(1.0f + p, n)), n);
 }
 
 /* ---- the rest ---- */
