@@ -18,6 +18,7 @@ foreach(source IN LISTS fuzz_sources)
         message(FATAL_ERROR "tests/fuzz/${target}.c has no corpus: tests/fuzz/corpus_${name} is not there")
     endif()
     test(${target} fuzz $<TARGET_FILE:${target}> -max_total_time=${LINFUSE_FUZZ_SECONDS} -seed=${LINFUSE_FUZZ_SEED}
-        -timeout=10 -rss_limit_mb=2048 -max_len=65536 -print_final_stats=1 -artifact_prefix=${CMAKE_CURRENT_BINARY_DIR}/${target}. ${found} ${corpus})
+        -timeout=10 -rss_limit_mb=2048 -max_len=65536 -print_final_stats=1
+        -artifact_prefix=${CMAKE_CURRENT_BINARY_DIR}/${target}. ${found} ${corpus})
     set_tests_properties(${target} PROPERTIES TIMEOUT ${fuzz_timeout})
 endforeach()

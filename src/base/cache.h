@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Files under the user's cache, $XDG_CACHE_HOME/linfuse or ~/.cache/linfuse. What cannot be read or written is as good
- * as not
- * there: nothing here fails loudly. */
+ * as not there: nothing here fails loudly. */
 #ifndef LF_BASE_CACHE_H
 #define LF_BASE_CACHE_H
 

@@ -118,8 +118,7 @@ typedef struct row_part {
 } row_part;
 
 /* Runs of `length` neighbours, `step` apart, the first at x; results from number `at` of the part's on. Those of up to
- * a
- * strip: many at once. */
+ * a strip: many at once. */
 static void short_spans(const row_part *p, const float *x, int64_t step, int64_t length, int64_t at, int64_t count)
 {
     enum { AT_ONCE = 64 };

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A phase's program over a piece of its grid: strip after strip through every step, each a call of a kernel on up to
  * LF_STRIP elements: columns of one row, or several rows where they are short; of some strips at once where rows come
- * one by one. Then what the strip feeds: partials of
- * statistics, witnesses, stores. Sinks come last, so that a value that waits in the memory of the output about to be
- * written is read before. */
+ * one by one. Then what the strip feeds: partials of statistics, witnesses, stores. Sinks come last, so that a value
+ * that waits in the memory of the output about to be written is read before. */
 #include <string.h>
 
 #include "cpu/parts.h"

@@ -6,12 +6,11 @@
 #include "cuda/emit_parts.h"
 
 /* Lines of 32 of K between promotions. Tensor cores cut off what no longer fits beside their sum, always toward 0, so
- * the longer it stays there the more is
- * lost: of the rms of random results 1.1e-7 at one line, 2.2e-7 at two, 4.5e-7 at four (H200, at any K that is longer).
- * What f32 itself loses grows with K: 0.9e-7 at 64, 1.5 to 2.3e-7 at 128 .. 1024, 3.9e-7 at 4096 (cuBLAS). Products are
- * promoted so often that they lose no more, which makes short ones 0 to 8% slower and those of 4096 2%. Up to three
- * lines even that is too much beside cuBLAS's four sums of K / 4: see is_short in text/wgmma.cu. Ampere's tensor cores
- * keep a bit less. */
+ * the longer it stays there the more is lost: of the rms of random results 1.1e-7 at one line, 2.2e-7 at two, 4.5e-7 at
+ * four (H200, at any K that is longer). What f32 itself loses grows with K: 0.9e-7 at 64, 1.5 to 2.3e-7 at 128 .. 1024,
+ * 3.9e-7 at 4096 (cuBLAS). Products are promoted so often that they lose no more, which makes short ones 0 to 8% slower
+ * and those of 4096 2%. Up to three lines even that is too much beside cuBLAS's four sums of K / 4: see SHORT in
+ * text/hopper.cu. Ampere's tensor cores keep a bit less. */
 static int most_in_chunk(lf_cuda_unit unit, int64_t lines)
 {
     return lines <= 16 ? 1 : lines <= 128 || unit != LF_CUDA_WGMMA ? 2 : 4;
@@ -50,10 +49,17 @@ int64_t lf_tensor_lines(lf_cuda_target target, const lf_product *p, int *chunk)
     return (lines + *chunk - 1) / *chunk * *chunk;
 }
 
+/* Are its sums promoted every half line, with lo*lo in them? See text/hopper.cu. */
+static bool is_short(lf_cuda_target target, const lf_product *p)
+{
+    enum { SHORT = 3 };
+    int chunk;
+    return target.unit == LF_CUDA_WGMMA && target.mode == LF_CUDA_FP32 && lf_tensor_lines(target, p, &chunk) <= SHORT;
+}
+
 bool lf_takes_turns(lf_cuda_target target, const lf_product *p)
 {
-    int chunk;
-    return target.mode != LF_CUDA_FP32 || lf_tensor_lines(target, p, &chunk) <= 3; /* is_short, in text/wgmma.cu */
+    return target.mode != LF_CUDA_FP32 || is_short(target, p);
 }
 
 static bool is_scaled(const lf_emitter *e)
@@ -126,9 +132,10 @@ void lf_emit_tensor_extents(lf_emitter *e)
     const lf_product *p = &e->g->product;
     int chunk;
     const int64_t lines = lf_tensor_lines(e->target, p, &chunk);
-    lf_str_addf(&e->s, "    enum { MODE = %d, SCALED = %d, N = %lld, LINES = %lld, CHUNK = %d, SEVERAL = %d };\n",
+    lf_str_addf(&e->s,
+                "    enum { MODE = %d, SCALED = %d, N = %lld, LINES = %lld, CHUNK = %d, SHORT = %d, SEVERAL = %d };\n",
                 (int)e->target.mode, is_scaled(e), (long long)p->n.coef, (long long)lines, chunk,
-                tensor_products(e->plan, e->target) > 1);
+                is_short(e->target, p), tensor_products(e->plan, e->target) > 1);
     emit_parts(e);
     lf_str_addf(&e->s,
                 "    static __device__ __forceinline__ const float *x_unscale(const Args &a) { return a.area[%d]; }\n",

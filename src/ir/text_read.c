@@ -453,9 +453,8 @@ static bool read_extent(reader *p, bool is_param, lf_extent *out)
         int symbol;
         if (is_param)
             return FAIL(p, t.at, "a parameter's extents are numbers; %s is learnt from an input", quoted(p, t));
-        if (p->status != LF_OK) /* what follows the name is no token: that has been said, and would be written over */
-            return false;
-        lf_status s = lf_graph_symbol(p->g, t.at, t.length, &symbol);
+        /* Where what follows the name is no token, that has been said, and must not be written over. */
+        lf_status s = p->status != LF_OK ? p->status : lf_graph_symbol(p->g, t.at, t.length, &symbol);
         if (s != LF_OK)
             return fail_graph(p, s, t.at);
         *out = lf_extent_of(1);

@@ -199,7 +199,7 @@ __device__ __forceinline__ void multiply_lines(const few_room &r, float (&acc)[S
 {
     constexpr bool promotes = G::MODE == MODE_FP32;
     // pieces: of a line, each of which is a chunk where there are two
-    constexpr int pieces = is_short<G>() ? 2 : 1, chunk = promotes ? G::CHUNK : 1, DEEP = S::DEEP;
+    constexpr int pieces = G::SHORT ? 2 : 1, chunk = promotes ? G::CHUNK : 1, DEEP = S::DEEP;
 #pragma unroll
     for (int piece = 0; piece < pieces * N; ++piece) {
         const int i = piece / pieces;

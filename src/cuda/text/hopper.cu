@@ -97,12 +97,11 @@ template <int n> __device__ __forceinline__ void wgmma_wait()
 #define R16 R8(0, 1, 2, 3, 4, 5, 6, 7) "," R8(8, 9, 10, 11, 12, 13, 14, 15)
 #define R32 R16 "," R8(16, 17, 18, 19, 20, 21, 22, 23) "," R8(24, 25, 26, 27, 28, 29, 30, 31)
 
-// Where K is short f32 loses so little that what is left out elsewhere counts: lo*lo is not, and sums are promoted
-// every half line, 16 of K. Of the rms of random results 1.1e-7 are lost at whole lines (measured), by reckoning 0.4e-7
-// of it for want of lo*lo and 0.6e-7 because hi + lo have 23 bits; f32 loses 0.9e-7 at K = 64.
+// SHORT: where K is short f32 loses so little that what is left out elsewhere counts: lo*lo is not, and sums are
+// promoted every half line, 16 of K. Of the rms of random results 1.1e-7 are lost at whole lines (measured), by
+// reckoning 0.4e-7 of it for want of lo*lo and 0.6e-7 because hi + lo have 23 bits; f32 loses 0.9e-7 at K = 64.
 enum { MODE_PIECE = MODE_FP16 + 1 }; // such a half of a line
-template <class G> __device__ constexpr bool is_short() { return G::MODE == MODE_FP32 && G::LINES <= 3; }
-template <class G> __device__ constexpr int stage_mode() { return is_short<G>() ? (int)MODE_PIECE : (int)G::MODE; }
+template <class G> __device__ constexpr int stage_mode() { return G::SHORT ? (int)MODE_PIECE : (int)G::MODE; }
 
 // All products of a stage, in 32-byte steps of a line: d (64 x N, over four warps) = x w^T + (keep ? d : 0). They are
 // one statement: the compiler's optimizer takes as long over each as it has operands. SWAPPED: the other way round, for

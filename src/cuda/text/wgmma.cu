@@ -12,7 +12,7 @@
 //
 // MODE_FP32: a = hi + lo, so a * b is lo*hi + hi*lo + hi*hi. Tensor cores add with truncation: every CHUNK lines the
 // sums so far are added to sums of their own, in f32 as it is known. Of these, KEPT are in registers, the others in
-// shared memory. Short K: see is_short.
+// shared memory. Short K: see SHORT.
 
 enum { TILE_M = 128, A_BYTES = TILE_M * LINE, RASTER = 8 };
 struct Pairs { enum { N = 256, CM = 2, STAGES = 4, SUMS = 128, KEPT = 96, TURNS = 0 }; };
@@ -248,7 +248,7 @@ __device__ __forceinline__ void sum_tile(float (&acc)[S::SUMS], Ring<S> &ring, u
                                          unsigned slot, int peer)
 {
     constexpr bool promotes = G::MODE == MODE_FP32;
-    constexpr int pieces = is_short<G>() ? 2 : 1, chunk = promotes ? G::CHUNK : G::LINES; // pieces: of a line
+    constexpr int pieces = G::SHORT ? 2 : 1, chunk = promotes ? G::CHUNK : G::LINES; // pieces: of a line
     float sum[S::KEPT];
     if constexpr (promotes)
         begin_sums<S::SUMS>(sum, slot);
@@ -400,7 +400,7 @@ __device__ __forceinline__ void consume(const typename G::A &a, const Control &c
         if constexpr (G::SEVERAL) // or the compiler has room for the sums of each from the kernel's beginning on
             for (int i = 0; i < S::SUMS; ++i)
                 acc[i] = 0;
-        if constexpr (S::TURNS && is_short<G>())
+        if constexpr (S::TURNS && G::SHORT)
             sum_short_tile<G, S>(*(float(*)[HALF])acc, *(float(*)[HALF])(acc + HALF), ring, at_a, at_b,
                                  turns + 8 * (group ^ 1), peer);
         else if constexpr (S::TURNS)
