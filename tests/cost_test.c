@@ -1,16 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The cost model: known times of known models, how cost grows, every op, and the device that is measured and
  * remembered. */
+#include "plan_fixture.h"
+
 #include "plan/cost.h"
 #include "plan/tiles.h"
 #include "run/device.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 
 #include <dirent.h>
 #include <math.h>
@@ -20,25 +15,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static lf_arena arena;
-static lf_diag diag;
-static lf_graph g;
 static lf_plan *plan;
 static int64_t dims[LF_MAX_SYMBOLS];
-
-static int setup(void **state)
-{
-    (void)state;
-    lf_arena_init(&arena);
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    lf_arena_free(&arena);
-    return 0;
-}
 
 static const lf_device *device(const char *name)
 {
@@ -52,10 +30,8 @@ static const lf_device *device(const char *name)
 static void take(const char *text)
 {
     lf_arena_free(&arena);
-    assert_int_equal(lf_graph_init(&g, &arena, &diag), LF_OK);
-    if (lf_text_read(&g, "test", text, strlen(text)) != LF_OK)
-        fail_msg("%s", diag.text);
-    assert_int_equal(lf_plan_build(&g, true, &arena, &plan), LF_OK);
+    read_model(text);
+    plan = build(true);
 }
 
 static void take_model(const char *name)
@@ -72,7 +48,7 @@ static void take_model(const char *name)
 
 static lf_cost plain(const char *on)
 {
-    return lf_cost_plain_total(&g, dims, device(on), NULL);
+    return lf_cost_plain_total(&graph, dims, device(on), NULL);
 }
 
 static lf_cost fused(const char *on)
@@ -88,11 +64,9 @@ static double fused_us_in_fp32(const char *on)
     return lf_cost_plan_total(plan, dims, &d).us;
 }
 
-static lf_cost named(const char *value, const char *on)
+static lf_cost cost_of(const char *value, const char *on)
 {
-    lf_node n = lf_graph_named(&g, value);
-    assert_int_not_equal(n, LF_NONE);
-    return lf_cost_node(&g, n, dims, device(on));
+    return lf_cost_node(&graph, named(value), dims, device(on));
 }
 
 static void near_to(double got, double wanted, double share)
@@ -108,7 +82,7 @@ static void h200_as_measured(void **state)
     (void)state;
     dims[0] = 1024;
     take_model("lse_chain");
-    near_to(named("a", "h200").us, 2730, 0.02);
+    near_to(cost_of("a", "h200").us, 2730, 0.02);
     near_to(plain("h200").us, 2780, 0.02);
     near_to(fused("h200").us, 540, 0.03);
     take_model("gelu_softmax");
@@ -154,10 +128,10 @@ static void a100_by_hand(void **state)
     (void)state;
     dims[0] = 1024;
     take_model("lse_chain");
-    near_to(named("a", "a100").us, 7050, 0.01);
-    near_to(named("a", "a100").flops, 137.4e9, 0.01);
-    assert_true(named("b", "a100").us < 0.02 * plain("a100").us);
-    assert_true(named("e", "a100").us < 10);
+    near_to(cost_of("a", "a100").us, 7050, 0.01);
+    near_to(cost_of("a", "a100").flops, 137.4e9, 0.01);
+    assert_true(cost_of("b", "a100").us < 0.02 * plain("a100").us);
+    assert_true(cost_of("e", "a100").us < 10);
     double gain = plain("a100").us / fused("a100").us;
     assert_true(gain > 3.2 && gain < 4.2);
 }
@@ -167,7 +141,7 @@ static void counts_are_exact(void **state)
     (void)state;
     dims[0] = 10;
     take("input x f32[B, 100]\nparam w f32[50, 100]\nparam b f32[50]\na = linear(x, w, b)\nc = relu(a)\nreturn c\n");
-    lf_cost a = named("a", "h200"), c = named("c", "h200");
+    lf_cost a = cost_of("a", "h200"), c = cost_of("c", "h200");
     assert_true(a.flops == 2.0 * 10 * 100 * 50 + 10 * 50);
     assert_true(a.bytes == 4.0 * (10 * 100 + 50 * 100 + 50 + 10 * 50));
     assert_true(c.flops == 500 && c.bytes == 4.0 * 2 * 500);
@@ -302,7 +276,7 @@ static void every_op_has_a_cost(void **state)
                  "input x f32[B, 6, 8]\ninput y f32[B, 6, 8]\nparam w f32[8, 8]\nparam p f32[6]\nparam q f32[8]\n"
                  "a = %s(%s)\nreturn a\n", row->name, arguments(row));
         take(text);
-        lf_cost cost = named("a", "h200");
+        lf_cost cost = cost_of("a", "h200");
         ops++;
         if (row->kind == LF_VIEW) {
             assert_true(cost.us == 0 && cost.bytes == 0 && cost.flops == 0);
@@ -412,7 +386,7 @@ static void cost_at(const char *tail, const int64_t *side, const lf_device *d, d
     take(text);
     dims[0] = side[0];
     us[0] = lf_cost_plan_total(plan, dims, d).us;
-    us[1] = lf_cost_plain_total(&g, dims, d, NULL).us;
+    us[1] = lf_cost_plain_total(&graph, dims, d, NULL).us;
 }
 
 /* A longer side (M, N, K) never costs less, whatever was measured. */

@@ -18,23 +18,22 @@
 static lf_arena arena;
 static lf_diag diag;
 static lf_graph graph;
-static const int64_t dims[LF_MAX_SYMBOLS] = {8, 5, 3, 1, 1, 1, 1, 1}; /* B, S or whichever names come first */
 
-static int setup(void **state)
+static inline int setup(void **state)
 {
     (void)state;
     lf_arena_init(&arena);
     return 0;
 }
 
-static int teardown(void **state)
+static inline int teardown(void **state)
 {
     (void)state;
     lf_arena_free(&arena);
     return 0;
 }
 
-static lf_plan *build(bool fuse)
+static inline lf_plan *build(bool fuse)
 {
     lf_plan *plan = NULL;
     lf_status status = lf_plan_build(&graph, fuse, &arena, &plan);
@@ -46,7 +45,7 @@ static lf_plan *build(bool fuse)
     return plan;
 }
 
-static void read_model(const char *text)
+static inline void read_model(const char *text)
 {
     assert_int_equal(lf_graph_init(&graph, &arena, &diag), LF_OK);
     lf_status status = lf_text_read(&graph, "test", text, strlen(text));
@@ -56,33 +55,33 @@ static void read_model(const char *text)
 }
 
 /* Op by op, every op that computes is a kernel of one node, plus the copies. */
-static void check_plain(void)
+static inline void check_plain(void)
 {
     const lf_plan *plain = build(false);
     for (int32_t i = 0; i < plain->groups; i++)
         assert_int_equal(plain->group[i].covers, 1);
 }
 
-static lf_plan *plan_of(const char *text)
+static inline lf_plan *plan_of(const char *text)
 {
     read_model(text);
     check_plain();
     return build(true);
 }
 
-static lf_node named(const char *name)
+static inline lf_node named(const char *name)
 {
     lf_node n = lf_graph_find(&graph, name, strlen(name));
     assert_int_not_equal(n, LF_NONE);
     return n;
 }
 
-static bool is_stored(const lf_plan *plan, const char *name, lf_storage storage)
+static inline bool is_stored(const lf_plan *plan, const char *name, lf_storage storage)
 {
     return plan->storage[named(name)] == storage;
 }
 
-static bool covers(const lf_group *group, const char *name)
+static inline bool covers(const lf_group *group, const char *name)
 {
     for (int32_t i = 0; i < group->covers; i++)
         if (group->cover[i] == named(name))
@@ -90,9 +89,9 @@ static bool covers(const lf_group *group, const char *name)
     return false;
 }
 
-static bool extent_is(lf_extent e, const char *text) { return strcmp(lf_extent_text(&graph, e), text) == 0; }
+static inline bool extent_is(lf_extent e, const char *text) { return strcmp(lf_extent_text(&graph, e), text) == 0; }
 
-static void assert_groups(const lf_plan *plan, const char *const *names, int32_t count)
+static inline void assert_groups(const lf_plan *plan, const char *const *names, int32_t count)
 {
     if (plan->groups != count)
         for (int32_t i = 0; i < plan->groups; i++)
@@ -106,7 +105,7 @@ static void assert_groups(const lf_plan *plan, const char *const *names, int32_t
 #define GROUPS(plan, ...) assert_groups(plan, NAMES(__VA_ARGS__))
 
 /* A group's phases: "B x 8", "1 x 8", ... */
-static void assert_phases(const lf_group *g, const char *const *phases, int32_t count)
+static inline void assert_phases(const lf_group *g, const char *const *phases, int32_t count)
 {
     assert_int_equal(g->phases, count);
     for (int32_t i = 0; i < count; i++) {
@@ -117,7 +116,7 @@ static void assert_phases(const lf_group *g, const char *const *phases, int32_t 
 }
 #define PHASES(group, ...) assert_phases(group, NAMES(__VA_ARGS__))
 
-static void assert_stat(const lf_group *g, int32_t i, lf_monoid monoid, lf_span span, const char *count,
+static inline void assert_stat(const lf_group *g, int32_t i, lf_monoid monoid, lf_span span, const char *count,
                         const char *length)
 {
     assert_true(i < g->stats);
@@ -126,7 +125,5 @@ static void assert_stat(const lf_group *g, int32_t i, lf_monoid monoid, lf_span 
     assert_string_equal(lf_extent_text(&graph, g->stat[i].count), count);
     assert_string_equal(lf_extent_text(&graph, g->stat[i].length), length);
 }
-
-static int64_t stored_bytes(const lf_plan *plan) { return lf_plan_intermediate_bytes(plan, dims); }
 
 #endif

@@ -146,16 +146,16 @@ void lf_emit_held(lf_emitter *e)
 {
     const lf_held *held = &e->held;
     lf_str_addf(&e->s,
-                "    enum { HELD = %d, WAITS = %d, RUN = %lld }; // goes on with what is in registers; for whole rows' "
-                "statistics; columns of a segment\n",
+                "    enum { HELD = %d, WAITS = %d, RUN = %lld }; // goes on with what is in registers; "
+                "for whole rows' statistics; columns of a segment\n",
                 held->phase >= 0, held->waits, (long long)held->length);
     if (held->phase < 0)
         return;
     emit_known(e);
     lf_str_addf(&e->s,
                 "    // phase %d: %s x %s\n    template <int W>\n"
-                "    static __device__ __forceinline__ void later(const Args &a, const i64 row, const i64 rows, const "
-                "bool here, const i64 col, float (&p)[W], const Known &known)\n    {\n",
+                "    static __device__ __forceinline__ void later(const Args &a, const i64 row, const i64 rows, "
+                "const bool here, const i64 col, float (&p)[W], const Known &known)\n    {\n",
                 (int)held->phase, lf_extent_text(e->graph, e->g->rows),
                 lf_extent_text(e->graph, e->g->phase[held->phase].width));
     e->tiles = true;

@@ -61,8 +61,8 @@ static void emit_element(lf_emitter *e, int32_t first)
     const int32_t phase = e->g->product.phase;
     lf_str_addf(&e->s,
                 "    // phase %d: %s x %s\n    template <int W>\n"
-                "%s void element(const Args &a, const i64 row, const i64 rows, const bool here, const i64 col, float "
-                "(&p)[W], Rest &rest)\n    {\n",
+                "%s void element(const Args &a, const i64 row, const i64 rows, const bool here, const i64 col, "
+                "float (&p)[W], Rest &rest)\n    {\n",
                 (int)phase, lf_extent_text(e->graph, e->g->rows), lf_extent_text(e->graph, e->g->phase[phase].width),
                 inside);
     e->tiles = true;
@@ -78,8 +78,8 @@ static void emit_element(lf_emitter *e, int32_t first)
         lf_str_addf(&e->s, "        EACH p[w] = v%d[w]; // for phase %d\n", (int)e->held.step, (int)e->held.phase);
     lf_str_addf(&e->s,
                 "    }\n"
-                "%s void end(const Args &a, const i64 row, const int tile, const int tiles, const First &first, const "
-                "Rest &rest)\n    {\n",
+                "%s void end(const Args &a, const i64 row, const int tile, const int tiles, const First &first, "
+                "const Rest &rest)\n    {\n",
                 inside);
     for (int32_t i = first; i < e->g->stats && first >= 0; i++)
         if (lf_is_fed(e, i, phase)) {

@@ -202,14 +202,14 @@ static void emit_turns(lf_emitter *e, const char *name, int threads)
     if (threads < WARP)
         lf_str_addf(&e->s,
                     ";\n    for (i64 first = (i64)blockIdx.x * ROWS; first < rows; first += (i64)gridDim.x * ROWS)\n"
-                    "        %s_row(a, min(first + threadIdx.x / T, rows - 1), rows, threadIdx.x %% T); // whole "
-                    "warps: those past the end do the last row again\n}\n\n",
+                    "        %s_row(a, min(first + threadIdx.x / T, rows - 1), rows, threadIdx.x %% T); "
+                    "// whole warps: those past the end do the last row again\n}\n\n",
                     name);
     else
         lf_str_addf(&e->s,
                     ";\n"
-                    "    for (i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T; row < rows; row += (i64)gridDim.x * "
-                    "ROWS)\n%s%s_row(a, row, rows, threadIdx.x %% T);\n}\n\n",
+                    "    for (i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T; row < rows; "
+                    "row += (i64)gridDim.x * ROWS)\n%s%s_row(a, row, rows, threadIdx.x %% T);\n}\n\n",
                     e->role != LF_CUDA_MAIN ? "        if (!left_out(a.redo, row, rows))\n            " : "        ",
                     name);
 }

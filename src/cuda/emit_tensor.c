@@ -120,10 +120,10 @@ static void emit_split_row(lf_emitter *e)
     lf_emit_row_element(e, &e->g->product.x, "0");
     lf_str_addf(&e->s,
                 "; }\n"
-                "    static __device__ __forceinline__ u8 *x_lines(const Args &a, const i64 row) { return (u8 "
-                "*)a.area[%d] + row * (LINES * %d); }\n"
-                "    static __device__ __forceinline__ float *x_scale(const Args &a, const i64 row) { return "
-                "a.area[%d] + row; }\n",
+                "    static __device__ __forceinline__ u8 *x_lines(const Args &a, const i64 row) "
+                "{ return (u8 *)a.area[%d] + row * (LINES * %d); }\n"
+                "    static __device__ __forceinline__ float *x_scale(const Args &a, const i64 row) "
+                "{ return a.area[%d] + row; }\n",
                 (int)e->x_lines, LF_CUDA_LINE, (int)e->x_scale);
 }
 
@@ -169,8 +169,8 @@ void lf_emit_tensor_stages(lf_emitter *e)
         emit_split(e);
     snprintf(name, sizeof name, "g%d_product", (int)e->group);
     lf_str_addf(&e->s,
-                "__device__ __forceinline__ void %s(const Args &a, const Control &c, const TensorMap *x, const "
-                "TensorMap *w)\n{\n    %s<g%d, %s>(a, c, x, w);\n}\n\n",
+                "__device__ __forceinline__ void %s(const Args &a, const Control &c, const TensorMap *x, "
+                "const TensorMap *w)\n{\n    %s<g%d, %s>(a, c, x, w);\n}\n\n",
                 name, shape->product, (int)e->group, shape->tile);
     lf_cuda_stage *stage = lf_emit_stage(e, name, LF_CUDA_TENSOR, e->g->rows, e->g->product.n);
     if (stage) {
