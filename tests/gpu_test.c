@@ -75,6 +75,31 @@ static void whole_numbers_are_exact_in_every_precision(void **state)
         assert_whole_numbers_are_exact(shape, sizeof shape / sizeof *shape, words[i]);
 }
 
+/* Nothing to multiply, and columns to sum up all the same. */
+static void empty_batches_have_sums_of_columns(void **state)
+{
+    (void)state;
+    static const char *const words[] = {"device=cuda", "device=cuda precision=tf32", "device=cuda precision=bf16",
+                                        "device=cuda precision=fp16"};
+    const int64_t rows[] = {0, 3, 0};
+    for (int i = 0; i < precision_count(); i++) {
+        rig r = rig_begin(1,
+                          "input x f32[B, 72]\nparam w f32[96, 72]\na = linear(x, w)\nc = sum(a, dim=0)\n"
+                          "return a, c\n",
+                          words[i]);
+        for (size_t m = 0; m < sizeof rows / sizeof *rows; m++) {
+            tensors t = tensors_begin(r.model, &rows[m]);
+            assert_int_equal(t.out_count[0], rows[m] * 96);
+            assert_int_equal(t.out_count[1], 96);
+            tensors_run(&t, r.call);
+            for (size_t at = 0; at < t.out_count[1]; at++)
+                assert_true(rows[m] ? fabsf(t.out[1][at]) < 10.0f : t.out[1][at] == 0.0f); /* not as it was before */
+            tensors_end(&t);
+        }
+        rig_end(&r);
+    }
+}
+
 static const char softmax_text[] = "input x f32[B, 500]\nparam w f32[700, 500]\nparam b f32[700]\na = linear(x, w, b)\n"
                                    "c = gelu(a)\nd = softmax(c, dim=1)\nreturn d\n";
 static const char norm_text[] = "input x f32[B, 300]\nparam w f32[512, 300]\na = linear(x, w)\nc = group_norm(a, 8)\n"
@@ -284,7 +309,7 @@ int main(void)
         cmocka_unit_test(whole_numbers_are_exact),     cmocka_unit_test(whole_numbers_are_exact_in_every_precision),
         cmocka_unit_test(bits_are_the_same),       cmocka_unit_test(wide_rows_keep_their_digits),
         cmocka_unit_test(guarded_rows_are_redone),     cmocka_unit_test(other_precisions_are_as_good_as_their_digits),
-        cmocka_unit_test(device_memory_is_taken),
+        cmocka_unit_test(device_memory_is_taken),      cmocka_unit_test(empty_batches_have_sums_of_columns),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

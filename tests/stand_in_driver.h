@@ -46,6 +46,18 @@ static int fake_blocks(int *count, void *function, int threads, size_t shared)
     return 0;
 }
 
+/* Refuses what cuTensorMapEncodeTiled does. */
+static int fake_tensor_map(void *map, int type, unsigned rank, void *at, const uint64_t *extents,
+                           const uint64_t *strides, const uint32_t *box, const uint32_t *steps, int interleave,
+                           int swizzle, int promotion, int fill)
+{
+    (void)map, (void)type, (void)strides, (void)steps, (void)interleave, (void)swizzle, (void)promotion, (void)fill;
+    bool good = at && (uintptr_t)at % 16 == 0;
+    for (unsigned i = 0; i < rank; i++)
+        good = good && extents[i] > 0 && box[i] > 0 && box[i] <= 256;
+    return good ? 0 : 1;
+}
+
 /* Whatever else is asked for works and does nothing. */
 static int fine(void)
 {
@@ -68,6 +80,7 @@ lf_status __wrap_lf_cuda_driver_find(const lf_cuda_driver **out, lf_diag *diag)
     driver.context_current = fake_context_current;
     driver.device_count = fake_device_count;
     driver.blocks = fake_blocks;
+    driver.tensor_map = fake_tensor_map;
     own_functions(&driver);
     *out = &driver;
     return LF_OK;

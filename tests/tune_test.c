@@ -125,6 +125,9 @@ static int drop_cache(void **state)
 
 static const char text[] = "input x f32[B, 512]\nparam w f32[1024, 512]\na = linear(x, w)\nb = gelu(a)\nreturn b\n";
 
+static const char renamed[] = "input in f32[B, 512]\nparam layer.weight f32[1024, 512]\n"
+                              "linear_0 = linear(in, layer.weight)\ngelu_1 = gelu(linear_0)\nreturn gelu_1\n";
+
 static lf_status run(rig *r, int64_t rows)
 {
     const float *in[] = {(const float *)(uintptr_t)0x10000000};
@@ -182,6 +185,9 @@ static void the_fastest_is_taken_and_found_again(void **state)
     assert_int_equal(last, LF_CUDA_SINGLE);
     assert_true(explains(&later, 300, "as measured"));
     rig_end(&later);
+    rig same = rig_begin(1, renamed, "device=cuda"); /* a model is what it computes, whatever its values are called */
+    assert_true(explains(&same, 300, "as measured"));
+    rig_end(&same);
     rig other = rig_begin(1, text, "device=cuda precision=bf16 tune=true"); /* another program */
     assert_true(times_of_run(&other, 300, &last) > 0);
     rig_end(&other);
@@ -246,6 +252,21 @@ static void what_is_captured_is_not_measured(void **state)
     capturing = false;
     assert_true(times_of_run(&r, 300, &last) > 0);
     rig_end(&r);
+}
+
+/* Shapes for few rows, for many, and what an empty batch still has to sum up. */
+static void empty_batches_run(void **state)
+{
+    (void)state;
+    static const char sums[] = "input x f32[B, 512]\nparam w f32[1024, 512]\na = linear(x, w)\nb = sum(a, dim=0)\n"
+                               "return b\n";
+    for (int s = 0; s < LF_CUDA_SHAPES; s++) {
+        setenv("LINFUSE_CUDA_SHAPE", lf_cuda_shape_table[s].name, 1);
+        rig r = rig_begin(1, lf_cuda_shape_table[s].few ? sums : text, "device=cuda precision=bf16");
+        OK_CALL(r.call, run(&r, 0));
+        OK_CALL(r.call, run(&r, 5));
+        rig_end(&r);
+    }
 }
 
 static void a_shape_can_be_told(void **state)
@@ -372,6 +393,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(damaged_entries_are_measured_anew, own_cache, drop_cache),
         cmocka_unit_test_setup_teardown(no_cache_is_no_fault, own_cache, drop_cache),
         cmocka_unit_test_setup_teardown(what_is_captured_is_not_measured, own_cache, drop_cache),
+        cmocka_unit_test_setup_teardown(empty_batches_run, own_cache, drop_cache),
         cmocka_unit_test_setup_teardown(a_shape_can_be_told, own_cache, drop_cache),
         cmocka_unit_test(choices_can_serve_and_are_the_least),
         cmocka_unit_test(choices_are_what_sizes_call_for),

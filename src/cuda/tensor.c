@@ -107,10 +107,13 @@ lf_status lf_cuda_tensor_maps(const lf_cuda_program *p, const lf_cuda_kernel *k,
 {
     const lf_cuda_part *main = &k->source.part[LF_CUDA_MAIN];
     const lf_cuda_shape_info *shape = &lf_cuda_shape_table[main->target.shape];
-    const lf_cuda_ptr x = lf_cuda_area_at(main, pass, stage->x_area), w = p->lines[stage->group];
+    const lf_cuda_ptr w = p->lines[stage->group];
     if (lf_cuda_tensor_blocks(k, stage, pass->dims) > INT32_MAX)
         return lf_fail(diag, LF_ERR_DATA, "the extents are too large: a product of more than 2^31 tiles");
-    const int64_t rows = lf_extent_at(stage->rows, pass->dims);
+    const int64_t wanted = lf_extent_at(stage->rows, pass->dims), rows = wanted > 0 ? wanted : 1;
+    /* Of an empty batch other stages may have something to do; a map of nothing cannot be made, so it is of memory that
+     * is there. */
+    const lf_cuda_ptr x = wanted > 0 ? lf_cuda_area_at(main, pass, stage->x_area) : w;
     /* no more than there are: rows of 0 take as long as others */
     const int x_box = !shape->few ? shape->rows : shape->x_shared ? (int)(rows + 15) / 16 * 8 : (int)rows;
     int error = encode(p, to, x, rows, stage->lines, stage->lines, 1, x_box, 1);

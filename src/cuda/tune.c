@@ -25,6 +25,18 @@ static uint64_t hash(const char *text)
     return lf_rng_u64(&r);
 }
 
+/* Values' names are in comments only, and one model may come with other names by another way. */
+static void drop_comments(char *text)
+{
+    char *to = text;
+    for (const char *from = text; *from;)
+        if (from[0] == '/' && from[1] == '/')
+            from += strcspn(from, "\n");
+        else
+            *to++ = *from++;
+    *to = '\0';
+}
+
 /* What the program's text would be for one shape: all its kernels change with it. 0: no memory for that. */
 static uint64_t hash_of_program(const lf_cuda_program *p)
 {
@@ -33,6 +45,8 @@ static uint64_t hash_of_program(const lf_cuda_program *p)
     target.shape = LF_CUDA_PAIRS;
     target.aligned = true;
     lf_status status = lf_cuda_emit(p->plan, p->as_written ? p->as_written->plan : NULL, target, &source, NULL);
+    if (status == LF_OK)
+        drop_comments(source.text);
     const uint64_t found = status == LF_OK ? hash(source.text) : 0;
     lf_cuda_source_free(&source);
     return found;
