@@ -148,22 +148,21 @@ __device__ __forceinline__ bool left_out(const Redo &r, i64 row, i64 rows)
 // Behind a barrier of all blocks.
 __device__ __forceinline__ bool any_set(const unsigned *any) { return *(const volatile unsigned *)any != 0; }
 
-// The flags are set back; returns how many there were, in thread 0. One block, behind a barrier of all.
+// The flags are set back; returns how many there were. One block, behind a barrier of all.
 __device__ __forceinline__ i64 clear_flags(u8 *flags, unsigned *any, i64 batch)
 {
-    __shared__ unsigned long long count;
-    unsigned long long mine = 0;
+    i64 count = 0;
     if (threadIdx.x == 0)
-        count = 0, *any = 0;
+        *any = 0;
 #pragma unroll 1
-    for (i64 i = threadIdx.x; i < batch; i += THREADS) {
-        mine += flags[i];
-        flags[i] = 0;
+    for (i64 first = 0; first < batch; first += THREADS) {
+        const i64 i = first + threadIdx.x;
+        const bool set = i < batch && flags[i];
+        if (set)
+            flags[i] = 0;
+        count += __syncthreads_count(set);
     }
-    __syncthreads();
-    atomicAdd(&count, mine); // whole numbers: any order gives the same
-    __syncthreads();
-    return (i64)count;
+    return count;
 }
 
 // Elements of an output, of which each row of the batch has `each`, as far as they are wanted.
