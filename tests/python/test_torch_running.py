@@ -29,13 +29,17 @@ def pair(model):
     return copy.deepcopy(model), copy.deepcopy(model)
 
 
-def assert_same(mine, theirs, got, want, but=""):
-    """The result, and all buffers with their version counters."""
+def assert_same(mine, theirs, got, want, but="", exact=None):
+    """The result, and all buffers with their version counters. exact: the module in double precision on the
+    CPU, whose numbers are as good as PyTorch's where they are not finite."""
+    known = dict(exact.named_buffers()) if exact else {}
     torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5, equal_nan=True)
     for (name, buffer), (_, other) in zip(mine.named_buffers(), theirs.named_buffers(), strict=True):
         if but and name.endswith(but):
             continue
         close = torch.isclose(buffer, other, rtol=1e-5, atol=1e-6, equal_nan=True)
+        if name in known:
+            close |= (buffer == known[name].to(buffer.device)) & ~buffer.isfinite()
         assert bool(close.all()), f"{name}: {buffer}, not {other}"
         assert buffer._version == other._version, name
 
@@ -70,12 +74,15 @@ def test_one_part_and_one_preparation():
 
 
 def test_not_finite():
+    """A column with one infinity has that for its mean; PyTorch on a GPU, which keeps count row by row, says NaN."""
     mine, theirs = pair(net())
+    exact = copy.deepcopy(mine).double().cpu()
     fast = compiled(mine)
     x = draw(6)
     x[2, 3] = float("inf")
     with torch.no_grad():
-        assert_same(mine, theirs, fast(x), theirs(x))
+        exact(x.double().cpu())
+        assert_same(mine, theirs, fast(x), theirs(x), exact=exact)
 
 
 class Own(nn.Module):
