@@ -5,6 +5,8 @@
   bench/cuda.py --only NAME              the row of that name, else those whose name contains it (may be repeated)
   bench/cuda.py --modes fp32,tf32        linfuse's precisions (fp32, tf32, bf16, fp16); "" for none
   bench/cuda.py --peers eager,compiled   torch's ways (eager, compiled, tf32, bf16; the last two compiled); "" for none
+  bench/cuda.py --clean                  the L2 cache taken by reading, so that a run has nobody's lines to write back;
+                                         only printed
   bench/cuda.py --merge FILE...          measures nothing: makes the table of what such runs have printed or saved, the
                                          newest of each
   bench/cuda.py --readme                 puts the short table into README.md as well
@@ -45,6 +47,7 @@ def arguments():
     parser.add_argument("--modes", default=",".join(MODES))
     parser.add_argument("--peers", default=",".join(PEERS))
     parser.add_argument("--bound", type=float, default=BOUND, metavar="S", help="seconds a measurement may take")
+    parser.add_argument("--clean", action="store_true", help="read before each run what is written otherwise")
     parser.add_argument("--merge", nargs="+", type=Path, metavar="FILE")
     parser.add_argument("--readme", action="store_true", help="put the table into README.md too")
     parser.add_argument("--library", type=Path, default=machine.ROOT / "build" / "release" / "liblinfuse.so")
@@ -68,8 +71,9 @@ def chosen(only):
 class Clock:
     """Times what is launched on the current stream."""
 
-    def __init__(self, torch, bound):
-        self.torch, self.bound, self.flush = torch, bound, torch.empty(FLUSHED // 4, device="cuda")
+    def __init__(self, torch, bound, clean):
+        self.torch, self.bound, self.clean = torch, bound, clean
+        self.flush = torch.ones(FLUSHED // 4, device="cuda")
 
     def runs(self, run, count):
         """Milliseconds of each of count runs."""
@@ -77,7 +81,7 @@ class Clock:
         pairs = [(event(enable_timing=True), event(enable_timing=True)) for _ in range(count)]
         self.torch.cuda._sleep(HEAD_START)
         for begin, end in pairs:
-            self.flush.fill_(1.0)
+            self.flush.sum() if self.clean else self.flush.fill_(1.0)
             begin.record()
             run()
             end.record()
@@ -297,11 +301,12 @@ def main():
 
         sys.path.remove(str(Path(__file__).resolve().parent))  # a package called cuda exists, and is not this file
         native = linfuse_c.load(args.library) if args.modes else None
-        clock, head, records = Clock(torch, args.bound), heading(torch, args), []
+        clock, head, records = Clock(torch, args.bound, args.clean), heading(torch, args), []
         for row in chosen(args.only):
             records += measure_row(torch, clock, row, args, head, native)
     print("\n" + cuda_table.table(records))
-    whole = args.merge or (not args.only and args.modes == ",".join(MODES) and args.peers == ",".join(PEERS))
+    all_asked = not args.only and args.modes == ",".join(MODES) and args.peers == ",".join(PEERS)
+    whole = args.merge or (all_asked and not args.clean)
     if whole or args.out != Path(__file__).resolve().parent / "results":
         how = __doc__[__doc__.index("How a time") : __doc__.index("Each measurement")]
         saved = cuda_table.save(args.out, records, how)
