@@ -129,9 +129,9 @@ template <class G> __device__ constexpr int stage_mode() { return G::SHORT ? (in
                  "setp.ne.b32 p, %" #KEEP ", 0; setp.ne.b32 t, 1, 0;\n"                                                \
                  STEPS("x", "%" #X) STEPS("w", "%" #W) PRODUCTS "}"                                                    \
                  : __VA_ARGS__ : "r"(x), "r"(w), "r"(keep))
-#define MULTIPLY_STAGE(ORDER, N, COUNT, SUMS, ...) /* then the operands that follow the sums */                        \
+#define MULTIPLY_STAGE(NAME, ORDER, N, COUNT, SUMS, ...) /* then the operands that follow the sums */                  \
     template <int MODE>                                                                                                \
-    __device__ __forceinline__ void multiply_stage(float (&d)[COUNT], unsigned x, unsigned w, int keep)                \
+    __device__ __forceinline__ void NAME(float (&d)[COUNT], unsigned x, unsigned w, int keep)                          \
     {                                                                                                                  \
         if constexpr (MODE == MODE_FP32)                                                                               \
             STAGE(SIX(ORDER, N, SUMS, "k16.f32.f16.f16", ", 0, 0"), __VA_ARGS__);                                      \
@@ -144,12 +144,13 @@ template <class G> __device__ constexpr int stage_mode() { return G::SHORT ? (in
         else                                                                                                           \
             STAGE(FOUR(ORDER, N, SUMS, "k16.f32.f16.f16", ", 0, 0"), __VA_ARGS__);                                     \
     }
-MULTIPLY_STAGE(STRAIGHT, 256, 128, R128, 128, 129, 130, D64(0), D64(64))
-MULTIPLY_STAGE(STRAIGHT, 128, 64, R64, 64, 65, 66, D64(0))
-MULTIPLY_STAGE(SWAPPED, 8, 4, "%0,%1,%2,%3", 4, 5, 6, D4(0))
-MULTIPLY_STAGE(SWAPPED, 16, 8, R8(0, 1, 2, 3, 4, 5, 6, 7), 8, 9, 10, D4(0), D4(4))
-MULTIPLY_STAGE(SWAPPED, 32, 16, R16, 16, 17, 18, D16(0))
-MULTIPLY_STAGE(SWAPPED, 64, 32, R32, 32, 33, 34, D16(0), D16(16))
+MULTIPLY_STAGE(multiply_stage, STRAIGHT, 256, 128, R128, 128, 129, 130, D64(0), D64(64))
+MULTIPLY_STAGE(multiply_stage, STRAIGHT, 128, 64, R64, 64, 65, 66, D64(0))
+MULTIPLY_STAGE(multiply_stage, STRAIGHT, 64, 32, R32, 32, 33, 34, D16(0), D16(16))
+MULTIPLY_STAGE(multiply_swapped, SWAPPED, 8, 4, "%0,%1,%2,%3", 4, 5, 6, D4(0))
+MULTIPLY_STAGE(multiply_swapped, SWAPPED, 16, 8, R8(0, 1, 2, 3, 4, 5, 6, 7), 8, 9, 10, D4(0), D4(4))
+MULTIPLY_STAGE(multiply_swapped, SWAPPED, 32, 16, R16, 16, 17, 18, D16(0))
+MULTIPLY_STAGE(multiply_swapped, SWAPPED, 64, 32, R32, 32, 33, 34, D16(0), D16(16))
 
 // Registers change here: no use of them moves across.
 template <int SUMS> __device__ __forceinline__ void pin(float (&d)[SUMS])

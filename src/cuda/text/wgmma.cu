@@ -47,8 +47,8 @@ template <class G, class S> __device__ __forceinline__ void tile_at(int t, int r
     const int pairs = (row_blocks + CM - 1) / CM, high = Tiles<G, S>::high();
     const int group = t / (high * columns), first = group * high, here = min(high, pairs - first);
     const int r = t - group * high * columns;
-    mt = (first + r % here) * CM + rank;
-    nt = r / here;
+    nt = here == high ? r / high : r / here; // by a constant, as a rule
+    mt = (first + r - nt * here) * CM + rank;
 }
 
 template <class G, class S>
@@ -130,39 +130,37 @@ __device__ __forceinline__ void later_tile(const typename G::A &a, float (&v)[S:
     }
 }
 
-template <class G>
-__device__ __forceinline__ void unscale_of(const typename G::A &a, i64 row, i64 rows, float (&unscale)[2])
+// What undoes the scaling of a thread's rows: two, and where tiles are by turns two more 64 below.
+template <class G, class S>
+__device__ __forceinline__ void fetch_unscale(const typename G::A &a, i64 row, i64 rows, float (&unscale)[2][2])
 {
-    unscale[0] = G::SCALED && row < rows ? __ldcg(G::x_unscale(a) + row) : 1.0f;
-    unscale[1] = G::SCALED && row + 8 < rows ? __ldcg(G::x_unscale(a) + row + 8) : 1.0f;
+#pragma unroll
+    for (int i = 0; i < (S::TURNS ? 4 : 2); ++i) {
+        const i64 at = row + i / 2 * 64 + i % 2 * 8;
+        unscale[i / 2][i % 2] = G::SCALED && at < rows ? __ldcg(G::x_unscale(a) + at) : 1.0f;
+    }
 }
 
 template <class G, class S>
-__device__ __forceinline__ void finish_tile(const typename G::A &a, const Control &c, float (&v)[S::SUMS], int mt,
-                                            int nt, int tid, i64 rows, int wave)
+__device__ __forceinline__ void finish_tile(const typename G::A &a, const Control &c, float (&v)[S::SUMS],
+                                            const float (&unscale)[2][2], int nt, int tid, i64 row, i64 rows, int wave)
 {
     constexpr int DOWN = S::TURNS ? 64 : 0, ACROSS = S::TURNS ? 0 : PARTIAL;
-    const int lane = tid % 32, col = nt * S::N + 2 * (lane % 4), partial = nt * (S::N / PARTIAL);
-    const i64 row = (i64)mt * TILE_M + (S::TURNS ? tid % 128 : tid) / 32 * 16 + lane / 4;
-    float unscale[2];
-    unscale_of<G>(a, row, rows, unscale);
+    const int col = nt * S::N + 2 * (tid % 4), partial = nt * (S::N / PARTIAL);
     if constexpr (G::PART < HALF || is_by_halves<G>()) {
 #pragma unroll 1
         for (int half = 0; half < S::SUMS / HALF && half_is_there<G, S>(nt, half); ++half) {
-            if (S::TURNS && half > 0)
-                unscale_of<G>(a, row + half * DOWN, rows, unscale);
+            const bool lower = S::TURNS && half == 1;
+            const float here[2] = {lower ? unscale[1][0] : unscale[0][0], lower ? unscale[1][1] : unscale[0][1]};
             finish_half<G, 0, true>(a, v, row + half * DOWN, rows, col + half * ACROSS,
-                                    partial + half * (ACROSS / PARTIAL), unscale, half);
+                                    partial + half * (ACROSS / PARTIAL), here, half);
         }
     } else {
-        finish_half<G, 0, false>(a, v, row, rows, col, partial, unscale, 0);
+        finish_half<G, 0, false>(a, v, row, rows, col, partial, unscale[0], 0);
         if constexpr (S::SUMS > HALF)
-            if (half_is_there<G, S>(nt, 1)) {
-                if (S::TURNS)
-                    unscale_of<G>(a, row + DOWN, rows, unscale);
+            if (half_is_there<G, S>(nt, 1))
                 finish_half<G, S::SUMS - HALF, false>(a, v, row + DOWN, rows, col + ACROSS, partial + ACROSS / PARTIAL,
-                                                      unscale, 1);
-            }
+                                                      unscale[S::TURNS], 1);
     }
     if constexpr (G::PART < HALF && S::SUMS > HALF) // a last half that is not there was not turned
         if (G::HELD && G::STATS > 0 && !half_is_there<G, S>(nt, 1))
@@ -290,7 +288,8 @@ __device__ __forceinline__ void pass_turn(unsigned turn)
         asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(turn) : "memory");
 }
 
-enum { LOWER = 64 * LINE >> 4 }; // from the upper half of x's rows in a stage to the lower one, as descriptors count
+// From the upper half of x's rows in a stage to the lower one, as descriptors count, or of the weight's likewise.
+enum { LOWER = 64 * LINE >> 4 };
 
 // All 128 rows by one group, upper ones and lower ones. next: the other group's turn.
 template <class G, class S>
@@ -318,26 +317,41 @@ __device__ __forceinline__ void sum_tile_alone(float (&upper)[HALF], float (&low
     ring.free(ring.last, peer);
 }
 
-// The same where K is short: each piece's sums by themselves, added to those before.
+// The same where K is short: each piece's sums by themselves, added to those before, a quarter of the tile at a time:
+// while one is added the next is multiplied.
 template <class G, class S>
 __device__ __forceinline__ void sum_short_tile(float (&upper)[HALF], float (&lower)[HALF], Ring<S> &ring, unsigned at_a,
                                                unsigned at_b, unsigned next, int peer)
 {
-    float piece[HALF];
-    int stage = ring.at;
-    const auto add = [&](float (&sum)[HALF], unsigned a, unsigned b) {
-        pin(piece);
+    constexpr int QUARTER = HALF / 2, LAST = 2 * G::LINES - 1; // two pieces in a line
+    float even[QUARTER], odd[QUARTER];                         // quarters under way
+    const int first = ring.at;
+    const auto stage = [&](int piece) { return (first + piece / 2) % S::STAGES; };
+    const auto place = [&](int piece) { return stage(piece) * (Bytes<S>::STAGE >> 4) + piece % 2 * 2; };
+    const auto multiply = [&](float (&quarter)[QUARTER], unsigned down, unsigned across, int piece) {
+        pin(quarter);
         wgmma_fence();
-        multiply_stage<stage_mode<G>()>(piece, a, b, 0);
+        multiply_stage<stage_mode<G>()>(quarter, at_a + place(piece) + down, at_b + place(piece) + across, 0);
         wgmma_commit();
-        wgmma_wait<0>();
-        pin(sum), pin(piece);
-#pragma unroll
-        for (int i = 0; i < HALF; ++i)
-            sum[i] += piece[i];
-        pin(sum);
     };
-    const auto address = [&](unsigned of, int i) { return of + stage * (Bytes<S>::STAGE >> 4) + i % 2 * 2; };
+    const auto add = [&](float *sum, float (&quarter)[QUARTER]) {
+        pin(quarter), pin(*(float(*)[QUARTER])sum);
+#pragma unroll
+        for (int i = 0; i < QUARTER; ++i)
+            sum[i] += quarter[i];
+        pin(*(float(*)[QUARTER])sum);
+    };
+    const auto add_three = [&](int piece) { // the first of them is on its way; leaves the last one so
+        multiply(odd, 0, LOWER, piece);
+        wgmma_wait<1>();
+        add(upper, even);
+        multiply(even, LOWER, 0, piece);
+        wgmma_wait<1>();
+        add(upper + QUARTER, odd);
+        multiply(odd, LOWER, LOWER, piece);
+        wgmma_wait<1>();
+        add(lower, even);
+    };
     for (int line = 0; line < G::LINES; ++line) {
         ring.wait();
         ring.next();
@@ -345,20 +359,23 @@ __device__ __forceinline__ void sum_short_tile(float (&upper)[HALF], float (&low
     pass_turn(next);
     pin(upper), pin(lower);
     wgmma_fence();
-    multiply_stage<stage_mode<G>()>(upper, address(at_a, 0), address(at_b, 0), 0);
-    multiply_stage<stage_mode<G>()>(lower, address(at_a, 0) + LOWER, address(at_b, 0), 0);
+    multiply_stage<stage_mode<G>()>(upper, at_a + place(0), at_b + place(0), 0);
+    multiply_stage<stage_mode<G>()>(lower, at_a + place(0) + LOWER, at_b + place(0), 0);
     wgmma_commit();
-    wgmma_wait<0>();
-    pin(upper), pin(lower);
-#pragma unroll 1
-    for (int i = 1; i < 2 * G::LINES; ++i) {
-        add(upper, address(at_a, i), address(at_b, i));
-        add(lower, address(at_a, i) + LOWER, address(at_b, i));
-        if (i % 2 == 1) {
-            ring.free(stage, peer);
-            stage = stage + 1 == S::STAGES ? 0 : stage + 1;
-        }
+    multiply(even, 0, 0, 1);
+#pragma unroll // or the compiler has each product wait for the one before it (C7515)
+    for (int piece = 1; piece < LAST; ++piece) {
+        add_three(piece);
+        multiply(even, 0, 0, piece + 1);
+        wgmma_wait<1>();
+        if (piece % 2 == 1)
+            ring.free(stage(piece), peer);
+        add(lower + QUARTER, odd);
     }
+    add_three(LAST);
+    wgmma_wait<0>();
+    ring.free(stage(LAST), peer);
+    add(lower + QUARTER, odd);
 }
 
 template <class G, class S>
@@ -396,7 +413,10 @@ __device__ __forceinline__ void consume(const typename G::A &a, const Control &c
                 wait_for_tiles(c, 0, tid, false);
             continue;
         }
-        float acc[S::SUMS];
+        const auto row = [&] { return (i64)mt * TILE_M + (S::TURNS ? peer : tid) / 32 * 16 + tid % 32 / 4; };
+        float acc[S::SUMS], unscale[2][2];
+        if (S::TURNS) // there when the sums are; other shapes have no registers left for them
+            fetch_unscale<G, S>(a, row(), rows, unscale);
         if constexpr (G::SEVERAL) // or the compiler has room for the sums of each from the kernel's beginning on
             for (int i = 0; i < S::SUMS; ++i)
                 acc[i] = 0;
@@ -411,7 +431,9 @@ __device__ __forceinline__ void consume(const typename G::A &a, const Control &c
         // products want all their sums in registers, also those of columns that are not there: without it those of two
         // products may be done one by one (C7511)
         pin(acc);
-        finish_tile<G, S>(a, c, acc, mt, nt, tid, rows, wave_end<G, S>(t, tiles));
+        if (!S::TURNS)
+            fetch_unscale<G, S>(a, row(), rows, unscale);
+        finish_tile<G, S>(a, c, acc, unscale, nt, tid, row(), rows, wave_end<G, S>(t, tiles));
     }
 }
 
