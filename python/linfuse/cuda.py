@@ -252,7 +252,7 @@ def _find_compiler() -> None:
 def _is_no_time_to_free() -> bool:
     """Freeing waits for the GPU, which no graph that is being captured survives; and what a forked child has inherited
     there is its parent's."""
-    return torch is not None and (torch.cuda._is_in_bad_fork() or (in_use() and bool(_capturing())))
+    return torch.cuda._is_in_bad_fork() or (in_use() and bool(_capturing()))
 
 
 native.must_wait = _is_no_time_to_free

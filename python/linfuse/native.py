@@ -11,6 +11,7 @@ import ctypes
 import enum
 import os
 import pathlib
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -258,7 +259,9 @@ class _Handle:
         if address:
             self._end(address)
 
-    def _end(self, address: int) -> None:
+    def _end(self, address: int, interpreter_ends: Callable[[], bool] = sys.is_finalizing) -> None:
+        if interpreter_ends():  # whom we would ask may be gone; the process's end frees all
+            return
         if self._children:
             self._ending.append(address)
         elif self.on_gpu and must_wait():
@@ -275,7 +278,7 @@ class _Handle:
                 parent._end(parent._ending.pop())
 
     def __del__(self) -> None:
-        if getattr(self, "address", None) and lib is not None:  # not at the interpreter's end
+        if getattr(self, "address", None):
             self.close()
 
     def _check(self, status: int) -> None:

@@ -3,6 +3,8 @@
 
 import copy
 import gc
+import subprocess
+import sys
 import weakref
 
 import pytest
@@ -13,6 +15,7 @@ from torch import nn
 import linfuse
 from linfuse import weights
 from torch_door import (
+    DEVICE,
     ON_GPU,
     assert_close,
     assert_fused,
@@ -466,3 +469,25 @@ def test_a_lost_slot_does_not_hang():
         prepared.idle.pop()
         model.one.weight.mul_(2)
         torch.testing.assert_close(fast(x)[0], model(x)[0], rtol=1e-4, atol=1e-5)
+
+
+_KEPT_TO_THE_END = """
+import importlib, sys
+import torch, linfuse
+torch.set_default_device(sys.argv[2])
+with torch.no_grad():
+    module = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU()).eval()
+    fast = torch.compile(module, backend="linfuse")
+    fast(torch.randn(3, 8))
+importlib.import_module(sys.argv[1]).kept = [module, fast, *linfuse.counters.registry.programs]
+del module, fast
+"""
+
+
+@pytest.mark.parametrize("holder", ["torch", "os", "linfuse.weights"])
+def test_the_interpreter_ends_in_silence(holder):
+    """Whoever holds a program, and in whatever order modules go."""
+    done = subprocess.run(
+        [sys.executable, "-c", _KEPT_TO_THE_END, holder, DEVICE], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0 and not done.stderr, done.stderr
