@@ -29,11 +29,17 @@ import sys
 import time
 from pathlib import Path
 
-import cuda_table
 import machine
-from cuda_rows import ROWS
+
+try:
+    import cuda_table
+    from cuda_rows import ROWS
+except ModuleNotFoundError as error:
+    print(f"bench/cuda.py wants NumPy and a PyTorch with CUDA (PYTHON= chooses the Python): {error}", file=sys.stderr)
+    sys.exit(3)
 
 MODES, PEERS = ("fp32", "tf32", "bf16"), ("eager", "compiled", "tf32", "bf16")
+RESULTS = Path(__file__).resolve().parent / "results"
 FLUSHED = 256 << 20  # bytes
 REST, BOUND = 0.3, 1.5  # seconds
 BURST, STEADY = 30, 300
@@ -52,9 +58,12 @@ def arguments():
     parser.add_argument("--readme", action="store_true", help="put the table into README.md too")
     parser.add_argument("--library", type=Path, default=machine.ROOT / "build" / "release" / "liblinfuse.so")
     parser.add_argument("--commit", help="what the library was built from, where it came without its git")
-    parser.add_argument("--out", type=Path, default=Path(__file__).resolve().parent / "results")
+    parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--list", action="store_true", help="print the rows and end")
-    return parser.parse_args()
+    args = parser.parse_args()
+    if args.clean and (args.merge or args.readme or args.out != RESULTS):
+        parser.error("--clean is another way of measuring: it goes into no table")
+    return args
 
 
 def chosen(only):
@@ -243,6 +252,7 @@ def heading(torch, args):
         "torch": torch.__version__,
         "commit": args.commit or machine.commit(),
         "command": " ".join(["bench/cuda.py", *sys.argv[1:]]),
+        **({"clean": True} if args.clean else {}),
     }
 
 
@@ -307,7 +317,7 @@ def main():
     print("\n" + cuda_table.table(records))
     all_asked = not args.only and args.modes == ",".join(MODES) and args.peers == ",".join(PEERS)
     whole = args.merge or (all_asked and not args.clean)
-    if whole or args.out != Path(__file__).resolve().parent / "results":
+    if whole or args.out != RESULTS:
         how = __doc__[__doc__.index("How a time") : __doc__.index("Each measurement")]
         saved = cuda_table.save(args.out, records, how)
         print("saved: " + ", ".join(map(str, saved)))

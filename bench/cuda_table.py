@@ -23,6 +23,8 @@ def read(files):
                 json.loads(line.removeprefix("RECORD ")) for line in text.splitlines() if line.startswith("RECORD ")
             ]
         for record in found:
+            if record.get("clean"):  # measured otherwise
+                continue
             key = record["row"], record["contender"]
             old = newest.get(key)
             if not old or ("failed" in old, record["date"]) >= ("failed" in record, old["date"]):
@@ -151,7 +153,7 @@ def save(folder, records, how):
     failures = [f"- {r['row']}, {r['contender']}: {r['failed']}" for r in records if "failed" in r]
     parts = [
         "# linfuse on a GPU, beside torch",
-        "Measured in these runs, torch and linfuse in one process each:",
+        "Measured in these runs, a process each:",
         "\n".join(_runs(records)),
         how,
         table(records),

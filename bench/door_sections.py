@@ -357,7 +357,7 @@ def sweep_models(context):
 def drawn_models(context):
     from torch_models import Drawn
 
-    scale, batch = (128, 1024) if context.device == "cuda" else (16, 512)  # at most 8192 wide, 1536 on the CPU
+    scale, batch = (128, 1024) if context.device == "cuda" else (16, 512)  # at most 12288 wide, 1536 on the CPU
     for number in range(6 if context.quick else 72):
         if context.wanted(f"drawn_{number:02}"):
             torch.manual_seed(number)

@@ -75,18 +75,19 @@ static void whole_numbers_are_exact_in_every_precision(void **state)
         assert_whole_numbers_are_exact(shape, sizeof shape / sizeof *shape, words[i]);
 }
 
+static const char *const empty_words[] = {"device=cuda", "device=cuda precision=tf32", "device=cuda precision=bf16",
+                                          "device=cuda precision=fp16"};
+
 /* Nothing to multiply, and columns to sum up all the same. */
 static void empty_batches_have_sums_of_columns(void **state)
 {
     (void)state;
-    static const char *const words[] = {"device=cuda", "device=cuda precision=tf32", "device=cuda precision=bf16",
-                                        "device=cuda precision=fp16"};
     const int64_t rows[] = {0, 3, 0};
     for (int i = 0; i < precision_count(); i++) {
         rig r = rig_begin(1,
                           "input x f32[B, 72]\nparam w f32[96, 72]\na = linear(x, w)\nc = sum(a, dim=0)\n"
                           "return a, c\n",
-                          words[i]);
+                          empty_words[i]);
         for (size_t m = 0; m < sizeof rows / sizeof *rows; m++) {
             tensors t = tensors_begin(r.model, &rows[m]);
             assert_int_equal(t.out_count[0], rows[m] * 96);
@@ -94,6 +95,29 @@ static void empty_batches_have_sums_of_columns(void **state)
             tensors_run(&t, r.call);
             for (size_t at = 0; at < t.out_count[1]; at++)
                 assert_true(rows[m] ? fabsf(t.out[1][at]) < 10.0f : t.out[1][at] == 0.0f); /* not as it was before */
+            tensors_end(&t);
+        }
+        rig_end(&r);
+    }
+}
+
+/* One of two products has nothing to multiply, in shapes for few rows and for many; the other's is right. */
+static void one_product_may_be_empty(void **state)
+{
+    (void)state;
+    static const int64_t rows[][2] = {{0, 5}, {5, 0}, {0, 40}, {300, 0}, {0, 0}, {7, 9}};
+    for (int i = 0; i < precision_count(); i++) {
+        rig r = rig_begin(1,
+                          "input x f32[B, 2048]\ninput y f32[T, 2048]\nparam w f32[1024, 2048]\n"
+                          "param v f32[1024, 2048]\na = linear(x, w)\nb = linear(y, v)\nreturn a, b\n",
+                          empty_words[i]);
+        for (size_t m = 0; m < sizeof rows / sizeof *rows; m++) {
+            tensors t = tensors_begin(r.model, rows[m]);
+            tensors_eval(&t, r.model, r.program);
+            tensors_run(&t, r.call);
+            for (size_t o = 0; o < t.outs; o++)
+                for (size_t at = 0; at < t.out_count[o]; at++)
+                    assert_true(fabs((double)t.out[o][at] - t.want[o][at]) < 0.01); /* they are about 0.33 */
             tensors_end(&t);
         }
         rig_end(&r);
@@ -310,6 +334,7 @@ int main(void)
         cmocka_unit_test(bits_are_the_same),       cmocka_unit_test(wide_rows_keep_their_digits),
         cmocka_unit_test(guarded_rows_are_redone),     cmocka_unit_test(other_precisions_are_as_good_as_their_digits),
         cmocka_unit_test(device_memory_is_taken),      cmocka_unit_test(empty_batches_have_sums_of_columns),
+        cmocka_unit_test(one_product_may_be_empty),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

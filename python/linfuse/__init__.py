@@ -58,7 +58,12 @@ __version__ = version()
 def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(importlib.import_module(f".{_LAZY[name]}", __name__), name)
+    try:
+        value = globals()[name] = getattr(importlib.import_module(f".{_LAZY[name]}", __name__), name)
+    except ModuleNotFoundError as why:
+        if why.name != "torch":
+            raise
+        raise Error(f"linfuse.{name} is about torch.compile, and PyTorch is not installed") from None
     return value
 
 

@@ -21,7 +21,7 @@ from torch import fx
 from torch.fx import Node
 
 from . import native, ops, weights
-from .counters import say_once_about_gradients
+from .counters import NEEDS_GRADIENTS
 from .native import Value
 from .ops import Unsupported
 
@@ -104,8 +104,7 @@ def check_tensor(value: Any, device: torch.device) -> torch.Tensor:
     if value.layout is not torch.strided or value.is_neg():
         raise Unsupported(f"layout {str(value.layout).removeprefix('torch.')}")
     if torch.is_grad_enabled() and value.requires_grad:
-        say_once_about_gradients()
-        raise Unsupported("requires grad while grad mode is on")
+        raise Unsupported(NEEDS_GRADIENTS)
     if len(value.shape) > native.MAX_RANK:
         raise Unsupported(f"rank {len(value.shape)}; at most {native.MAX_RANK} is supported")
     return value

@@ -103,6 +103,9 @@ def _renew_lock() -> None:
 os.register_at_fork(after_in_child=_renew_lock)
 
 
+NEEDS_GRADIENTS = "requires grad while grad mode is on"
+
+
 @functools.cache
 def say_once_about_gradients() -> None:
     """A warning: who meant to be fast should hear of it without asking for stats()."""

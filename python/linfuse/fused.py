@@ -19,7 +19,7 @@ from torch.fx import GraphModule, Node
 
 from . import memory, native, weights
 from .capture import Capture, Leaf, elsewhere, example, hint
-from .counters import Left, registry, say_once_about_gradients
+from .counters import NEEDS_GRADIENTS, Left, registry, say_once_about_gradients
 
 _MOST_SIZES = 256  # sets of extents a part remembers
 _f32 = torch.float32
@@ -170,8 +170,7 @@ class Part:
     def _why_differentiated(args: Sequence[Any]) -> str | None:
         """Why a call at which gradients or transforms are on is PyTorch's, where it is."""
         if _grad_enabled() and any(isinstance(arg, torch.Tensor) and arg.requires_grad for arg in args):
-            say_once_about_gradients()
-            return "requires grad while grad mode is on"
+            return NEEDS_GRADIENTS
         if _transforms() is not None or forward_ad._current_level >= 0:
             return "under a transform of torch.func or forward-mode AD"
         return None
@@ -247,6 +246,8 @@ class Part:
     def _in_pytorch(self, args: Sequence[Any], reason: str) -> tuple[torch.Tensor, ...]:
         if self.strict:
             raise native.Error(f"{self.name} would run in PyTorch: {reason}")
+        if reason == NEEDS_GRADIENTS:
+            say_once_about_gradients()
         registry.leave(Left(self.name, " ".join(node.name for node in self.nodes[:8]), reason), "call")
         results: tuple[torch.Tensor, ...] = self.eager(*args)
         return results

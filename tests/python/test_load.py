@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """linfuse.load: arrays in, arrays out, of NumPy and of torch; what is refused, and in which words."""
 
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -229,3 +231,12 @@ def test_bad_model(tmp_path):
         linfuse.load(tmp_path / "bad.lf")
     with pytest.raises(linfuse.Error, match="nowhere.lf"):
         linfuse.load(tmp_path / "nowhere.lf")
+
+
+def test_what_wants_pytorch_says_so():
+    code = (
+        "import sys; sys.modules['torch'] = None; import linfuse\n"
+        "try: linfuse.stats()\nexcept linfuse.Error as why: print(why)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "linfuse.stats is about torch.compile, and PyTorch is not installed\n", done.stderr

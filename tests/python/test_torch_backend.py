@@ -4,7 +4,6 @@ has to run."""
 
 import shutil
 import sys
-import warnings
 
 import pytest
 import torch
@@ -561,19 +560,6 @@ def test_in_place_keeps_the_dtype():
         got = compiled(accumulate)(x, more)
     assert got.dtype == torch.float32
     torch.testing.assert_close(got, accumulate(x, more))
-
-
-def test_gradients_are_mentioned_once():
-    from linfuse import counters
-
-    counters.say_once_about_gradients.cache_clear()
-    model, x = nn.Sequential(nn.Linear(4, 5), nn.GELU()), torch.randn(3, 4)
-    fast = compiled(model)
-    with pytest.warns(UserWarning, match="no_grad"):
-        fast(x)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        fast(x)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

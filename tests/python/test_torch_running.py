@@ -2,6 +2,7 @@
 """batch_norm in training: fused with what stands around it, its running statistics updated as PyTorch does."""
 
 import copy
+import warnings
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import linfuse
+from linfuse import counters
 from torch_door import assert_fused, compiled, fresh, reasons
 
 fresh_each_time = fresh(7)
@@ -301,3 +303,19 @@ def test_save(tmp_path):
     """A file has nowhere to put them."""
     with pytest.raises(linfuse.Error, match="updates its running statistics"):
         linfuse.save(net(), draw(5), tmp_path / "saved")
+
+
+def test_gradients_are_mentioned_once():
+    """Where PyTorch runs what needs them; not where it may not, and that is an error."""
+    counters.say_once_about_gradients.cache_clear()
+    model, x = nn.Sequential(nn.Linear(4, 5), nn.GELU()), torch.randn(3, 4)
+    fast = compiled(model)
+    with pytest.warns(UserWarning, match="no_grad"):
+        fast(x)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fast(x)
+    counters.say_once_about_gradients.cache_clear()
+    with warnings.catch_warnings(record=True) as said, pytest.raises(Exception, match="left to PyTorch.*requires grad"):
+        compiled(copy.deepcopy(model), fallback="error")(x)
+    assert not [one for one in said if "linfuse" in str(one.message)]

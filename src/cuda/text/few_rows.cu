@@ -421,6 +421,8 @@ __device__ __forceinline__ void few_rows_product(const typename G::A &a, const C
 {
     const few_room r = few_room_at<S>();
     const int rank = blockIdx.x % 2, part = __shfl_sync(~0u, threadIdx.x / 128, 0), rows = (int)G::rows(a);
+    if (rows == 0) // in all blocks: there is no x, and what would be copied in its place nobody waits for
+        return;
     if (threadIdx.x < 32) {
         for (int s = threadIdx.x; s < S::STAGES; s += 32)
             barrier_init(r.full_w + 8 * s, 1), barrier_init(r.full_x + 8 * s, 1),
