@@ -433,8 +433,9 @@ _row("squeeze", {"input, dim=None": "torch.squeeze", "input, *dim": "Tensor.sque
 _row("transpose", {"input, dim0, dim1": "torch.transpose Tensor.transpose torch.swapaxes Tensor.swapaxes "
                                         "torch.swapdims Tensor.swapdims"}, _transpose, kind="view")
 _row("transpose", {"input, *dims": "Tensor.permute", "input, dims": "torch.permute"}, _permute, kind="view")
-_row("transpose", {"input": "torch.t Tensor.t .T"}, _turned, kind="view")
-_row("transpose", {"input": ".mT"}, _last_two, kind="view")
+# PyTorch 2.15 traces .T and .mT as functions.
+_row("transpose", {"input": "torch.t Tensor.t .T torch.ops.aten.numpy_T"}, _turned, kind="view")
+_row("transpose", {"input": ".mT torch.ops.aten.mT"}, _last_two, kind="view")
 
 
 # ---- finding ----

@@ -152,6 +152,8 @@ ARGUMENTS = {
     "Tensor.t": ("h", [""], "* 2"),
     ".T": ("h", [""], "* 2"),
     ".mT": ("h", [""], "* 2"),
+    "torch.ops.aten.numpy_T": ("h", [""], "* 2"),
+    "torch.ops.aten.mT": ("h", [""], "* 2"),
 }
 OVER_A_DIM = ["1", "dim=1", "1, True", "dim=-1, keepdim=True"]  # of max and min, which give indices too
 
