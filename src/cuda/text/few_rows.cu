@@ -211,9 +211,10 @@ __device__ __forceinline__ void multiply_lines(const few_room &r, float (&acc)[S
         if (promotes && begins)
             pin(acc);
         wgmma_fence();
+        // a chunk's first product clears the sums
         multiply_swapped<stage_mode<G>()>(acc, tile_low(r.stages + S::W_BYTES) + at + i % DEEP * (S::X_LINE >> 4),
-                                        tile_low(r.stages) + at + i % DEEP * (S::W_LINE >> 4),
-                                        promotes ? !begins : line + i != 0); // a chunk's first product clears the sums
+                                          tile_low(r.stages) + at + i % DEEP * (S::W_LINE >> 4),
+                                          promotes ? !begins : line + i != 0);
         if (closes || ends)
             wgmma_commit();
         if (ends) {
