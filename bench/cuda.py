@@ -29,14 +29,9 @@ import sys
 import time
 from pathlib import Path
 
+import cuda_table
 import machine
-
-try:
-    import cuda_table
-    from cuda_rows import ROWS
-except ModuleNotFoundError as error:
-    print(f"bench/cuda.py wants NumPy and a PyTorch with CUDA (PYTHON= chooses the Python): {error}", file=sys.stderr)
-    sys.exit(3)
+from cuda_rows import ROWS
 
 MODES, PEERS = ("fp32", "tf32", "bf16"), ("eager", "compiled", "tf32", "bf16")
 RESULTS = Path(__file__).resolve().parent / "results"

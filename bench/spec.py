@@ -7,8 +7,6 @@ PyTorch source and an ONNX graph. One list, so nobody computes something else.
 
 from dataclasses import dataclass, field
 
-import numpy as np
-
 
 @dataclass(frozen=True)
 class Value:
@@ -76,6 +74,8 @@ class Spec:
 
     def draw(self, dims, allocate, seed=1):
         """name -> array: inputs uniform in [0, 1), parameters in their bounds. allocate(shape) gives f32 memory."""
+        import numpy as np  # here: bench/cuda.py draws on the GPU and does without
+
         rng = np.random.default_rng(seed)
         arrays = {}
         for value in self.inputs + self.params:

@@ -68,60 +68,57 @@ static void whole_numbers_are_exact_in_every_precision(void **state)
 {
     (void)state;
     static const product_shape shape[] = {{33, 17, false}, {257, 129, true}, {511, 1000, false}};
-    static const char *const words[] = {"device=cuda rules=none precision=tf32",
-                                        "device=cuda rules=none precision=bf16",
-                                        "device=cuda rules=none precision=fp16"};
-    for (int i = 0; i < precision_count() - 1; i++)
-        assert_whole_numbers_are_exact(shape, sizeof shape / sizeof *shape, words[i]);
+    char words[96];
+    for (int i = 1; i < precision_count(); i++) /* fp32 above */
+        assert_whole_numbers_are_exact(shape, sizeof shape / sizeof *shape,
+                                       words_of(i, "rules=none", words, sizeof words));
 }
 
-static const char *const empty_words[] = {"device=cuda", "device=cuda precision=tf32", "device=cuda precision=bf16",
-                                          "device=cuda precision=fp16"};
+typedef struct occasion {
+    int64_t dims[2];
+    int64_t elements; /* of all outputs */
+} occasion;
+
+/* What is 0 is exactly that; the rest, numbers of about 0.3, is right to the digits of any precision. */
+static void assert_right_on(const char *text, const occasion *on, size_t occasions)
+{
+    for (int i = 0; i < precision_count(); i++) {
+        char words[96];
+        rig r = rig_begin(1, text, words_of(i, "", words, sizeof words));
+        for (size_t m = 0; m < occasions; m++) {
+            int64_t seen = 0;
+            tensors t = tensors_begin(r.model, on[m].dims);
+            tensors_eval(&t, r.model, r.program);
+            tensors_run(&t, r.call);
+            for (size_t o = 0; o < t.outs; o++)
+                for (size_t at = 0; at < t.out_count[o]; at++, seen++)
+                    assert_true(t.want[o][at] == 0 ? t.out[o][at] == 0.0f
+                                                   : fabs((double)t.out[o][at] - t.want[o][at]) < 0.01);
+            assert_int_equal(seen, on[m].elements);
+            tensors_end(&t);
+        }
+        rig_end(&r);
+    }
+}
 
 /* Nothing to multiply, and columns to sum up all the same. */
 static void empty_batches_have_sums_of_columns(void **state)
 {
     (void)state;
-    const int64_t rows[] = {0, 3, 0};
-    for (int i = 0; i < precision_count(); i++) {
-        rig r = rig_begin(1,
-                          "input x f32[B, 72]\nparam w f32[96, 72]\na = linear(x, w)\nc = sum(a, dim=0)\n"
-                          "return a, c\n",
-                          empty_words[i]);
-        for (size_t m = 0; m < sizeof rows / sizeof *rows; m++) {
-            tensors t = tensors_begin(r.model, &rows[m]);
-            assert_int_equal(t.out_count[0], rows[m] * 96);
-            assert_int_equal(t.out_count[1], 96);
-            tensors_run(&t, r.call);
-            for (size_t at = 0; at < t.out_count[1]; at++)
-                assert_true(rows[m] ? fabsf(t.out[1][at]) < 10.0f : t.out[1][at] == 0.0f); /* not as it was before */
-            tensors_end(&t);
-        }
-        rig_end(&r);
-    }
+    static const occasion on[] = {{{0}, 96}, {{3}, 4 * 96}, {{0}, 96}};
+    assert_right_on("input x f32[B, 72]\nparam w f32[96, 72]\na = linear(x, w)\nc = sum(a, dim=0)\nreturn a, c\n", on,
+                    sizeof on / sizeof *on);
 }
 
 /* One of two products has nothing to multiply, in shapes for few rows and for many; the other's is right. */
 static void one_product_may_be_empty(void **state)
 {
     (void)state;
-    static const int64_t rows[][2] = {{0, 5}, {5, 0}, {0, 40}, {300, 0}, {0, 0}, {7, 9}};
-    for (int i = 0; i < precision_count(); i++) {
-        rig r = rig_begin(1,
-                          "input x f32[B, 2048]\ninput y f32[T, 2048]\nparam w f32[1024, 2048]\n"
-                          "param v f32[1024, 2048]\na = linear(x, w)\nb = linear(y, v)\nreturn a, b\n",
-                          empty_words[i]);
-        for (size_t m = 0; m < sizeof rows / sizeof *rows; m++) {
-            tensors t = tensors_begin(r.model, rows[m]);
-            tensors_eval(&t, r.model, r.program);
-            tensors_run(&t, r.call);
-            for (size_t o = 0; o < t.outs; o++)
-                for (size_t at = 0; at < t.out_count[o]; at++)
-                    assert_true(fabs((double)t.out[o][at] - t.want[o][at]) < 0.01); /* they are about 0.33 */
-            tensors_end(&t);
-        }
-        rig_end(&r);
-    }
+    static const occasion on[] = {{{0, 5}, 5 * 1024},     {{5, 0}, 5 * 1024}, {{0, 40}, 40 * 1024},
+                                  {{300, 0}, 300 * 1024}, {{0, 0}, 0},        {{7, 9}, 16 * 1024}};
+    assert_right_on("input x f32[B, 2048]\ninput y f32[T, 2048]\nparam w f32[1024, 2048]\nparam v f32[1024, 2048]\n"
+                    "a = linear(x, w)\nb = linear(y, v)\nreturn a, b\n",
+                    on, sizeof on / sizeof *on);
 }
 
 static const char softmax_text[] = "input x f32[B, 500]\nparam w f32[700, 500]\nparam b f32[700]\na = linear(x, w, b)\n"
@@ -273,20 +270,16 @@ static void guarded_rows_are_redone(void **state)
 static void other_precisions_are_as_good_as_their_digits(void **state)
 {
     (void)state;
-    static const struct {
-        const char *words;
-        double most;
-    } mode[] = {{"device=cuda", 2e-6},
-                {"device=cuda precision=tf32", 2e-3},
-                {"device=cuda precision=fp16", 2e-3},
-                {"device=cuda precision=bf16", 2e-2}};
+    static const double most[PRECISIONS] = {2e-6, 2e-3, 2e-2, 2e-3};
     const int64_t rows = 260;
     for (int i = 0; i < precision_count(); i++) {
-        rig r = rig_begin(1, "input x f32[B, 900]\nparam w f32[600, 900]\na = linear(x, w)\nreturn a\n", mode[i].words);
+        char words[96];
+        rig r = rig_begin(1, "input x f32[B, 900]\nparam w f32[600, 900]\na = linear(x, w)\nreturn a\n",
+                          words_of(i, "", words, sizeof words));
         tensors t = tensors_begin(r.model, &rows);
         tensors_eval(&t, r.model, r.program);
         tensors_run(&t, r.call);
-        assert_close(&t, mode[i].most, mode[i].words);
+        assert_close(&t, most[i], precisions[i]);
         tensors_end(&t);
         rig_end(&r);
     }

@@ -16,7 +16,7 @@ from .capture import device_of, mark_statistics
 from .fused import CompiledGraph
 from .inplace import make_functional
 from .partition import split
-from .counters import NEEDS_GRADIENTS, Left, registry, say_once_about_gradients
+from .counters import Left, registry
 
 _cpu = torch.device("cpu")
 _SMALLEST = "input x f32[1]\ny = relu(x)\nreturn y\n"
@@ -121,8 +121,6 @@ def compile_graph(
     computing = [left for left in compiled.left if _computes(left)]
     if chosen.fallback == "error" and computing:
         raise native.Error("left to PyTorch: " + "; ".join(f"{one.node} ({one.op}): {one.reason}" for one in computing))
-    if any(left.reason == NEEDS_GRADIENTS for left in computing):
-        say_once_about_gradients()
     registry.count("graphs")
     registry.count("graphs_fused", not compiled.left and bool(compiled.parts))
     registry.count("parts", len(compiled.parts))

@@ -70,6 +70,9 @@ class Stats:
         return "\n".join(lines)
 
 
+NEEDS_GRADIENTS = "requires grad while grad mode is on"
+
+
 class _Registry:
     """Everything alive, without keeping it alive, and counts of what is gone."""
 
@@ -89,6 +92,8 @@ class _Registry:
             self.counts[name] += by
 
     def leave(self, left: Left, when: str) -> None:
+        if left.reason == NEEDS_GRADIENTS:
+            say_once_about_gradients()
         with self.lock:
             self.left[left, when] += 1
 
@@ -101,9 +106,6 @@ def _renew_lock() -> None:
 
 
 os.register_at_fork(after_in_child=_renew_lock)
-
-
-NEEDS_GRADIENTS = "requires grad while grad mode is on"
 
 
 @functools.cache

@@ -19,7 +19,7 @@ from torch.fx import GraphModule, Node
 
 from . import memory, native, weights
 from .capture import Capture, Leaf, elsewhere, example, hint
-from .counters import NEEDS_GRADIENTS, Left, registry, say_once_about_gradients
+from .counters import NEEDS_GRADIENTS, Left, registry
 
 _MOST_SIZES = 256  # sets of extents a part remembers
 _f32 = torch.float32
@@ -246,8 +246,6 @@ class Part:
     def _in_pytorch(self, args: Sequence[Any], reason: str) -> tuple[torch.Tensor, ...]:
         if self.strict:
             raise native.Error(f"{self.name} would run in PyTorch: {reason}")
-        if reason == NEEDS_GRADIENTS:
-            say_once_about_gradients()
         registry.leave(Left(self.name, " ".join(node.name for node in self.nodes[:8]), reason), "call")
         results: tuple[torch.Tensor, ...] = self.eager(*args)
         return results
