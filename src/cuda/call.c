@@ -364,7 +364,8 @@ static lf_status run_again(lf_cuda_call *c, const lf_cuda_job *job, lf_diag *dia
     c->captured = c->captured || captures;
     if (status == LF_OK)
         status = lf_cuda_call_bring(c, job, diag);
-    lf_cuda_point(c->ready, c->occasion.kernel, c->input, c->output);
+    if (status == LF_OK)
+        status = lf_cuda_point(c->device, c->ready, c->occasion.kernel, c->input, c->output, diag);
     return status == LF_OK ? lf_cuda_launch(c->device, c->ready, job->stream, diag) : status;
 }
 

@@ -110,8 +110,8 @@ lf_status lf_cuda_kernel_workspace(const lf_cuda_kernel *kernel, const int64_t *
 lf_status lf_cuda_arrange(const lf_cuda_program *program, const lf_cuda_kernel *kernel, const lf_cuda_pass *pass,
                           lf_cuda_ready *to, lf_diag *diag);
 /* Gives it other inputs and outputs, by port; kernel: whose it is. */
-void lf_cuda_point(lf_cuda_ready *ready, const lf_cuda_kernel *kernel, const lf_cuda_ptr *input,
-                   const lf_cuda_ptr *output);
+lf_status lf_cuda_point(const lf_cuda_device *device, lf_cuda_ready *ready, const lf_cuda_kernel *kernel,
+                        const lf_cuda_ptr *input, const lf_cuda_ptr *output, lf_diag *diag);
 /* Launches and does not wait. */
 lf_status lf_cuda_launch(const lf_cuda_device *device, lf_cuda_ready *ready, void *stream, lf_diag *diag);
 /* The i-th area of a part. */

@@ -173,9 +173,12 @@ lf_status lf_cuda_emit(const lf_plan *plan, const lf_plan *as_written, lf_cuda_t
     out->part[LF_CUDA_AS_WRITTEN].plan = as_written;
     lf_str text = {0}, parts = {0};
     bool good = emit_parts(&parts, out);
-    for (int32_t i = 0; i < out->part[LF_CUDA_MAIN].stages; i++)
+    for (int32_t i = 0; i < out->part[LF_CUDA_MAIN].stages; i++) {
         out->products += out->part[LF_CUDA_MAIN].stage[i].work == LF_CUDA_TENSOR;
-    out->waits = out->part[LF_CUDA_MAIN].stages > 1 || (out->products > 0 && lf_cuda_shape_table[target.shape].few) ||
+        out->waits = out->waits || out->part[LF_CUDA_MAIN].stage[i].wave > 0;
+    }
+    out->waits = out->waits || out->part[LF_CUDA_MAIN].stages > 1 ||
+                 (out->products > 0 && lf_cuda_shape_table[target.shape].few) ||
                  out->part[LF_CUDA_FULL_RANGE].plan || as_written;
     emit_texts(&text, out);
     if (parts.text)

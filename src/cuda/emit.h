@@ -105,7 +105,8 @@ typedef struct lf_cuda_stage {
     int rows_a_block;
     bool ahead;            /* ROWS: the next row is in registers too */
     /* TENSOR */
-    int32_t x_area;        /* of x's lines */
+    int32_t x_area;        /* of x's lines, -1 where input x_input is that */
+    int32_t x_input;
     int64_t lines;         /* of a row */
     int64_t wave;          /* blocks that wait for each other with tiles in registers: so many must be resident */
 } lf_cuda_stage;

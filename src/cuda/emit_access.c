@@ -183,6 +183,13 @@ static form columns_of(const lf_access *a)
     return count == 0 ? REPEATED : count == 1 && lf_extent_is(at[0].stride, 1) ? CONTIGUOUS : OTHER;
 }
 
+bool lf_is_dense(const lf_access *a, lf_extent width)
+{
+    axis at[LF_MAX_RANK];
+    return merged_axes(a, 0, a->row_axes, at) == 1 && lf_extent_same(at[0].stride, width) &&
+           columns_of(a) == CONTIGUOUS;
+}
+
 /* Do four neighbours from a multiple of four on lie at a multiple of four? Where rows do: in memory of our own; in the
  * caller's, if that does (ALIGNED). */
 const char *lf_emit_aligned(const lf_emitter *e, const lf_access *a)

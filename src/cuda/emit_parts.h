@@ -42,7 +42,8 @@ typedef struct lf_emitter {
     int32_t ranges;
     bool tensor;             /* its product is on tensor cores */
     lf_held held;            /* then: the phase after it, if that goes on with what is in registers */
-    int32_t x_lines, x_scale; /* then: areas of x as they read it */
+    int32_t x_lines, x_scale; /* then: areas of x as they read it; x_lines is -1 where input x_input is that */
+    int32_t x_input;
     lf_kept *home;           /* one per kept value: the group's, but for the output it waits in */
     int32_t *kept;           /* one per kept value: its area, -1 where it lies in an output */
     /* one per statistic: the areas of its results, -1 where they stay in registers */
@@ -77,6 +78,8 @@ void lf_emit_store(lf_emitter *e, const lf_store *store, int indent);
 void lf_emit_row_element(lf_emitter *e, const lf_access *from, const char *column);
 /* May four neighbours from a multiple of four on be had at once? As an expression. */
 const char *lf_emit_aligned(const lf_emitter *e, const lf_access *a);
+/* Row after row of so many elements, with nothing between? */
+bool lf_is_dense(const lf_access *a, lf_extent width);
 /* Does this step of a phase load what the group's narrow product multiplies, column by column as that does? */
 bool lf_is_held_row(const lf_emitter *e, int32_t phase, const lf_step *step);
 void lf_emit_indent(lf_emitter *e, int indent);
@@ -112,6 +115,9 @@ bool lf_is_tensor_product(lf_cuda_target target, const lf_product *p);
 bool lf_takes_turns(lf_cuda_target target, const lf_product *p);
 /* Lines of a row of x or of the weight: a whole number of chunks between promotions, of *chunk lines each. */
 int64_t lf_tensor_lines(lf_cuda_target target, const lf_product *p, int *chunk);
+/* The input that is x's lines as it is, its tensor map rounding what it copies; -1 where x is to be brought into
+ * lines. */
+int32_t lf_input_in_lines(const lf_emitter *e);
 /* What the struct of a product says for tensor cores, and its stages. */
 void lf_emit_tensor_extents(lf_emitter *e);
 void lf_emit_tensor_stages(lf_emitter *e);

@@ -96,6 +96,18 @@ static void emit_parts(lf_emitter *e)
     lf_str_addf(&e->s, "    enum { PART = %d, LONG = %d };\n", part > run ? part : run, is_long);
 }
 
+int32_t lf_input_in_lines(const lf_emitter *e)
+{
+    const lf_access *x = &e->g->product.x;
+    const lf_extent k = e->g->product.k;
+    const bool is_input = x->place == LF_VALUE && e->plan->storage[x->index] == LF_IN_INPUT;
+    const bool stands_so = e->target.unit == LF_CUDA_WGMMA && e->target.mode == LF_CUDA_TF32 && e->target.aligned &&
+                           !lf_cuda_shape_table[e->target.shape].few && tensor_products(e->plan, e->target) == 1;
+    return is_input && stands_so && k.coef % elements_of_line(e->target) == 0 && lf_is_dense(x, k)
+               ? e->plan->where[x->index]
+               : -1;
+}
+
 /* Rows by a warp, by a group of threads where they are long, by a part of a warp where they are short. */
 static int split_threads(const lf_product *p)
 {
@@ -143,7 +155,8 @@ void lf_emit_tensor_extents(lf_emitter *e)
     lf_str_addf(&e->s,
                 "    static __device__ __forceinline__ const float *w_unscale(const Args &a) { return a.scale[%d]; }\n",
                 (int)e->group);
-    emit_split_row(e);
+    if (e->x_lines >= 0)
+        emit_split_row(e);
 }
 
 static void emit_split(lf_emitter *e)
@@ -165,7 +178,7 @@ void lf_emit_tensor_stages(lf_emitter *e)
     int chunk;
     const int64_t lines = lf_tensor_lines(e->target, &e->g->product, &chunk);
     char name[32];
-    if (!shape->few) /* those do it themselves */
+    if (!shape->few && e->x_lines >= 0) /* those do it themselves */
         emit_split(e);
     snprintf(name, sizeof name, "g%d_product", (int)e->group);
     lf_str_addf(&e->s,
@@ -175,6 +188,7 @@ void lf_emit_tensor_stages(lf_emitter *e)
     lf_cuda_stage *stage = lf_emit_stage(e, name, LF_CUDA_TENSOR, e->g->rows, e->g->product.n);
     if (stage) {
         stage->x_area = e->x_lines;
+        stage->x_input = e->x_input;
         stage->lines = lines;
         stage->wave = e->held.waits ? (e->g->product.n.coef + shape->columns - 1) / shape->columns * shape->cluster : 0;
     }

@@ -61,7 +61,8 @@ static int64_t blocks_of(const lf_cuda_kernel *k, const lf_cuda_stage *s, const 
 static int64_t grid_of(const lf_cuda_program *p, const lf_cuda_kernel *k, const int64_t *dims)
 {
     const lf_cuda_part *main = &k->source.part[LF_CUDA_MAIN];
-    const int64_t fit = k->source.waits ? k->resident : (int64_t)p->device->units * ROW_BLOCKS;
+    const bool stays = k->source.waits || k->source.products > 0; /* tiles are dealt out to blocks that stay */
+    const int64_t fit = stays ? k->resident : (int64_t)p->device->units * ROW_BLOCKS;
     int64_t most = 0;
     for (int32_t i = 0; i < main->stages; i++) {
         const int64_t wanted = blocks_of(k, &main->stage[i], dims);
@@ -117,7 +118,23 @@ static uint64_t *fill_arguments(const lf_cuda_part *part, const lf_cuda_program 
     return to + lf_at_least_one(g->symbols);
 }
 
-void lf_cuda_point(lf_cuda_ready *ready, const lf_cuda_kernel *k, const lf_cuda_ptr *input, const lf_cuda_ptr *output)
+/* Maps of inputs that are multiplied as they are. An empty one is never copied from. */
+static int move_maps(const lf_cuda_device *d, lf_cuda_ready *ready, const lf_cuda_kernel *k, const lf_cuda_ptr *input)
+{
+    const lf_cuda_part *main = &k->source.part[LF_CUDA_MAIN];
+    unsigned char *map = ready->maps;
+    int error = 0;
+    for (int32_t i = 0; i < main->stages && error == 0; i++)
+        if (main->stage[i].work == LF_CUDA_TENSOR) {
+            if (main->stage[i].x_area < 0 && input[main->stage[i].x_input])
+                error = d->driver->tensor_map_move(map, (void *)(uintptr_t)input[main->stage[i].x_input]);
+            map += 2 * LF_CUDA_MAP;
+        }
+    return error;
+}
+
+lf_status lf_cuda_point(const lf_cuda_device *d, lf_cuda_ready *ready, const lf_cuda_kernel *k,
+                        const lf_cuda_ptr *input, const lf_cuda_ptr *output, lf_diag *diag)
 {
     for (int role = 0; role < LF_CUDA_ROLES; role++) {
         const lf_plan *plan = k->source.part[role].plan;
@@ -126,6 +143,7 @@ void lf_cuda_point(lf_cuda_ready *ready, const lf_cuda_kernel *k, const lf_cuda_
         put(ready->words[role], input, plan->graph->inputs);
         put(ready->words[role] + words_before_outputs(plan), output, plan->graph->outputs);
     }
+    return lf_cuda_status(d, move_maps(d, ready, k, input), "describing a product's operands", diag);
 }
 
 /* Struct Redo: what is watched, what is wanted, what is too wide. */
@@ -190,8 +208,7 @@ lf_status lf_cuda_arrange(const lf_cuda_program *p, const lf_cuda_kernel *k, con
                   fill_arguments(part, role == LF_CUDA_AS_WRITTEN ? p->as_written : p, pass, to->words[role]));
         *next++ = to->words[role];
     }
-    lf_cuda_point(to, k, pass->input, pass->output);
-    return LF_OK;
+    return lf_cuda_point(p->device, to, k, pass->input, pass->output, diag);
 }
 
 lf_status lf_cuda_launch(const lf_cuda_device *d, lf_cuda_ready *ready, void *stream, lf_diag *diag)
