@@ -74,8 +74,17 @@ static int fake_event_ms(float *ms, void *from, void *to)
     return 0;
 }
 
+static void *moved_to;
+static int fake_tensor_map_move(void *map, void *address)
+{
+    (void)map;
+    moved_to = address;
+    return 0;
+}
+
 static void own_functions(lf_cuda_driver *to)
 {
+    to->tensor_map_move = fake_tensor_map_move;
     to->alloc = fake_alloc;
     to->device_name = fake_device_name;
     to->device_attribute = fake_device_attribute;
@@ -269,6 +278,31 @@ static void empty_batches_run(void **state)
     }
 }
 
+/* Where x is multiplied as it lies, another x is another place to copy from. */
+static void maps_follow_their_inputs(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *words;
+        int64_t rows;
+        bool as_it_lies;
+    } one[] = {{"device=cuda precision=tf32", 300, true},
+               {"device=cuda precision=tf32", 5, false}, /* few rows are brought into lines */
+               {"device=cuda precision=bf16", 300, false},
+               {"device=cuda", 300, false}};
+    for (size_t i = 0; i < sizeof one / sizeof *one; i++) {
+        rig r = rig_begin(1, text, one[i].words);
+        float *out[] = {(float *)(uintptr_t)0x20000000};
+        for (uintptr_t at = 0x10000000; at < 0x10000400; at += 0x100) {
+            const float *in[] = {(const float *)at};
+            moved_to = NULL;
+            OK_CALL(r.call, lf_call_run_on(r.call, &one[i].rows, in, out, NULL, NULL, 0));
+            assert_ptr_equal(moved_to, one[i].as_it_lies ? (void *)at : NULL);
+        }
+        rig_end(&r);
+    }
+}
+
 static void a_shape_can_be_told(void **state)
 {
     (void)state;
@@ -394,6 +428,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(no_cache_is_no_fault, own_cache, drop_cache),
         cmocka_unit_test_setup_teardown(what_is_captured_is_not_measured, own_cache, drop_cache),
         cmocka_unit_test_setup_teardown(empty_batches_run, own_cache, drop_cache),
+        cmocka_unit_test_setup_teardown(maps_follow_their_inputs, own_cache, drop_cache),
         cmocka_unit_test_setup_teardown(a_shape_can_be_told, own_cache, drop_cache),
         cmocka_unit_test(choices_can_serve_and_are_the_least),
         cmocka_unit_test(choices_are_what_sizes_call_for),
