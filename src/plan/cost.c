@@ -116,6 +116,7 @@ typedef struct product_cost {
     double m, n, k;
     double kept; /* elements a row carries along beside x */
     bool tiles;  /* by tiles; otherwise row by row */
+    bool brought; /* x is brought into lines before */
     double us;
     double tail; /* of its phase, which us has in it, as tail_us has it */
 } product_cost;
@@ -147,23 +148,34 @@ static void count_product(const product_cost *p, const lf_device *d, work *w)
         w->again = weight * (ceil(x / d->cache_bytes) - 1);
 }
 
+/* Is x an input that tensor cores read as it lies? Kernels of several products do not. */
+static bool reads_as_it_lies(const lf_plan *plan, const lf_product *p, const lf_device *d)
+{
+    int32_t products = 0;
+    for (int32_t i = 0; i < plan->groups; i++)
+        products += plan->group[i].product.node != LF_NONE && !plan->group[i].product.narrow;
+    return d->as_it_lies > 0 && products == 1 && p->x.place == LF_VALUE &&
+           plan->storage[p->x.index] == LF_IN_INPUT && p->k.coef % d->as_it_lies == 0;
+}
+
 /* On a GPU's tensor cores, in the shape of tiles that suits it, and bringing x into lines before. */
-static product_cost tiled_product(product_cost p, const lf_group *g, const lf_device *d)
+static product_cost tiled_product(product_cost p, const lf_plan *plan, const lf_group *g, const lf_device *d)
 {
     const lf_tiled tiled = {.m = p.m, .n = p.n, .k = p.k, .tail_us = lf_tile_tail_us(g, d->folded, d)};
     p.tiles = true;
-    p.us = lf_tiles_us(&tiled, d) + 1e6 * p.m * p.k * d->x_bytes / d->bytes;
+    p.brought = !reads_as_it_lies(plan, &g->product, d);
+    p.us = lf_tiles_us(&tiled, d) + (p.brought ? 1e6 * p.m * p.k * d->x_bytes / d->bytes : 0);
     p.tail = p.m * p.n * lf_tile_tail_us(g, 1, d) / d->units;
     return p;
 }
 
-static product_cost group_product(const lf_group *g, const int64_t *dims, const lf_device *d)
+static product_cost group_product(const lf_plan *plan, const lf_group *g, const int64_t *dims, const lf_device *d)
 {
     if (g->product.node == LF_NONE)
         return (product_cost){.us = 0};
     product_cost p = cost_product(extent(g->rows, dims), extent(g->product.n, dims), extent(g->product.k, dims), d);
     if (d->start_us > 0 && !g->product.narrow)
-        p = tiled_product(p, g, d);
+        p = tiled_product(p, plan, g, d);
     for (int32_t i = 0; i < g->kepts; i++)
         p.kept += extent(g->kept[i].width, dims);
     return p;
@@ -490,7 +502,7 @@ static double plan_bytes(const lf_plan *plan, const int64_t *dims, const lf_devi
 {
     double bytes = 0;
     for (int32_t i = 0; i < plan->groups; i++) {
-        product_cost product = group_product(&plan->group[i], dims, d);
+        product_cost product = group_product(plan, &plan->group[i], dims, d);
         work w = group_work(plan, &plan->group[i], &product, dims, d);
         bytes += w.read + w.written + w.cached;
     }
@@ -511,7 +523,7 @@ static double tiled_us(work w, const product_cost *product, double around, const
 static lf_cost cost_group(const lf_plan *plan, const lf_group *g, double around, const int64_t *dims,
                           const lf_device *d)
 {
-    product_cost product = group_product(g, dims, d);
+    product_cost product = group_product(plan, g, dims, d);
     work w = group_work(plan, g, &product, dims, d);
     double us = product.tiles && d->start_us > 0 ? tiled_us(w, &product, around, d)
                                                  : work_us(w, product.us, d->memory_shown, around, d);
@@ -542,12 +554,12 @@ lf_cost lf_cost_plan_total(const lf_plan *plan, const int64_t *dims, const lf_de
 
 /* ---- workspace ---- */
 
-static double group_workspace(const lf_group *g, const int64_t *dims, const lf_device *d)
+static double group_workspace(const lf_plan *plan, const lf_group *g, const int64_t *dims, const lf_device *d)
 {
     double rows = extent(g->rows, dims), row_tiles = ceil(rows / d->tile_rows), bytes = 0;
-    product_cost product = group_product(g, dims, d);
+    product_cost product = group_product(plan, g, dims, d);
     if (product.tiles && d->x_kept_bytes > 0)
-        bytes += product.m * product.k * d->x_kept_bytes + 4 * product.m; /* and each row's scale */
+        bytes += (product.brought ? product.m * product.k * d->x_kept_bytes : 0) + 4 * product.m; /* its rows' scales */
     for (int32_t i = 0; i < g->stats; i++) {
         const lf_stat *s = &g->stat[i];
         double states = 4.0 * lf_monoid_row(s->monoid)->states, width = extent(g->phase[s->phase].width, dims);
@@ -563,6 +575,6 @@ int64_t lf_cost_workspace(const lf_plan *plan, const int64_t *dims, const lf_dev
 {
     double most = 0;
     for (int32_t i = 0; i < plan->groups; i++)
-        most = fmax(most, group_workspace(&plan->group[i], dims, d));
+        most = fmax(most, group_workspace(plan, &plan->group[i], dims, d));
     return most < 9e18 ? (int64_t)most : INT64_MAX;
 }

@@ -43,6 +43,7 @@ typedef struct lf_precision_rates {
     double unscale_flops;     /* of an element: to undo what its row and its column were multiplied by */
     /* up to this k sums are promoted so often that multiplying takes longer by this share */
     double short_k, short_share;
+    int as_it_lies;           /* products read an input so where k is a multiple of this; 0: never */
 } lf_precision_rates;
 
 /* One row of devices.def. Rates are per second, and what code reaches rather than what a data sheet says. */
@@ -88,6 +89,7 @@ typedef struct lf_device {
     lf_precision_rates precision[LF_PRECISIONS];
     int widest;
     double turns, unscale_flops, short_k, short_share;
+    int as_it_lies;
     double w_bytes;
     double tile_bytes;        /* operands that all units together can fetch, from the last cache */
     double unit_bytes;        /* and one of them, at most */

@@ -111,6 +111,7 @@ void lf_device_use(lf_device *d, int precision)
     d->unscale_flops = r->unscale_flops;
     d->short_k = r->short_k;
     d->short_share = r->short_share;
+    d->as_it_lies = r->as_it_lies;
 }
 
 double lf_tile_tail_us(const lf_group *g, double folded, const lf_device *d)
