@@ -190,6 +190,12 @@ bool lf_is_dense(const lf_access *a, lf_extent width)
            columns_of(a) == CONTIGUOUS;
 }
 
+bool lf_is_column_vector(const lf_emitter *e, const lf_access *a)
+{
+    axis at[LF_MAX_RANK];
+    return is_fixed(e, a) && merged_axes(a, 0, a->row_axes, at) == 0 && columns_of(a) == CONTIGUOUS;
+}
+
 /* Do four neighbours from a multiple of four on lie at a multiple of four? Where rows do: in memory of our own; in the
  * caller's, if that does (ALIGNED). */
 const char *lf_emit_aligned(const lf_emitter *e, const lf_access *a)
@@ -305,17 +311,21 @@ void lf_emit_store(lf_emitter *e, const lf_store *store, int indent)
     const lf_access *a = &store->to;
     const int32_t output = output_of(e, a);
     const bool together = columns_of(a) == CONTIGUOUS;
+    const bool again = output >= 0 && e->role != LF_CUDA_MAIN; /* only the rows that are wanted */
+    const bool branch = e->tiles && (again || !together);
     const char *col = together ? "col" : "(col + w)";
     lf_emit_indent(e, indent);
-    lf_str_add(&e->s, e->tiles ? "if (here) { " : "");
+    lf_str_add(&e->s, branch ? "if (here) { " : "");
     if (!together)
         lf_str_addf(&e->s, "EACH { const float one[1] = {v%d[w]}; ", (int)store->step);
-    if (output >= 0 && e->role != LF_CUDA_MAIN) { /* only the rows that are wanted */
+    if (again) {
         lf_str_addf(&e->s, "store_out(a.redo, a.out[%d], 0", (int)output);
         emit_sides(e, a, col);
         lf_str_addf(&e->s, ", a.out_each[%d]", (int)output);
     } else {
-        lf_str_addf(&e->s, "store<%s>(", together ? lf_emit_aligned(e, a) : "false");
+        const char *name = e->tiles && !branch ? "store_if" : "store";
+        lf_str_addf(&e->s, "%s<%s>(%s", name, together ? lf_emit_aligned(e, a) : "false",
+                    e->tiles && !branch ? "here, " : "");
         emit_base(e, a);
         emit_sides(e, a, col);
     }
@@ -323,7 +333,7 @@ void lf_emit_store(lf_emitter *e, const lf_store *store, int indent)
         lf_str_addf(&e->s, ", v%d);", (int)store->step);
     else
         lf_str_add(&e->s, ", one); }");
-    lf_str_add(&e->s, e->tiles ? " }" : "");
+    lf_str_add(&e->s, branch ? " }" : "");
     emit_comment(e, a, a->place == LF_KEPT ? e->g->kept[a->index].node : LF_NONE);
 }
 

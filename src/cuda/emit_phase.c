@@ -21,6 +21,11 @@ static const struct own_form {
     {LF_OP_gelu, "sel(a == 0.0f, gelu_erf(x), x / (1.0f + exp(-1.59576912f * (x + 0.044715f * x * x * x))))"},
     {LF_OP_silu, "x / (1.0f + exp(-x))"}, /* 0 below -88, as PyTorch has it */
     {LF_OP_mish, "mish(x)"},
+    {LF_OP_layer_norm, "(x - y) * inverse_root(z + a)"},
+    {LF_OP_group_norm, "(x - y) * inverse_root(z + a)"},
+    {LF_OP_instance_norm, "(x - y) * inverse_root(z + a)"},
+    {LF_OP_batch_norm, "(x - y) * inverse_root(z + a)"},
+    {LF_OP_rms_norm, "x * inverse_root(y + a)"},
 };
 
 static const char *expression_of(lf_op op)

@@ -139,6 +139,33 @@ static void emit_split_row(lf_emitter *e)
                 (int)e->x_lines, LF_CUDA_LINE, (int)e->x_scale);
 }
 
+/* What a phase reads of every column: biases, weights of norms. */
+static int emit_phase_vectors(lf_emitter *e, int32_t phase, int count)
+{
+    for (int32_t i = 0; i < e->g->phase[phase].steps; i++) {
+        const lf_step *s = &e->g->phase[phase].step[i];
+        if (s->kind != LF_STEP_LOAD || !lf_is_column_vector(e, &s->from))
+            continue;
+        lf_str_addf(&e->s, "i == %d ? &", count++);
+        lf_emit_row_element(e, &s->from, "col");
+        lf_str_add(&e->s, " : ");
+    }
+    return count;
+}
+
+static void emit_vectors(lf_emitter *e)
+{
+    int count = 0;
+    lf_str_add(&e->s, "    static __device__ __forceinline__ const float *vector(const Args &a, const int i, "
+                      "const i64 col) { return ");
+    if (is_scaled(e))
+        lf_str_addf(&e->s, "i == %d ? a.scale[%d] + col : ", count++, (int)e->group);
+    count = emit_phase_vectors(e, e->g->product.phase, count);
+    if (e->held.phase >= 0)
+        count = emit_phase_vectors(e, e->held.phase, count);
+    lf_str_addf(&e->s, "0; }\n    enum { VECTORS = %d }; // the tail reads of each column\n", count);
+}
+
 void lf_emit_tensor_extents(lf_emitter *e)
 {
     const lf_product *p = &e->g->product;
@@ -155,6 +182,8 @@ void lf_emit_tensor_extents(lf_emitter *e)
     lf_str_addf(&e->s,
                 "    static __device__ __forceinline__ const float *w_unscale(const Args &a) { return a.scale[%d]; }\n",
                 (int)e->group);
+    if (e->target.unit == LF_CUDA_WGMMA && !lf_cuda_shape_table[e->target.shape].few)
+        emit_vectors(e);
     if (e->x_lines >= 0)
         emit_split_row(e);
 }

@@ -7,6 +7,7 @@ enum {
     /* of text/wgmma.cu and text/mma.cu: row blocks that go past the weight together */
     RASTER = 8,
     SLOTS = 32 * 256 * 4,                       /* of text/wgmma.cu: sums that do not fit into registers */
+    TOUCHED = 256 * 4,                          /* and words that are fetched to be near */
     FEW_ROOM = 200 * 1024,                      /* of text/few_rows.cu: for stages */
     FEW_DEEP = 2,                               /* lines of a stage */
     FEW_PITCH = (LF_CUDA_TILE + 4) * 4          /* a row of sums */
@@ -23,7 +24,7 @@ enum {
     {                                                                                                                  \
         .name = called, .product = "tensor_product", .tile = struct_name, .rows = 128, .columns = across,              \
         .cluster = blocks, .raster = RASTER, .w_box = across / blocks, .w_lines = 1, .stage = (128 + across) * LINE,   \
-        .stages = deep, .room = __VA_ARGS__                                                                            \
+        .stages = deep, .room = TOUCHED + __VA_ARGS__                                                                  \
     }
 
 const lf_cuda_shape_info lf_cuda_shape_table[LF_CUDA_SHAPES] = {

@@ -29,7 +29,7 @@ struct g0 {
         float v1[W]; load<true, true>(v1, a.prepared[1] + col); // linear.bias [1024]
         float v2[W]; EACH v2[w] = op_add(v0[w], v1[w], 1.0f); // a
         if (here) store<false>(a.area[4] + row * 1024 + col, v2); // for the columns' moments
-        if (here) { store<ALIGNED>(a.out[0] + row * 1024 + col, v2); } // a
+        store_if<ALIGNED>(here, a.out[0] + row * 1024 + col, v2); // a
     }
     static __device__ __forceinline__ void end(const Args &a, const i64 row, const int tile, const int tiles, const First &first, const Rest &rest)
     {

@@ -29,7 +29,7 @@ struct g0 {
         float v1[W]; load<true, true>(v1, a.prepared[1] + col); // linear.bias [8192]
         float v2[W]; EACH v2[w] = op_add(v0[w], v1[w], 1.0f); // a
         float v3[W]; EACH v3[w] = op_gelu(v2[w], 0.0f); // b
-        if (here) { store<true>(a.area[2] + row * 8192 + col, v3); } // b
+        store_if<true>(here, a.area[2] + row * 8192 + col, v3); // b
         EACH p[w] = v3[w]; // for the maxsumexp of the row
     }
     static __device__ __forceinline__ void end(const Args &a, const i64 row, const int tile, const int tiles, const First &first, const Rest &rest)

@@ -55,7 +55,7 @@ struct g0 {
         float v6[W]; load<true, true>(v6, a.prepared[3] + col); // norm.bias [1024]
         float v7[W]; EACH v7[w] = op_add(v5[w], v6[w], 1.0f); // b
         float v8[W]; EACH v8[w] = op_hardtanh(v7[w], -2.0f, 2.0f); // c
-        if (here) { store<ALIGNED>(a.out[0] + row * 1024 + col, v8); } // c [B, 1024]
+        store_if<ALIGNED>(here, a.out[0] + row * 1024 + col, v8); // c [B, 1024]
     }
 };
 

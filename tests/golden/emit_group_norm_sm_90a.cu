@@ -17,6 +17,8 @@ struct g0 {
     enum { PART = 32, LONG = 0 };
     static __device__ __forceinline__ const float *x_unscale(const Args &a) { return a.area[1]; }
     static __device__ __forceinline__ const float *w_unscale(const Args &a) { return a.scale[0]; }
+    static __device__ __forceinline__ const float *vector(const Args &a, const int i, const i64 col) { return i == 0 ? a.scale[0] + col : i == 1 ? &*(a.prepared[1] + col) : i == 2 ? &*(a.prepared[2] + col) : i == 3 ? &*(a.prepared[3] + col) : 0; }
+    enum { VECTORS = 4 }; // the tail reads of each column
     enum { SPLIT = 32, K = 1024, X_ALIGNED = ALIGNED, ROOM = 196608 };
     static __device__ __forceinline__ const float *x_row(const Args &a, const i64 row) { return &*(a.in[0] + row * 1024 + 0); }
     static __device__ __forceinline__ u8 *x_lines(const Args &a, const i64 row) { return (u8 *)a.area[0] + row * (LINES * 128); }
@@ -55,7 +57,7 @@ struct g0 {
         float v6[W]; load<true, true>(v6, a.prepared[3] + col); // norm.bias [1024]
         float v7[W]; EACH v7[w] = op_add(v5[w], v6[w], 1.0f); // b
         float v8[W]; EACH v8[w] = op_hardtanh(v7[w], -2.0f, 2.0f); // c
-        if (here) { store<ALIGNED>(a.out[0] + row * 1024 + col, v8); } // c [B, 1024]
+        store_if<ALIGNED>(here, a.out[0] + row * 1024 + col, v8); // c [B, 1024]
     }
 };
 

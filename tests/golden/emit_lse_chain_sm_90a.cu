@@ -17,6 +17,8 @@ struct g0 {
     enum { PART = 64, LONG = 1 };
     static __device__ __forceinline__ const float *x_unscale(const Args &a) { return a.area[1]; }
     static __device__ __forceinline__ const float *w_unscale(const Args &a) { return a.scale[0]; }
+    static __device__ __forceinline__ const float *vector(const Args &a, const int i, const i64 col) { return i == 0 ? a.scale[0] + col : i == 1 ? &*(a.prepared[1] + col) : 0; }
+    enum { VECTORS = 2 }; // the tail reads of each column
     enum { SPLIT = 128, K = 8192, X_ALIGNED = ALIGNED, ROOM = 196608 };
     static __device__ __forceinline__ const float *x_row(const Args &a, const i64 row) { return &*(a.in[0] + row * 8192 + 0); }
     static __device__ __forceinline__ u8 *x_lines(const Args &a, const i64 row) { return (u8 *)a.area[0] + row * (LINES * 128); }

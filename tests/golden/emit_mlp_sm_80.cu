@@ -29,7 +29,7 @@ struct g0 {
         float v1[W]; load<true, true>(v1, a.prepared[1] + col); // hidden.bias [256]
         float v2[W]; EACH v2[w] = op_add(v0[w], v1[w], 1.0f); // a
         float v3[W]; EACH v3[w] = op_gelu(v2[w], 0.0f); // b
-        if (here) { store<true>(a.area[0] + row * 256 + col, v3); } // b [B, 256]
+        store_if<true>(here, a.area[0] + row * 256 + col, v3); // b [B, 256]
     }
     static __device__ __forceinline__ void end(const Args &a, const i64 row, const int tile, const int tiles, const First &first, const Rest &rest)
     {
@@ -78,7 +78,7 @@ struct g1 {
         float v0[W]; EACH v0[w] = p[w]; // product
         float v1[W]; load<true, true>(v1, a.prepared[3] + col); // classes.bias [10]
         float v2[W]; EACH v2[w] = op_add(v0[w], v1[w], 1.0f); // c
-        if (here) { store<false>(a.area[5] + row * 10 + col, v2); } // c
+        store_if<false>(here, a.area[5] + row * 10 + col, v2); // c
         EACH p[w] = v2[w]; // for the maxsumexp of the row
     }
     static __device__ __forceinline__ void end(const Args &a, const i64 row, const int tile, const int tiles, const First &first, const Rest &rest)
@@ -168,7 +168,7 @@ struct g0 {
         float v1[W]; load<true, true>(v1, a.prepared[1] + col); // hidden.bias [256]
         float v2[W]; EACH v2[w] = op_add(v0[w], v1[w], 1.0f); // a
         float v3[W]; EACH v3[w] = op_gelu(v2[w], 0.0f); // b
-        if (here) { store<true>(a.area[0] + row * 256 + col, v3); } // b [B, 256]
+        store_if<true>(here, a.area[0] + row * 256 + col, v3); // b [B, 256]
     }
     static __device__ __forceinline__ void end(const Args &a, const i64 row, const int tile, const int tiles, const First &first, const Rest &rest)
     {

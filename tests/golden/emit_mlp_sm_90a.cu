@@ -17,6 +17,8 @@ struct g0 {
     enum { PART = 16, LONG = 0 };
     static __device__ __forceinline__ const float *x_unscale(const Args &a) { return a.area[2]; }
     static __device__ __forceinline__ const float *w_unscale(const Args &a) { return a.scale[0]; }
+    static __device__ __forceinline__ const float *vector(const Args &a, const int i, const i64 col) { return i == 0 ? a.scale[0] + col : i == 1 ? &*(a.prepared[1] + col) : 0; }
+    enum { VECTORS = 2 }; // the tail reads of each column
     enum { SPLIT = 32, K = 784, X_ALIGNED = ALIGNED, ROOM = 196608 };
     static __device__ __forceinline__ const float *x_row(const Args &a, const i64 row) { return &*(a.in[0] + row * 784 + 0); }
     static __device__ __forceinline__ u8 *x_lines(const Args &a, const i64 row) { return (u8 *)a.area[1] + row * (LINES * 128); }
@@ -29,7 +31,7 @@ struct g0 {
         float v1[W]; load<true, true>(v1, a.prepared[1] + col); // hidden.bias [256]
         float v2[W]; EACH v2[w] = op_add(v0[w], v1[w], 1.0f); // a
         float v3[W]; EACH v3[w] = op_gelu(v2[w], 0.0f); // b
-        if (here) { store<true>(a.area[0] + row * 256 + col, v3); } // b [B, 256]
+        store_if<true>(here, a.area[0] + row * 256 + col, v3); // b [B, 256]
     }
     static __device__ __forceinline__ void end(const Args &a, const i64 row, const int tile, const int tiles, const First &first, const Rest &rest)
     {
@@ -67,6 +69,8 @@ struct g1 {
     enum { PART = 64, LONG = 0 };
     static __device__ __forceinline__ const float *x_unscale(const Args &a) { return a.area[4]; }
     static __device__ __forceinline__ const float *w_unscale(const Args &a) { return a.scale[1]; }
+    static __device__ __forceinline__ const float *vector(const Args &a, const int i, const i64 col) { return i == 0 ? a.scale[1] + col : i == 1 ? &*(a.prepared[3] + col) : 0; }
+    enum { VECTORS = 2 }; // the tail reads of each column
     enum { SPLIT = 32, K = 256, X_ALIGNED = true, ROOM = 196608 };
     static __device__ __forceinline__ const float *x_row(const Args &a, const i64 row) { return &*(a.area[0] + row * 256 + 0); }
     static __device__ __forceinline__ u8 *x_lines(const Args &a, const i64 row) { return (u8 *)a.area[3] + row * (LINES * 128); }
@@ -100,7 +104,7 @@ struct g1 {
         float v1[W]; EACH v1[w] = known.stat0[0]; // maxsumexp of d
         float v2[W]; EACH v2[w] = known.stat0[1]; // maxsumexp of d
         float v3[W]; EACH v3[w] = op_log_softmax(v0[w], v1[w], v2[w]); // d
-        if (here) { store<false>(a.out[0] + row * 10 + col, v3); } // d [B, 10]
+        store_if<false>(here, a.out[0] + row * 10 + col, v3); // d [B, 10]
     }
 };
 
@@ -156,7 +160,7 @@ struct g0 {
         float v1[W]; load<true, true>(v1, a.prepared[1] + col); // hidden.bias [256]
         float v2[W]; EACH v2[w] = op_add(v0[w], v1[w], 1.0f); // a
         float v3[W]; EACH v3[w] = op_gelu(v2[w], 0.0f); // b
-        if (here) { store<true>(a.area[0] + row * 256 + col, v3); } // b [B, 256]
+        store_if<true>(here, a.area[0] + row * 256 + col, v3); // b [B, 256]
     }
     static __device__ __forceinline__ void end(const Args &a, const i64 row, const int tile, const int tiles, const First &first, const Rest &rest)
     {

@@ -17,6 +17,8 @@ struct g0 {
     enum { PART = 64, LONG = 0 };
     static __device__ __forceinline__ const float *x_unscale(const Args &a) { return a.area[1]; }
     static __device__ __forceinline__ const float *w_unscale(const Args &a) { return a.scale[0]; }
+    static __device__ __forceinline__ const float *vector(const Args &a, const int i, const i64 col) { return i == 0 ? a.scale[0] + col : i == 1 ? &*(a.prepared[1] + col) : 0; }
+    enum { VECTORS = 2 }; // the tail reads of each column
     enum { SPLIT = 32, K = 1024, X_ALIGNED = ALIGNED, ROOM = 196608 };
     static __device__ __forceinline__ const float *x_row(const Args &a, const i64 row) { return &*(a.in[0] + row * 1024 + 0); }
     static __device__ __forceinline__ u8 *x_lines(const Args &a, const i64 row) { return (u8 *)a.area[0] + row * (LINES * 128); }
@@ -28,7 +30,7 @@ struct g0 {
         float v0[W]; EACH v0[w] = p[w]; // product
         float v1[W]; load<true, true>(v1, a.prepared[1] + col); // linear.bias [1024]
         float v2[W]; EACH v2[w] = op_add(v0[w], v1[w], 1.0f); // a
-        if (here) { store<true>(a.area[2] + row * 1024 + col, v2); } // a
+        store_if<true>(here, a.area[2] + row * 1024 + col, v2); // a
     }
     static __device__ __forceinline__ void end(const Args &a, const i64 row, const int tile, const int tiles, const First &first, const Rest &rest)
     {
@@ -126,7 +128,7 @@ struct g0 {
         float v0[W]; EACH v0[w] = p[w]; // product
         float v1[W]; load<true, true>(v1, a.prepared[1] + col); // linear.bias [1024]
         float v2[W]; EACH v2[w] = op_add(v0[w], v1[w], 1.0f); // a
-        if (here) { store<true>(a.area[0] + row * 1024 + col, v2); } // a
+        store_if<true>(here, a.area[0] + row * 1024 + col, v2); // a
     }
     static __device__ __forceinline__ void end(const Args &a, const i64 row, const int tile, const int tiles, const First &first, const Rest &rest)
     {

@@ -72,7 +72,7 @@ struct g0 {
         float v3[W]; EACH v3[w] = op_silu(v2[w]); // c
         float v4[W]; load<true, ALIGNED>(v4, a.in[0] + row * 1024 + col); // x [B, S, 1024]
         float v5[W]; EACH v5[w] = op_add(v4[w], v3[w], 1.0f); // d
-        if (here) { store<ALIGNED>(a.out[0] + row * 1024 + col, v5); } // d [B, S, 1024]
+        store_if<ALIGNED>(here, a.out[0] + row * 1024 + col, v5); // d [B, S, 1024]
     }
     static __device__ __forceinline__ void end(const Args &a, const i64 row, const int tile, const int tiles, const First &first, const Rest &rest)
     {

@@ -58,6 +58,8 @@ struct g0 {
     enum { PART = 32, LONG = 0 };
     static __device__ __forceinline__ const float *x_unscale(const Args &a) { return a.area[1]; }
     static __device__ __forceinline__ const float *w_unscale(const Args &a) { return a.scale[0]; }
+    static __device__ __forceinline__ const float *vector(const Args &a, const int i, const i64 col) { return i == 0 ? a.scale[0] + col : i == 1 ? &*(a.prepared[3] + col) : 0; }
+    enum { VECTORS = 2 }; // the tail reads of each column
     enum { SPLIT = 32, K = 1024, X_ALIGNED = true, ROOM = 196608 };
     static __device__ __forceinline__ const float *x_row(const Args &a, const i64 row) { return &*(a.area[2] + row * 1024 + 0); }
     static __device__ __forceinline__ u8 *x_lines(const Args &a, const i64 row) { return (u8 *)a.area[0] + row * (LINES * 128); }
@@ -72,7 +74,7 @@ struct g0 {
         float v3[W]; EACH v3[w] = op_silu(v2[w]); // c
         float v4[W]; load<true, ALIGNED>(v4, a.in[0] + row * 1024 + col); // x [B, S, 1024]
         float v5[W]; EACH v5[w] = op_add(v4[w], v3[w], 1.0f); // d
-        if (here) { store<ALIGNED>(a.out[0] + row * 1024 + col, v5); } // d [B, S, 1024]
+        store_if<ALIGNED>(here, a.out[0] + row * 1024 + col, v5); // d [B, S, 1024]
     }
     static __device__ __forceinline__ void end(const Args &a, const i64 row, const int tile, const int tiles, const First &first, const Rest &rest)
     {

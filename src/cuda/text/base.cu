@@ -43,6 +43,16 @@ template <bool aligned, int W> __device__ __forceinline__ void store(float *p, c
     }
 }
 
+// The same where `here`. What leads to v is done either way: behind the branch, where the compiler would put it, one
+// store's would wait for another's.
+template <bool aligned, int W> __device__ __forceinline__ void store_if(bool here, float *p, const float (&v)[W])
+{
+    float done[W];
+    EACH asm volatile("mov.f32 %0, %1;" : "=f"(done[w]) : "f"(v[w]));
+    if (here)
+        store<aligned>(p, done);
+}
+
 // ---- stages ----
 
 // A program is one kernel: its stages follow one another, with a barrier of all blocks between two of them. Blocks wait

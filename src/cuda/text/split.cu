@@ -42,7 +42,11 @@ __device__ __forceinline__ unsigned brain_floats(float low, float high)
 __device__ __forceinline__ unsigned tensor_float(float x)
 {
     unsigned d;
+#if __CUDA_ARCH__ >= 900
+    asm("cvt.rn.tf32.f32 %0, %1;" : "=r"(d) : "f"(x)); // as a tensor map rounds what it copies
+#else
     asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(d) : "f"(x));
+#endif
     return d;
 }
 

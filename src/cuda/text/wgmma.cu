@@ -14,7 +14,7 @@
 // sums so far are added to sums of their own, in f32 as it is known. Of these, KEPT are in registers, the others in
 // shared memory. Short K: see SHORT.
 
-enum { TILE_M = 128, A_BYTES = TILE_M * LINE, RASTER = 8 };
+enum { TILE_M = 128, A_BYTES = TILE_M * LINE, RASTER = 8, TOUCHED = 256 * 4 };
 struct Pairs { enum { N = 256, CM = 2, STAGES = 4, SUMS = 128, KEPT = 96, TURNS = 0 }; };
 struct Single { enum { N = 256, CM = 1, STAGES = 4, SUMS = 128, KEPT = 96, TURNS = 0 }; };
 struct Alone { enum { N = 128, CM = 1, STAGES = 6, SUMS = 64, KEPT = 64, TURNS = 0 }; };
@@ -127,6 +127,18 @@ __device__ __forceinline__ void later_tile(const typename G::A &a, float (&v)[S:
         if constexpr (S::SUMS > HALF)
             if (half_is_there<G, S>(nt, 1))
                 later_half<G, S::SUMS - HALF, false>(a, v, row + DOWN, rows, col + ACROSS, known, 1);
+    }
+}
+
+// What the tail reads of each column is near when it does: a word of every line of 128 bytes is copied on the way to
+// the sums, to where nobody reads it. Where tiles are by turns the other group's products hide the wait.
+template <class G, class S>
+__device__ __forceinline__ void touch_vectors(const typename G::A &a, int nt, unsigned touched, int peer)
+{
+    constexpr int LINES = S::N * 4 / 128;
+    if (!S::TURNS && peer < G::VECTORS * LINES) { // of more vectors than have a thread for each line, not the last
+        const float *from = G::vector(a, peer / LINES, min(nt * S::N + peer % LINES * 32, (int)G::N - 1));
+        asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(touched), "l"(from) : "memory");
     }
 }
 
@@ -415,6 +427,7 @@ __device__ __forceinline__ void consume(const typename G::A &a, const Control &c
         }
         const auto row = [&] { return (i64)mt * TILE_M + (S::TURNS ? peer : tid) / 32 * 16 + tid % 32 / 4; };
         float acc[S::SUMS], unscale[2][2];
+        touch_vectors<G, S>(a, nt, full - TOUCHED + tid * 4, peer);
         if (S::TURNS) // there when the sums are; other shapes have no registers left for them
             fetch_unscale<G, S>(a, row(), rows, unscale);
         if constexpr (G::SEVERAL) // or the compiler has room for the sums of each from the kernel's beginning on
@@ -435,6 +448,7 @@ __device__ __forceinline__ void consume(const typename G::A &a, const Control &c
             fetch_unscale<G, S>(a, row(), rows, unscale);
         finish_tile<G, S>(a, c, acc, unscale, nt, tid, row(), rows, wave_end<G, S>(t, tiles));
     }
+    asm volatile("cp.async.wait_all;" ::: "memory"); // later stages have other uses for the room
 }
 
 // All warps meet, from two places in the code: a barrier with a number and a count, and not "aligned", which would have
@@ -446,7 +460,7 @@ __device__ __forceinline__ void tensor_product(const typename G::A &a, const Con
                                                const TensorMap *w_map)
 {
     const unsigned stages = (shared_address(raw) + 1023) & ~1023u, slots = stages + S::STAGES * Bytes<S>::STAGE;
-    const unsigned full = slots + (G::MODE == MODE_FP32 ? Bytes<S>::SLOTS : 0), empty = full + 8 * S::STAGES,
+    const unsigned full = slots + (G::MODE == MODE_FP32 ? Bytes<S>::SLOTS : 0) + TOUCHED, empty = full + 8 * S::STAGES,
                    turns = empty + 8 * S::STAGES;
     constexpr int CM = S::CM;
     const i64 rows = G::rows(a);
