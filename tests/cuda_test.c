@@ -136,6 +136,31 @@ static void other_architectures_are_refused(void **state)
     rig_end(&r);
 }
 
+/* A row is taken into registers before its phases begin, if it is there by then. */
+static void a_row_that_is_made_on_the_way_is_not_held(void **state)
+{
+    (void)state;
+#define PROJECTED(of, results)                                                                                         \
+    "input x f32[B, 256]\nparam w f32[3, 256]\ny = softmax(x, dim=1)\na = linear(" of ", w)\n"                        \
+    "b = mean(a, dim=1, keepdim=true)\nc = add(b, " of ")\nreturn " results "\n"
+    static const struct {
+        const char *text;
+        bool held;
+    } cases[] = {{PROJECTED("x", "c"), true},
+                 {PROJECTED("x", "c, y"), true},
+                 {PROJECTED("y", "c"), false},
+                 {PROJECTED("y", "c, y"), false}};
+#undef PROJECTED
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (int a = 0; a < ARCHS; a++) {
+            char *text = emitted(cases[i].text, NULL, arch[a]);
+            if (!strstr(own_part(text), "held") == cases[i].held)
+                print_error("%s", own_part(text));
+            assert_int_equal(strstr(own_part(text), "held") != NULL, cases[i].held);
+            lf_string_free(text);
+        }
+}
+
 /* ---- compiling ---- */
 
 static bool compiler_is_there(void)
@@ -409,6 +434,7 @@ int main(void)
         cmocka_unit_test(texts_are_as_they_were),
         cmocka_unit_test(any_model_becomes_text),
         cmocka_unit_test(other_architectures_are_refused),
+        cmocka_unit_test(a_row_that_is_made_on_the_way_is_not_held),
         cmocka_unit_test_setup_teardown(every_family_compiles, own_cache, drop_cache),
         cmocka_unit_test_setup_teardown(every_precision_compiles, own_cache, drop_cache),
         cmocka_unit_test_setup_teardown(damaged_entries_are_compiled_anew, own_cache, drop_cache),

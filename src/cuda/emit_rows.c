@@ -125,13 +125,26 @@ static void emit_stat(lf_emitter *e, int32_t index, bool partials)
 
 /* ---- phases ---- */
 
+/* Does a phase of the range store what the product multiplies? Then it is not there when the row begins. */
+static bool is_made_on_the_way(const lf_emitter *e, const lf_range *r)
+{
+    const lf_access *x = &e->g->product.x;
+    for (int32_t phase = r->first; phase < r->end; phase++)
+        for (int32_t i = 0; i < e->g->phase[phase].stores; i++) {
+            const lf_access *to = &e->g->phase[phase].store[i].to;
+            if (to->place == x->place && to->index == x->index)
+                return true;
+        }
+    return false;
+}
+
 /* The turns in which a row's threads hold the row a narrow product multiplies, where a later phase of the range reads
  * that too; 0: it is not held. */
 static int held_turns(const lf_emitter *e, const lf_range *r, int threads)
 {
     const lf_product *p = &e->g->product;
     if (e->role != LF_CUDA_MAIN || p->node == LF_NONE || !p->narrow || p->phase < r->first || p->phase >= r->end ||
-        p->k.coef % (4 * threads) != 0 || p->k.coef > threads * MOST)
+        p->k.coef % (4 * threads) != 0 || p->k.coef > threads * MOST || is_made_on_the_way(e, r))
         return 0;
     for (int32_t phase = p->phase; phase < r->end; phase++)
         for (int32_t i = 0; i < e->g->phase[phase].steps; i++)
