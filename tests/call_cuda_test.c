@@ -4,6 +4,8 @@
 #include "api_fixture.h"
 #include "stand_in_driver.h"
 
+#include "cuda/emit.h"
+
 /* ---- the driver ---- */
 
 enum { BLOCKS = 256, OUT_OF_MEMORY = 2, IN_CAPTURE = 900, UNITS = 16, MAJOR = 75, L2 = 38 };
@@ -132,10 +134,12 @@ static int fake_clusters(int *count, void *function, const lf_cuda_config *confi
 enum { ARGS = 13 };             /* words of the Args of norm_text's first part before its Redo, see emit.h */
 static uint64_t words[2][ARGS]; /* of both parts in the last launch, where asked for */
 static bool looking;
+static lf_cuda_config launched; /* the last */
 
 static int fake_launch(const lf_cuda_config *config, void *function, void **params, void **extra)
 {
-    (void)config, (void)function, (void)extra;
+    (void)function, (void)extra;
+    launched = *config;
     for (int i = 0; i < 2 && looking; i++)
         memcpy(words[i], params[2 + i], sizeof words[i]); /* behind maps and Control */
     launches++;
@@ -177,6 +181,9 @@ static const char large_text[] =
     "input x f32[B, 1024]\nparam w f32[1024, 1024]\na = linear(x, w)\nc = gelu(a)\nd = max(c, dim=1)\nreturn c, d\n";
 static const char guard_text[] = "input x f32[B, 40]\nparam w f32[48, 40]\na = linear(x, w)\n"
                                  "c = mean(a, dim=1, keepdim=true)\nd = gelu(c)\ne = add(d, x)\nreturn e\n";
+
+static const char long_text[] = "input x f32[B, 8192]\nparam w f32[3, 8192]\na = linear(x, w)\n"
+                                "c = mean(a, dim=1, keepdim=true)\nd = gelu(c)\ne = add(d, x)\nreturn e\n";
 
 static rig begin_with(const char *text, const char *options)
 {
@@ -416,6 +423,35 @@ static void a_weight_is_kept_once(void **state)
     assert_int_equal(bytes_of_w(both_text, "device=cuda precision=bf16"), 48 * 40 * sizeof(float));
 }
 
+/* Two rows of 32 KB, and a barrier for each. The grid is blocks that are there at once, one on each of four
+ * multiprocessors, also where no block waits for another; or as many as there are rows. */
+static void coming_rows_get_their_shared_memory(void **state)
+{
+    (void)state;
+    static const char *const options[] = {"device=cuda", "device=cuda assume_finite=true"};
+    enum { ALIGNED = 0x10000000, RING = 128 + 2 * (8192 * 4 + 8) };
+    for (int i = 0; i < 2; i++) {
+        capability = 9;
+        rig r = begin_with(long_text, options[i]);
+        for (int64_t rows = 0; rows < 8; rows++) {
+            memset(&launched, 0, sizeof launched);
+            OK_CALL(r.call, run(&r, rows, NULL, 0, 0));
+            assert_int_equal(launched.gx, rows < 4 ? rows : 4);
+            assert_int_equal(launched.shared, rows > 0 ? RING : 0);
+        }
+        const float *in[] = {(const float *)(uintptr_t)(ALIGNED + 4)};
+        float *out[] = {(float *)(uintptr_t)(2 * ALIGNED)};
+        OK_CALL(r.call, lf_call_run_on(r.call, (int64_t[]){7}, in, out, NULL, NULL, 0));
+        assert_int_equal(launched.shared, LF_CUDA_PLAIN_SHARED);
+        end(&r);
+        capability = 8;
+        r = begin_with(long_text, options[i]);
+        OK_CALL(r.call, run(&r, 7, NULL, 0, 0));
+        assert_int_equal(launched.shared, LF_CUDA_PLAIN_SHARED);
+        end(&r);
+    }
+}
+
 static void wrong_questions_are_told(void **state)
 {
     (void)state;
@@ -447,6 +483,7 @@ int main(void)
         cmocka_unit_test(too_little_memory_is_told),
         cmocka_unit_test(lent_parameters_stay_the_callers),
         cmocka_unit_test(wrong_questions_are_told),
+        cmocka_unit_test(coming_rows_get_their_shared_memory),
         cmocka_unit_test(the_first_calls_kernel_comes_with_the_program),
         cmocka_unit_test(a_run_like_the_last_has_its_own_arrays),
         cmocka_unit_test(a_weight_is_kept_once),

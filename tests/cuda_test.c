@@ -161,6 +161,44 @@ static void a_row_that_is_made_on_the_way_is_not_held(void **state)
         }
 }
 
+/* How rows come that a product of one column multiplies and that are wanted again. */
+static bool come_by(const char *how, const char *text, lf_cuda_unit unit, bool aligned, unsigned ring)
+{
+    rig r = rig_begin(1, text, NULL);
+    lf_cuda_source source;
+    assert_int_equal(lf_cuda_emit(r.program->fused.plan, r.program->guarded ? r.program->exact.plan : NULL,
+                                  (lf_cuda_target){.unit = unit, .aligned = aligned}, &source, NULL),
+                     LF_OK);
+    const bool same = strstr(own_part(source.text), how) && source.ring == ring &&
+                      !strstr(source.text, "cp.async.bulk") == (ring == 0);
+    lf_cuda_source_free(&source);
+    rig_end(&r);
+    return same;
+}
+
+static void long_rows_come_through_a_ring_on_hopper(void **state)
+{
+    (void)state;
+#define ROWS_OF(k)                                                                                                     \
+    "input x f32[B, " #k "]\nparam w f32[3, " #k "]\na = linear(x, w)\nb = mean(a, dim=1, keepdim=true)\n"            \
+    "c = add(b, x)\nreturn c\n"
+    const char *by_registers = "rows_by_registers<ALIGNED, T, 8>(";
+    assert_true(come_by("rows_by_ring<T, 8, 2>(", ROWS_OF(8192), LF_CUDA_WGMMA, true, 128 + 2 * (8192 * 4 + 8)));
+    assert_true(come_by("rows_by_ring<T, 5, 3>(", ROWS_OF(5120), LF_CUDA_WGMMA, true, 128 + 3 * (5120 * 4 + 8)));
+    assert_true(come_by(by_registers, ROWS_OF(8192), LF_CUDA_WGMMA, false, 0));
+    assert_true(come_by(by_registers, ROWS_OF(8192), LF_CUDA_MMA, true, 0));
+    assert_true(come_by(by_registers, ROWS_OF(8192), LF_CUDA_PLAIN, true, 0));
+    /* two rows a block */
+    assert_true(come_by(by_registers, ROWS_OF(4096), LF_CUDA_WGMMA, true, 0));
+    /* copies do not know what an earlier stage has written */
+    assert_true(come_by("rows_by_registers<true, T, 8>(",
+                        "input x f32[B, 8192]\nparam w f32[3, 8192]\nparam u f32[1, 8192]\nparam m f32[8192]\n"
+                        "param s f32[8192]\na = linear(x, w)\nb = mean(a, dim=1, keepdim=true)\nc = add(b, x)\n"
+                        "n = batch_norm(c, m, s, training=true)\nd = linear(n, u)\ne = add(d, n)\nreturn e\n",
+                        LF_CUDA_WGMMA, true, 128 + 2 * (8192 * 4 + 8)));
+#undef ROWS_OF
+}
+
 /* ---- compiling ---- */
 
 static bool compiler_is_there(void)
@@ -435,6 +473,7 @@ int main(void)
         cmocka_unit_test(any_model_becomes_text),
         cmocka_unit_test(other_architectures_are_refused),
         cmocka_unit_test(a_row_that_is_made_on_the_way_is_not_held),
+        cmocka_unit_test(long_rows_come_through_a_ring_on_hopper),
         cmocka_unit_test_setup_teardown(every_family_compiles, own_cache, drop_cache),
         cmocka_unit_test_setup_teardown(every_precision_compiles, own_cache, drop_cache),
         cmocka_unit_test_setup_teardown(damaged_entries_are_compiled_anew, own_cache, drop_cache),

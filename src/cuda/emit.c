@@ -39,6 +39,10 @@ static void emit_texts(lf_str *to, const lf_cuda_source *source)
     lf_emit_monoids(to, plan, LF_CUDA_ROLES);
     emit_stats(to, plan, LF_CUDA_ROLES);
     lf_emit_text(to, lf_text_plain);
+    if (source->part[LF_CUDA_MAIN].target.unit == LF_CUDA_WGMMA && (source->products > 0 || source->ring > 0))
+        lf_emit_text(to, lf_text_barriers);
+    if (source->ring > 0)
+        lf_emit_text(to, lf_text_ring);
     if (source->products > 0)
         lf_emit_tensor_texts(to, &source->part[LF_CUDA_MAIN]);
 }
@@ -104,7 +108,7 @@ static void emit_redo_call(lf_str *to, lf_cuda_role role)
 }
 
 /* Blocks that a multiprocessor should have room for, which limits registers. Rows of which two are in registers, of
- * 8192 elements on an H200: 44 us with 2, 64 with 3. */
+ * 8192 elements on an H200: 44 us with 2, 64 with 3. A ring's room is for as many (RING in emit_rows.c). */
 static int blocks_wanted(const lf_cuda_part *part)
 {
     bool ahead = false;
@@ -176,6 +180,8 @@ lf_status lf_cuda_emit(const lf_plan *plan, const lf_plan *as_written, lf_cuda_t
     for (int32_t i = 0; i < out->part[LF_CUDA_MAIN].stages; i++) {
         out->products += out->part[LF_CUDA_MAIN].stage[i].work == LF_CUDA_TENSOR;
         out->waits = out->waits || out->part[LF_CUDA_MAIN].stage[i].wave > 0;
+        if (out->part[LF_CUDA_MAIN].stage[i].ring > out->ring)
+            out->ring = out->part[LF_CUDA_MAIN].stage[i].ring;
     }
     out->waits = out->waits || out->part[LF_CUDA_MAIN].stages > 1 ||
                  (out->products > 0 && lf_cuda_shape_table[target.shape].few) ||

@@ -103,7 +103,8 @@ typedef struct lf_cuda_stage {
     int32_t group;
     lf_extent rows, width;
     int rows_a_block;
-    bool ahead;            /* ROWS: the next row is in registers too */
+    bool ahead;            /* ROWS: coming rows are on their way while one is finished */
+    unsigned ring;         /* then: bytes of shared memory they wait in; 0: the next is in registers too */
     /* TENSOR */
     int32_t x_area;        /* of x's lines, -1 where input x_input is that */
     int32_t x_input;
@@ -127,6 +128,7 @@ typedef struct lf_cuda_source {
     lf_cuda_part part[LF_CUDA_ROLES];
     int threads;            /* of a block */
     int products;           /* pairs of tensor maps it takes */
+    unsigned ring;          /* bytes of shared memory that coming rows wait in, at most */
     bool waits;             /* blocks wait for each other: all of them must be resident */
 } lf_cuda_source;
 

@@ -9,6 +9,12 @@
  * row that is multiplied and wanted again stays in registers, MOST of which it may take in each thread. */
 enum { WIDE = 1024, BLOCK = 256, GROUP = 128, WARP = 32, QUAD = 4, MOST = 32 };
 
+/* Bytes of a block's shared memory in which coming rows wait, each BLOCK * MOST elements at most: two or more. Two
+ * blocks of a multiprocessor have 128 KB on their way, three times what memory takes to be busy; more would leave less
+ * of the 256 KB for the cache that a narrow product's weight is read from for every row (64 KB of doubles). What lies
+ * there, in bytes: a ring of text/ring.cu begins at a multiple of LIES and has a BARRIER for each row. */
+enum { RING = 64 << 10, LIES = 128, BARRIER = 8 };
+
 static bool is_wide(lf_extent width)
 {
     return !lf_extent_known(width) || width.coef > WIDE;
@@ -227,22 +233,36 @@ static void emit_turns(lf_emitter *e, const char *name, int threads)
                     name);
 }
 
-/* Likewise, with a row and the next one in registers. */
-static void emit_rows_ahead(lf_emitter *e, const char *name, int held)
+/* The slots of the ring in which rows of an input wait to be held; 0 where they come in registers. Only an input's:
+ * what an earlier stage wrote would have to be made known to copies first. */
+static int ring_slots(const lf_emitter *e, int threads)
 {
-    const char *aligned = lf_emit_aligned(e, &e->g->product.x);
-    lf_str_add(&e->s, ", step = (i64)gridDim.x * ROWS;\n    const int tid = threadIdx.x % T;\n"
-                      "    const auto x = [&](const i64 row) { return &");
+    const lf_product *p = &e->g->product;
+    const bool aligned = e->target.aligned && p->x.place == LF_VALUE && e->plan->storage[p->x.index] == LF_IN_INPUT &&
+                         lf_is_dense(&p->x, p->k);
+    return aligned && e->target.unit == LF_CUDA_WGMMA && threads == e->threads
+               ? RING / (int)(p->k.coef * (int64_t)sizeof(float))
+               : 0;
+}
+
+static unsigned ring_bytes(const lf_emitter *e, int slots)
+{
+    return slots > 0 ? (unsigned)(LIES + slots * (e->g->product.k.coef * (int64_t)sizeof(float) + BARRIER)) : 0;
+}
+
+/* Likewise, with a row in registers and others on their way. */
+static void emit_rows_ahead(lf_emitter *e, const char *name, int held, int slots)
+{
+    if (slots > 0)
+        lf_str_addf(&e->s, ";\n    rows_by_ring<T, %d, %d>(\n", held, slots);
+    else
+        lf_str_addf(&e->s, ";\n    rows_by_registers<%s, T, %d>(\n", lf_emit_aligned(e, &e->g->product.x), held);
+    lf_str_add(&e->s, "        rows, [&](const i64 row) { return &");
     lf_emit_row_element(e, &e->g->product.x, "0");
     lf_str_addf(&e->s,
-                "; };\n    float held[%d][4], next[%d][4];\n    i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T;\n"
-                "    if (row < rows)\n        hold_row<%s, T>(held, x(row), tid);\n"
-                "    for (; row < rows; row += step) {\n        if (row + step < rows)\n"
-                "            hold_row<%s, T>(next, x(row + step), tid); // on its way while this one is finished\n"
-                "        %s_row(a, row, rows, tid, held);\n#pragma unroll\n        for (int i = 0; i < %d; ++i)\n"
-                "#pragma unroll\n            for (int w = 0; w < 4; ++w)\n                held[i][w] = next[i][w];\n"
-                "    }\n}\n\n",
-                held, held, aligned, aligned, name, held);
+                "; },\n        [&](const i64 row, const float (&held)[%d][4]) { "
+                "%s_row(a, row, rows, threadIdx.x %% T, held); });\n}\n\n",
+                held, name);
 }
 
 void lf_emit_rows(lf_emitter *e, int32_t range)
@@ -253,7 +273,7 @@ void lf_emit_rows(lf_emitter *e, int32_t range)
     char name[32];
     e->held_turns = held_turns(e, r, threads);
     snprintf(name, sizeof name, "g%d_rows%d", (int)e->group, (int)r->first);
-    const int held = e->held_turns;
+    const int held = e->held_turns, slots = held > 0 ? ring_slots(e, threads) : 0;
     lf_str_addf(&e->s,
                 "// A row through phases %d to %d.\n"
                 "__device__ __forceinline__ void %s_row(const Args &a, const i64 row, const i64 rows, const int tid",
@@ -273,10 +293,10 @@ void lf_emit_rows(lf_emitter *e, int32_t range)
                 name, threads);
     lf_emit_extent(e, rows);
     if (held > 0)
-        emit_rows_ahead(e, name, held);
+        emit_rows_ahead(e, name, held, slots);
     else
         emit_turns(e, name, threads);
     lf_cuda_stage *stage = lf_emit_stage(e, name, LF_CUDA_ROWS, rows, e->g->phase[r->first].width);
     if (stage)
-        stage->rows_a_block = e->threads / threads, stage->ahead = held > 0;
+        stage->rows_a_block = e->threads / threads, stage->ahead = held > 0, stage->ring = ring_bytes(e, slots);
 }

@@ -60,6 +60,8 @@ static lf_status load(const lf_cuda_program *p, lf_cuda_kernel *k, lf_diag *diag
     } else if (k->source.products > 0) {
         lf_cuda_mma_shape(d, k->source.part[LF_CUDA_MAIN].target, k);
     }
+    if (k->source.ring > k->shared)
+        k->shared = k->source.ring;
     if (status == LF_OK)
         status = lf_cuda_status(d, count_resident(d, k), "asking what a kernel takes", diag);
     if (status == LF_OK && k->resident < 1)

@@ -61,7 +61,8 @@ static int64_t blocks_of(const lf_cuda_kernel *k, const lf_cuda_stage *s, const 
 static int64_t grid_of(const lf_cuda_program *p, const lf_cuda_kernel *k, const int64_t *dims)
 {
     const lf_cuda_part *main = &k->source.part[LF_CUDA_MAIN];
-    const bool stays = k->source.waits || k->source.products > 0; /* tiles are dealt out to blocks that stay */
+    /* tiles are dealt out to blocks that stay; rows come ahead of time where a block takes several */
+    const bool stays = k->source.waits || k->source.products > 0 || k->source.ring > 0;
     const int64_t fit = stays ? k->resident : (int64_t)p->device->units * ROW_BLOCKS;
     int64_t most = 0;
     for (int32_t i = 0; i < main->stages; i++) {

@@ -35,23 +35,10 @@ __device__ __forceinline__ void g0_rows0_row(const Args &a, const i64 row, const
 __device__ __forceinline__ void g0_rows0(const Args &a)
 {
     enum { T = 256, ROWS = THREADS / T };
-    const i64 rows = a.dim[0], step = (i64)gridDim.x * ROWS;
-    const int tid = threadIdx.x % T;
-    const auto x = [&](const i64 row) { return &*(a.in[0] + row * 8192 + 0); };
-    float held[8][4], next[8][4];
-    i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T;
-    if (row < rows)
-        hold_row<ALIGNED, T>(held, x(row), tid);
-    for (; row < rows; row += step) {
-        if (row + step < rows)
-            hold_row<ALIGNED, T>(next, x(row + step), tid); // on its way while this one is finished
-        g0_rows0_row(a, row, rows, tid, held);
-#pragma unroll
-        for (int i = 0; i < 8; ++i)
-#pragma unroll
-            for (int w = 0; w < 4; ++w)
-                held[i][w] = next[i][w];
-    }
+    const i64 rows = a.dim[0];
+    rows_by_ring<T, 8, 2>(
+        rows, [&](const i64 row) { return &*(a.in[0] + row * 8192 + 0); },
+        [&](const i64 row, const float (&held)[8][4]) { g0_rows0_row(a, row, rows, threadIdx.x % T, held); });
 }
 
 } // namespace fused

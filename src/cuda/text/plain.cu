@@ -108,6 +108,30 @@ __device__ __forceinline__ void narrow_product(float *y, const float (&held)[TUR
     narrow_end<T, N, K>(y, all, weight, tid);
 }
 
+// Rows whose stride is the grid's, each held and then finished: done(row, held). x(row): where it begins. The next one
+// is on its way meanwhile, in registers too.
+template <bool aligned, int T, int TURNS, class X, class Done>
+__device__ __forceinline__ void rows_by_registers(const i64 rows, const X &x, const Done &done)
+{
+    enum { ROWS = THREADS / T };
+    const i64 step = (i64)gridDim.x * ROWS;
+    const int tid = threadIdx.x % T;
+    float held[TURNS][4], next[TURNS][4];
+    i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T;
+    if (row < rows)
+        hold_row<aligned, T>(held, x(row), tid);
+    for (; row < rows; row += step) {
+        if (row + step < rows)
+            hold_row<aligned, T>(next, x(row + step), tid);
+        done(row, held);
+#pragma unroll
+        for (int i = 0; i < TURNS; ++i)
+#pragma unroll
+            for (int w = 0; w < 4; ++w)
+                held[i][w] = next[i][w];
+    }
+}
+
 // Tiles of 16 RM x 128 of a product, RM x 8 a thread of 256, summed in runs of 256 of K. G: x(a, row, k) and weight(a,
 // n, k), their extents, and what becomes of an element:
 //   element<W>(a, row, rows, here, col, p, rest)   p: the product at W neighbouring columns; leaves what the first
