@@ -35,6 +35,7 @@ typedef struct lf_emitter {
     bool tiles;              /* elements of a tile, of which some rows may not be `here` */
     /* a row that a narrow product multiplies is in registers, in so many turns of its threads; 0: it is not */
     int held_turns;
+    bool weight_held;        /* and so is that product's weight, of one column */
     /* the group under way */
     const lf_group *g;
     int32_t group;

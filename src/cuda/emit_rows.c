@@ -173,7 +173,7 @@ static void emit_narrow(lf_emitter *e)
         lf_str_add(&e->s, "&");
         lf_emit_row_element(e, &p->x, "0");
     }
-    lf_str_addf(&e->s, ", a.narrow[%d], tid);\n", (int)e->group);
+    lf_str_addf(&e->s, ", a.narrow[%d], tid%s);\n", (int)e->group, e->weight_held ? ", column" : "");
 }
 
 static void emit_phase(lf_emitter *e, int32_t phase)
@@ -253,16 +253,20 @@ static unsigned ring_bytes(const lf_emitter *e, int slots)
 /* Likewise, with a row in registers and others on their way. */
 static void emit_rows_ahead(lf_emitter *e, const char *name, int held, int slots)
 {
+    lf_str_add(&e->s, ";\n");
+    if (e->weight_held)
+        lf_str_addf(&e->s, "    const narrow_column<T, %lld, %d> column(a.narrow[%d], threadIdx.x %% T);\n",
+                    (long long)e->g->product.k.coef, held, (int)e->group);
     if (slots > 0)
-        lf_str_addf(&e->s, ";\n    rows_by_ring<T, %d, %d>(\n", held, slots);
+        lf_str_addf(&e->s, "    rows_by_ring<T, %d, %d>(\n", held, slots);
     else
-        lf_str_addf(&e->s, ";\n    rows_by_registers<%s, T, %d>(\n", lf_emit_aligned(e, &e->g->product.x), held);
+        lf_str_addf(&e->s, "    rows_by_registers<%s, T, %d>(\n", lf_emit_aligned(e, &e->g->product.x), held);
     lf_str_add(&e->s, "        rows, [&](const i64 row) { return &");
     lf_emit_row_element(e, &e->g->product.x, "0");
     lf_str_addf(&e->s,
                 "; },\n        [&](const i64 row, const float (&held)[%d][4]) { "
-                "%s_row(a, row, rows, threadIdx.x %% T, held); });\n}\n\n",
-                held, name);
+                "%s_row(a, row, rows, threadIdx.x %% T, held%s); });\n}\n\n",
+                held, name, e->weight_held ? ", column" : "");
 }
 
 void lf_emit_rows(lf_emitter *e, int32_t range)
@@ -278,8 +282,13 @@ void lf_emit_rows(lf_emitter *e, int32_t range)
                 "// A row through phases %d to %d.\n"
                 "__device__ __forceinline__ void %s_row(const Args &a, const i64 row, const i64 rows, const int tid",
                 (int)r->first, (int)r->end - 1, name);
+    /* the registers that the next row would take are free: two for each element */
+    e->weight_held = slots > 0 && lf_extent_is(e->g->product.n, 1);
     if (held > 0)
         lf_str_addf(&e->s, ", const float (&held)[%d][4]", held);
+    if (e->weight_held)
+        lf_str_addf(&e->s, ", const narrow_column<%d, %lld, %d> &column", threads, (long long)e->g->product.k.coef,
+                    held);
     lf_str_addf(&e->s, ")\n{\n    enum { T = %d };\n", threads);
     for (int32_t i = 0; i < e->g->stats; i++)
         if (lf_finished_in(e, i) == range && lf_range_of(e, e->g->stat[i].phase) != range)
@@ -296,6 +305,7 @@ void lf_emit_rows(lf_emitter *e, int32_t range)
         emit_rows_ahead(e, name, held, slots);
     else
         emit_turns(e, name, threads);
+    e->weight_held = false;
     lf_cuda_stage *stage = lf_emit_stage(e, name, LF_CUDA_ROWS, rows, e->g->phase[r->first].width);
     if (stage)
         stage->rows_a_block = e->threads / threads, stage->ahead = held > 0, stage->ring = ring_bytes(e, slots);

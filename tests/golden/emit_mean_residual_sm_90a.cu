@@ -2,13 +2,13 @@
 // ---- group 0: linear+gelu+add ----
 
 // A row through phases 0 to 1.
-__device__ __forceinline__ void g0_rows0_row(const Args &a, const i64 row, const i64 rows, const int tid, const float (&held)[8][4])
+__device__ __forceinline__ void g0_rows0_row(const Args &a, const i64 row, const i64 rows, const int tid, const float (&held)[8][4], const narrow_column<256, 8192, 8> &column)
 {
     enum { T = 256 };
     // phase 0: B x 1
     // product of 1 columns, in double precision: v5 [1, 8192]
     __shared__ float product[THREADS / T][1];
-    narrow_product<T, 1, 8192>(product[threadIdx.x / T], held, a.narrow[0], tid);
+    narrow_product<T, 1, 8192>(product[threadIdx.x / T], held, a.narrow[0], tid, column);
 #pragma unroll 4
     for (i64 col = tid * 1; col < 1; col += T * 1) {
         enum { W = 1 };
@@ -36,9 +36,10 @@ __device__ __forceinline__ void g0_rows0(const Args &a)
 {
     enum { T = 256, ROWS = THREADS / T };
     const i64 rows = a.dim[0];
+    const narrow_column<T, 8192, 8> column(a.narrow[0], threadIdx.x % T);
     rows_by_ring<T, 8, 2>(
         rows, [&](const i64 row) { return &*(a.in[0] + row * 8192 + 0); },
-        [&](const i64 row, const float (&held)[8][4]) { g0_rows0_row(a, row, rows, threadIdx.x % T, held); });
+        [&](const i64 row, const float (&held)[8][4]) { g0_rows0_row(a, row, rows, threadIdx.x % T, held, column); });
 }
 
 } // namespace fused

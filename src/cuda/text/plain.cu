@@ -108,6 +108,30 @@ __device__ __forceinline__ void narrow_product(float *y, const float (&held)[TUR
     narrow_end<T, N, K>(y, all, weight, tid);
 }
 
+// Likewise with the weight of a single column in registers too, as that row is, for all rows that follow.
+template <int T, i64 K, int TURNS> struct narrow_column {
+    double w[TURNS][4];
+    __device__ __forceinline__ narrow_column(const double *weight, int tid)
+    {
+#pragma unroll
+        for (int i = 0; i < TURNS; ++i)
+            narrow_weight<K>::four(weight, (i * T + tid) * 4, w[i]);
+    }
+};
+template <int T, int N, i64 K, int TURNS>
+__device__ __forceinline__ void narrow_product(float *y, const float (&held)[TURNS][4], const double *weight, int tid,
+                                               const narrow_column<T, K, TURNS> &column)
+{
+    static_assert(N == 1, "one column");
+    narrow_sums<N> all = {};
+#pragma unroll
+    for (int i = 0; i < TURNS; ++i)
+#pragma unroll
+        for (int w = 0; w < 4; ++w)
+            all.s[0] += (double)held[i][w] * column.w[i][w];
+    narrow_end<T, N, K>(y, all, weight, tid);
+}
+
 // Rows whose stride is the grid's, each held and then finished: done(row, held). x(row): where it begins. The next one
 // is on its way meanwhile, in registers too.
 template <bool aligned, int T, int TURNS, class X, class Done>
