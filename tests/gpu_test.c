@@ -133,6 +133,12 @@ static const char stats_text[] = "input x f32[B, 500]\nparam w f32[333, 500]\na 
 static const char long_text[] = "input x f32[B, 150]\nparam w f32[20000, 150]\na = linear(x, w)\nb = silu(a)\n"
                                 "c = logsumexp(b, dim=1)\nreturn b, c\n";
 
+/* a product of one column: its rows come through a ring, or are made by the stage that multiplies them */
+static const char ring_text[] = "input x f32[B, 8192]\nparam w f32[3, 8192]\na = linear(x, w)\n"
+                                "b = mean(a, dim=1, keepdim=true)\nc = add(b, x)\nreturn c\n";
+static const char made_text[] = "input x f32[B, 256]\nparam w f32[3, 256]\ny = softmax(x, dim=1)\na = linear(y, w)\n"
+                                "b = mean(a, dim=1, keepdim=true)\nc = add(b, y)\nreturn c\n";
+
 /* K is whole lines: tf32 takes x as it lies, and its map rounds what few rows' kernels round themselves */
 static const char lines_text[] = "input x f32[B, 512]\nparam w f32[300, 512]\na = linear(x, w)\nreturn a\n";
 
@@ -183,12 +189,14 @@ static void bits_are_the_same(void **state)
                 {softmax_text, "device=cuda precision=bf16"},
                 {norm_text, "device=cuda"},
                 {stats_text, "device=cuda"},
-                {long_text, "device=cuda"}};
+                {long_text, "device=cuda"},
+                {ring_text, "device=cuda"},
+                {made_text, "device=cuda"}};
     for (size_t k = 0; k < sizeof runs / sizeof *runs; k++) {
         if (precision_count() == 1 && strcmp(runs[k].words, "device=cuda") != 0)
             continue;
         rig r = rig_begin(1, runs[k].text, runs[k].words);
-        const int64_t rows = 300;
+        const int64_t rows = runs[k].text == ring_text ? 1500 : 300; /* several times around */
         tensors all = tensors_begin(r.model, &rows), again = tensors_begin(r.model, &rows);
         if (runs[k].text == lines_text) {
             plant_halves(all.in[0], all.in_count[0]);
