@@ -139,15 +139,18 @@ static const char ring_text[] = "input x f32[B, 8192]\nparam w f32[3, 8192]\na =
 static const char made_text[] = "input x f32[B, 256]\nparam w f32[3, 256]\ny = softmax(x, dim=1)\na = linear(y, w)\n"
                                 "b = mean(a, dim=1, keepdim=true)\nc = add(b, y)\nreturn c\n";
 
-/* K is whole lines: tf32 takes x as it lies, and its map rounds what few rows' kernels round themselves */
+/* K is whole lines: tf32 takes x as it lies, and its map rounds */
 static const char lines_text[] = "input x f32[B, 512]\nparam w f32[300, 512]\na = linear(x, w)\nreturn a\n";
+/* the same of what has to be brought into lines first */
+static const char brought_text[] =
+    "input x f32[B, 512]\nparam w f32[300, 512]\ny = abs(x)\na = linear(y, w)\nreturn a\n";
 
 /* What rounding to tf32 could do in more ways than one: elements halfway between two of its numbers, and the ends of
- * the range. */
+ * the range. None is negative. */
 static void plant_halves(float *x, size_t count)
 {
-    static const uint32_t ends[] = {0x7f7fffff, 0xff7ff000, 0x7f800000, 0xff800000, 0x7fc00000,
-                                    0x7f800001, 0x00000001, 0x80000fff, 0x00001000, 0x007ff000};
+    static const uint32_t ends[] = {0x7f7fffff, 0x7f7ff000, 0x7f7ff001, 0x7f800000, 0x7fc00000,
+                                    0x7f800001, 0x00000001, 0x00000fff, 0x00001000, 0x007ff000};
     for (size_t i = 0; i < count; i++) {
         uint32_t bits;
         memcpy(&bits, &x[i], sizeof bits);
@@ -216,6 +219,29 @@ static void bits_are_the_same(void **state)
         tensors_end(&again);
         rig_end(&r);
     }
+}
+
+/* As x lies and brought into lines: the same bits, in every precision. */
+static void lines_are_the_same(void **state)
+{
+    (void)state;
+    static const int64_t rows[] = {3, 40, 300};
+    for (int k = 0; k < precision_count(); k++)
+        for (size_t m = 0; m < sizeof rows / sizeof *rows; m++) {
+            char words[96];
+            words_of(k, "", words, sizeof words);
+            rig one = rig_begin(1, lines_text, words), other = rig_begin(1, brought_text, words);
+            tensors lies = tensors_begin(one.model, &rows[m]), brought = tensors_begin(other.model, &rows[m]);
+            plant_halves(lies.in[0], lies.in_count[0]);
+            plant_halves(brought.in[0], brought.in_count[0]);
+            tensors_run(&lies, one.call);
+            tensors_run(&brought, other.call);
+            assert_same_bits(&lies, &brought, "brought into lines");
+            tensors_end(&lies);
+            tensors_end(&brought);
+            rig_end(&one);
+            rig_end(&other);
+        }
 }
 
 /* Error of each row by itself: a row of 1e-30 beside one of 1e30 counts as much. */
@@ -358,7 +384,7 @@ int main(void)
         cmocka_unit_test(bits_are_the_same),       cmocka_unit_test(wide_rows_keep_their_digits),
         cmocka_unit_test(guarded_rows_are_redone),     cmocka_unit_test(other_precisions_are_as_good_as_their_digits),
         cmocka_unit_test(device_memory_is_taken),      cmocka_unit_test(empty_batches_have_sums_of_columns),
-        cmocka_unit_test(one_product_may_be_empty),
+        cmocka_unit_test(one_product_may_be_empty),    cmocka_unit_test(lines_are_the_same),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -102,7 +102,7 @@ int32_t lf_input_in_lines(const lf_emitter *e)
     const lf_extent k = e->g->product.k;
     const bool is_input = x->place == LF_VALUE && e->plan->storage[x->index] == LF_IN_INPUT;
     const bool stands_so = e->target.unit == LF_CUDA_WGMMA && e->target.mode == LF_CUDA_TF32 && e->target.aligned &&
-                           !lf_cuda_shape_table[e->target.shape].few && tensor_products(e->plan, e->target) == 1;
+                           tensor_products(e->plan, e->target) == 1;
     return is_input && stands_so && k.coef % elements_of_line(e->target) == 0 && lf_is_dense(x, k)
                ? e->plan->where[x->index]
                : -1;
@@ -172,9 +172,10 @@ void lf_emit_tensor_extents(lf_emitter *e)
     int chunk;
     const int64_t lines = lf_tensor_lines(e->target, p, &chunk);
     lf_str_addf(&e->s,
-                "    enum { MODE = %d, SCALED = %d, N = %lld, LINES = %lld, CHUNK = %d, SHORT = %d, SEVERAL = %d };\n",
+                "    enum { MODE = %d, SCALED = %d, N = %lld, LINES = %lld, CHUNK = %d, SHORT = %d, SEVERAL = %d, "
+                "BROUGHT = %d };\n",
                 (int)e->target.mode, is_scaled(e), (long long)p->n.coef, (long long)lines, chunk,
-                is_short(e->target, p), tensor_products(e->plan, e->target) > 1);
+                is_short(e->target, p), tensor_products(e->plan, e->target) > 1, e->x_lines >= 0);
     emit_parts(e);
     lf_str_addf(&e->s,
                 "    static __device__ __forceinline__ const float *x_unscale(const Args &a) { return a.area[%d]; }\n",

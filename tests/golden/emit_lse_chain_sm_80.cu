@@ -13,7 +13,7 @@ struct g0 {
     static __device__ __forceinline__ i64 rows(const Args &a) { return a.dim[0]; }
     static __device__ __forceinline__ i64 columns(const Args &a) { return 8192; }
     static __device__ __forceinline__ i64 depth(const Args &a) { return 8192; }
-    enum { MODE = 0, SCALED = 1, N = 8192, LINES = 256, CHUNK = 2, SHORT = 0, SEVERAL = 0 };
+    enum { MODE = 0, SCALED = 1, N = 8192, LINES = 256, CHUNK = 2, SHORT = 0, SEVERAL = 0, BROUGHT = 1 };
     enum { PART = 64, LONG = 1 };
     static __device__ __forceinline__ const float *x_unscale(const Args &a) { return a.area[1]; }
     static __device__ __forceinline__ const float *w_unscale(const Args &a) { return a.scale[0]; }

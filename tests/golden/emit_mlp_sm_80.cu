@@ -13,7 +13,7 @@ struct g0 {
     static __device__ __forceinline__ i64 rows(const Args &a) { return a.dim[0]; }
     static __device__ __forceinline__ i64 columns(const Args &a) { return 256; }
     static __device__ __forceinline__ i64 depth(const Args &a) { return 784; }
-    enum { MODE = 0, SCALED = 1, N = 256, LINES = 26, CHUNK = 2, SHORT = 0, SEVERAL = 1 };
+    enum { MODE = 0, SCALED = 1, N = 256, LINES = 26, CHUNK = 2, SHORT = 0, SEVERAL = 1, BROUGHT = 1 };
     enum { PART = 32, LONG = 0 };
     static __device__ __forceinline__ const float *x_unscale(const Args &a) { return a.area[2]; }
     static __device__ __forceinline__ const float *w_unscale(const Args &a) { return a.scale[0]; }
@@ -63,7 +63,7 @@ struct g1 {
     static __device__ __forceinline__ i64 rows(const Args &a) { return a.dim[0]; }
     static __device__ __forceinline__ i64 columns(const Args &a) { return 10; }
     static __device__ __forceinline__ i64 depth(const Args &a) { return 256; }
-    enum { MODE = 0, SCALED = 1, N = 10, LINES = 8, CHUNK = 1, SHORT = 0, SEVERAL = 1 };
+    enum { MODE = 0, SCALED = 1, N = 10, LINES = 8, CHUNK = 1, SHORT = 0, SEVERAL = 1, BROUGHT = 1 };
     enum { PART = 64, LONG = 0 };
     static __device__ __forceinline__ const float *x_unscale(const Args &a) { return a.area[4]; }
     static __device__ __forceinline__ const float *w_unscale(const Args &a) { return a.scale[1]; }

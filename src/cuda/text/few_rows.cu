@@ -114,12 +114,14 @@ __device__ __forceinline__ void few_produce_x(const Control &c, const TensorMap 
     // whole groups of eight rows, as they are swizzled
     const int mine = S::SHARED ? (rows + 15) / 16 * 8 : rows, bytes = (S::SHARED ? 2 : 1) * S::DEEP * mine * LINE;
     int s = 0, phase = 0;
-    unsigned target;
-    barrier_wait(r.split, 0);
-    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(target) : "r"(r.target) : "memory");
-    wait_for(c.barrier, target);
-    __threadfence();
-    written_to_copied();
+    if constexpr (G::BROUGHT) { // into lines, by all blocks
+        unsigned target;
+        barrier_wait(r.split, 0);
+        asm volatile("ld.shared.u32 %0, [%1];" : "=r"(target) : "r"(r.target) : "memory");
+        wait_for(c.barrier, target);
+        __threadfence();
+        written_to_copied();
+    }
     for (int t = blockIdx.x / 2; t < Lines<G>::TILES; t += gridDim.x / 2)
         for (int line = 0; line < G::LINES; line += S::DEEP) {
             const unsigned to = r.stages + s * S::STAGE + S::W_BYTES, full = r.full_x + 8 * s;
@@ -441,7 +443,10 @@ __device__ __forceinline__ void few_rows_product(const typename G::A &a, const C
         if (threadIdx.x == 32)
             few_produce_x<G, S>(c, x_map, r, rank, rows);
     } else if (part == 1) {
-        few_split<G>(a, c, r, rows);
+        if constexpr (G::BROUGHT)
+            few_split<G>(a, c, r, rows);
+        else
+            cluster_wait();
         few_multiply<G, S>(a, r, rank, rows);
     } else {
         cluster_wait();

@@ -83,9 +83,9 @@ __device__ __forceinline__ void produce(const TensorMap *x_map, const TensorMap 
 __device__ __forceinline__ void wait_for_tiles(const Control &c, int all, int tid, bool waits)
 {
     const int bar = 1 + tid / 128;
-    __threadfence();
     asm volatile("bar.sync %0, 128;" ::"r"(bar) : "memory");
     if (tid % 128 == 0) {
+        __threadfence(); // of all that was stored before the barrier
         atomicAdd(c.barrier + 2, 1u);
         if (waits)
             wait_for(c.barrier + 2, all);
