@@ -183,7 +183,7 @@ __device__ __forceinline__ bool split_row(const float *row, i64 step, u8 *lines,
         if (!fixed && step == 1 && k + W <= K)
             load<fixed, false>(to, row + k);
         else
-            EACH to[w] = k + w < K ? read<fixed>(row + (k + w) * step) : 0.0f;
+            EACH to[w] = (K % W == 0 ? k : k + w) < K ? read<fixed>(row + (k + w) * step) : 0.0f;
     };
     const auto take_aligned = [&](float (&to)[W], i64 k) {
         if (k < K)
