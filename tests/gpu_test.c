@@ -155,6 +155,7 @@ static void plant_halves(float *x, size_t count)
         uint32_t bits;
         memcpy(&bits, &x[i], sizeof bits);
         bits = i % 3 == 0 ? (bits & ~UINT32_C(0x1fff)) | 0x1000 : i % 1999 == 1998 ? ends[i / 1999 % 10] : bits;
+        bits &= INT32_MAX;
         memcpy(&x[i], &bits, sizeof bits);
     }
 }
