@@ -97,7 +97,7 @@ static void h200_as_measured(void **state)
     near_to(plain("h200").us, 5600, 0.02);
     take("input x f32[B, 8192]\nparam w f32[1, 8192]\nparam b f32[1]\na = linear(x, w, b)\nb2 = gelu(a)\n"
          "c = add(b2, x)\nreturn c\n");
-    near_to(fused("h200").us, 52, 0.15); /* mean_residual as rewrites leave it */
+    near_to(fused("h200").us, 41.7, 0.15); /* mean_residual as rewrites leave it */
 }
 
 /* Other shapes of the probe and of the figures to reach: coarser. */

@@ -490,7 +490,8 @@ static work group_work(const lf_plan *plan, const lf_group *g, const product_cos
     w.read += product->m > 0 ? 4 * product->n * product->k : 0;
     w.operands = w.read;
     /* read in double precision for every row, half of it from nearer than the last cache (measured on an H200) */
-    if (g->product.narrow && d->stage_us > 0)
+    const bool held = product->n == 1 && product->k >= d->column_least && product->k <= d->column_most;
+    if (g->product.narrow && d->stage_us > 0 && !held)
         w.cached += 4 * product->m * product->n * product->k;
     count_touches(&(touching){plan, g, dims, d, &w});
     count_tail(g, dims, d, &w);

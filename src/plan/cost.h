@@ -79,6 +79,8 @@ typedef struct lf_device {
     double operands_shown;
     double x_bytes;           /* moved to bring one element of x into the form products read, before they start */
     int x_kept_bytes;         /* workspace for one element of x in that form */
+    /* k of a product of one column whose weight stays in registers for all rows; 0: of none */
+    int column_least, column_most;
     int threads;              /* of which all but one can be left asleep */
     int block_rows;           /* the most rows that w is read once for; 0: as many as stay in cache */
     double block_bytes;       /* and what such rows may carry along, x included */
