@@ -244,6 +244,30 @@ static void workspace_of_a_row_reduction(void **state)
     assert_true(all > x && all < x + 0.02 * 4 * 1024 * 8192);
 }
 
+/* In tf32 an input is read as it lies, by a kernel's only product, where K is whole lines. */
+static void workspace_in_tf32(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        double brought; /* elements of x that are */
+    } cases[] = {
+        {"input x f32[B, 8192]\nparam w f32[512, 8192]\na = linear(x, w)\nreturn a\n", 0},
+        {"input x f32[B, 8190]\nparam w f32[512, 8190]\na = linear(x, w)\nreturn a\n", 1024 * 8190},
+        {"input x f32[1, 512]\nparam w f32[300, 512]\na = linear(x, w)\nreturn a\n", 0},
+        {"input x f32[B, 512]\nparam w f32[512, 512]\na = linear(x, w)\nb = relu(a)\nc = linear(b, w)\nreturn c\n",
+         1024 * 512},
+    };
+    lf_device d = *device("h200");
+    lf_device_use(&d, 1);
+    dims[0] = 1024;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        take(cases[i].text);
+        const double bytes = (double)lf_cost_workspace(plan, dims, &d);
+        assert_true(bytes >= 4 * cases[i].brought && bytes <= 4 * cases[i].brought + 8 * 1024);
+    }
+}
+
 /* ---- every op ---- */
 
 /* Arguments of ops that want more than their tensors. x, y: [B, 6, 8]; p: [6]; q: [8]. */
@@ -523,6 +547,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(no_rows_cost_a_launch, setup, teardown),
         cmocka_unit_test_setup_teardown(huge_extents_stay_finite, setup, teardown),
         cmocka_unit_test_setup_teardown(workspace_of_a_row_reduction, setup, teardown),
+        cmocka_unit_test_setup_teardown(workspace_in_tf32, setup, teardown),
         cmocka_unit_test_setup_teardown(every_op_has_a_cost, setup, teardown),
         cmocka_unit_test_setup_teardown(cpu_is_measured, setup_folder, teardown_folder),
         cmocka_unit_test_setup_teardown(cpu_knows_every_kernel, setup_folder, teardown_folder),

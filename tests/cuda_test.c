@@ -332,6 +332,33 @@ static void every_precision_compiles(void **state)
     rig_end(&r);
 }
 
+/* x as it lies, in every shape; rows of several columns through a ring. */
+static void aligned_inputs_compile(void **state)
+{
+    (void)state;
+    if (!compiler_is_there())
+        skip();
+    rig r = rig_begin(1, "input x f32[B, 704]\nparam w f32[640, 704]\na = linear(x, w)\nb = gelu(a)\nreturn b\n", NULL);
+    for (int shape = 0; shape <= LF_CUDA_SHAPES; shape++) {
+        const bool ring = shape == LF_CUDA_SHAPES;
+        if (ring) {
+            rig_end(&r);
+            r = rig_begin(1,
+                          "input x f32[B, 8192]\nparam w f32[2, 8192]\na = linear(x, w)\n"
+                          "b = logsumexp(a, dim=1, keepdim=true)\nc = add(b, x)\nreturn c\n",
+                          NULL);
+        }
+        lf_cuda_target target = {.unit = LF_CUDA_WGMMA, .mode = ring ? LF_CUDA_FP32 : LF_CUDA_TF32, .aligned = true,
+                                 .shape = ring ? LF_CUDA_PAIRS : (lf_cuda_shape)shape};
+        lf_cuda_source source;
+        assert_int_equal(lf_cuda_emit(r.program->fused.plan, NULL, target, &source, NULL), LF_OK);
+        assert_non_null(strstr(own_part(source.text), ring ? "rows_by_ring<" : "BROUGHT = 0"));
+        compile_text(source.text, "sm_90a");
+        lf_cuda_source_free(&source);
+    }
+    rig_end(&r);
+}
+
 /* ---- the cache ---- */
 
 static int own_cache(void **state)
@@ -476,6 +503,7 @@ int main(void)
         cmocka_unit_test(long_rows_come_through_a_ring_on_hopper),
         cmocka_unit_test_setup_teardown(every_family_compiles, own_cache, drop_cache),
         cmocka_unit_test_setup_teardown(every_precision_compiles, own_cache, drop_cache),
+        cmocka_unit_test_setup_teardown(aligned_inputs_compile, own_cache, drop_cache),
         cmocka_unit_test_setup_teardown(damaged_entries_are_compiled_anew, own_cache, drop_cache),
         cmocka_unit_test_setup_teardown(processes_share_the_cache, own_cache, drop_cache),
         cmocka_unit_test_setup_teardown(bad_text_is_told, own_cache, drop_cache),

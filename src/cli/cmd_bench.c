@@ -201,8 +201,9 @@ static int print_text(const cli_session *s, const contest *c, const char *device
                "runs the fused median is %s.\n",
                cli_seconds(&t, c->steady));
     printf("\nFused is %.2f times as fast as op by op.\n", plain / fused);
-    printf("GFLOP/s counts the model's operations as written; this device's peak is %s.\n",
-           cli_number(&t, "%.1f", peak / 1e9));
+    printf("GFLOP/s counts the model's operations as written; this device's peak is %s%s.\n",
+           cli_number(&t, "%.1f", peak / 1e9),
+           c->steady > 0 ? "" : " (measured once: cpu-*.json in the cache)");
     printf("Compiling took %s, preparing the parameters %s.\n", cli_seconds(&t, c->compile),
            cli_seconds(&u, c->prepare));
     return code;

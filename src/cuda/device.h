@@ -109,7 +109,7 @@ void lf_cuda_kernels_free(lf_cuda_program *program);
 lf_status lf_cuda_kernel_workspace(const lf_cuda_kernel *kernel, const int64_t *dims, int64_t *bytes, lf_diag *diag);
 lf_status lf_cuda_arrange(const lf_cuda_program *program, const lf_cuda_kernel *kernel, const lf_cuda_pass *pass,
                           lf_cuda_ready *to, lf_diag *diag);
-/* Gives it other inputs and outputs, by port; kernel: whose it is. */
+/* Gives it other inputs and outputs, by port, and moves the maps of such inputs; kernel: whose it is. */
 lf_status lf_cuda_point(const lf_cuda_device *device, lf_cuda_ready *ready, const lf_cuda_kernel *kernel,
                         const lf_cuda_ptr *input, const lf_cuda_ptr *output, lf_diag *diag);
 /* Launches and does not wait. */
@@ -148,7 +148,7 @@ int64_t lf_cuda_tensor_blocks(const lf_cuda_kernel *kernel, const lf_cuda_stage 
 /* Brings the weights of all its products on tensor cores into lines; prepared tensors are there. wide: one has too wide
  * a range. */
 lf_status lf_cuda_tensor_weights(lf_cuda_program *program, const lf_cuda_kernel *kernel, bool *wide, lf_diag *diag);
-/* The tensor maps of x's lines and the weight's. to: 256 bytes, aligned to 64. */
+/* The tensor maps of x's lines, or of the input that is them, and of the weight's. to: 256 bytes, aligned to 64. */
 lf_status lf_cuda_tensor_maps(const lf_cuda_program *program, const lf_cuda_kernel *kernel, const lf_cuda_stage *stage,
                               const lf_cuda_pass *pass, unsigned char *to, lf_diag *diag);
 

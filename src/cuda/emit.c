@@ -108,7 +108,8 @@ static void emit_redo_call(lf_str *to, lf_cuda_role role)
 }
 
 /* Blocks that a multiprocessor should have room for, which limits registers. Rows of which two are in registers, of
- * 8192 elements on an H200: 44 us with 2, 64 with 3. A ring's room is for as many (RING in emit_rows.c). */
+ * 8192 elements on an H200: 44 us with 2, 64 with 3. With a ring 42 with 2, which its room is for (RING in
+ * emit_rows.c). */
 static int blocks_wanted(const lf_cuda_part *part)
 {
     bool ahead = false;

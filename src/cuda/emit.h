@@ -62,7 +62,7 @@ typedef struct lf_cuda_shape_info {
     bool x_shared;              /* each block fetches half of x's rows for both */
     int w_box, w_lines;         /* rows of the boxes in which the weight is fetched, and lines */
     int stage, stages;          /* bytes of a stage, and how many there are */
-    int room;                   /* bytes of sums in shared memory */
+    int room;                   /* bytes of shared memory beside the stages: sums, words that are touched */
 } lf_cuda_shape_info;
 
 extern const lf_cuda_shape_info lf_cuda_shape_table[LF_CUDA_SHAPES];

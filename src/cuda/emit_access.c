@@ -183,13 +183,6 @@ static form columns_of(const lf_access *a)
     return count == 0 ? REPEATED : count == 1 && lf_extent_is(at[0].stride, 1) ? CONTIGUOUS : OTHER;
 }
 
-bool lf_is_dense(const lf_access *a, lf_extent width)
-{
-    axis at[LF_MAX_RANK];
-    return merged_axes(a, 0, a->row_axes, at) == 1 && lf_extent_same(at[0].stride, width) &&
-           columns_of(a) == CONTIGUOUS;
-}
-
 bool lf_is_column_vector(const lf_emitter *e, const lf_access *a)
 {
     axis at[LF_MAX_RANK];
@@ -312,7 +305,7 @@ void lf_emit_store(lf_emitter *e, const lf_store *store, int indent)
     const int32_t output = output_of(e, a);
     const bool together = columns_of(a) == CONTIGUOUS;
     const bool again = output >= 0 && e->role != LF_CUDA_MAIN; /* only the rows that are wanted */
-    const bool branch = e->tiles && (again || !together);
+    const bool branch = e->tiles && (again || !together), chosen = e->tiles && !branch;
     const char *col = together ? "col" : "(col + w)";
     lf_emit_indent(e, indent);
     lf_str_add(&e->s, branch ? "if (here) { " : "");
@@ -323,9 +316,8 @@ void lf_emit_store(lf_emitter *e, const lf_store *store, int indent)
         emit_sides(e, a, col);
         lf_str_addf(&e->s, ", a.out_each[%d]", (int)output);
     } else {
-        const char *name = e->tiles && !branch ? "store_if" : "store";
-        lf_str_addf(&e->s, "%s<%s>(%s", name, together ? lf_emit_aligned(e, a) : "false",
-                    e->tiles && !branch ? "here, " : "");
+        lf_str_addf(&e->s, "%s<%s>(%s", chosen ? "store_if" : "store", together ? lf_emit_aligned(e, a) : "false",
+                    chosen ? "here, " : "");
         emit_base(e, a);
         emit_sides(e, a, col);
     }

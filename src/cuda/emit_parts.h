@@ -81,8 +81,6 @@ void lf_emit_row_element(lf_emitter *e, const lf_access *from, const char *colum
 const char *lf_emit_aligned(const lf_emitter *e, const lf_access *a);
 /* The same for every row, column after column, and written by nobody while the kernel runs? */
 bool lf_is_column_vector(const lf_emitter *e, const lf_access *a);
-/* Row after row of so many elements, with nothing between? */
-bool lf_is_dense(const lf_access *a, lf_extent width);
 /* Does this step of a phase load what the group's narrow product multiplies, column by column as that does? */
 bool lf_is_held_row(const lf_emitter *e, int32_t phase, const lf_step *step);
 void lf_emit_indent(lf_emitter *e, int indent);

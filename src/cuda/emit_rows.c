@@ -11,8 +11,9 @@ enum { WIDE = 1024, BLOCK = 256, GROUP = 128, WARP = 32, QUAD = 4, MOST = 32 };
 
 /* Bytes of a block's shared memory in which coming rows wait, each BLOCK * MOST elements at most: two or more. Two
  * blocks of a multiprocessor have 128 KB on their way, three times what memory takes to be busy; more would leave less
- * of the 256 KB for the cache that a narrow product's weight is read from for every row (64 KB of doubles). What lies
- * there, in bytes: a ring of text/ring.cu begins at a multiple of LIES and has a BARRIER for each row. */
+ * of the 256 KB for the cache that the weight of several columns is read from for every row (64 KB of doubles each; of
+ * one it is in registers), and three rows were slower than two also there. What lies there, in bytes: a ring of
+ * text/ring.cu begins at a multiple of LIES, a line of the cache, and has a BARRIER for each row. */
 enum { RING = 64 << 10, LIES = 128, BARRIER = 8 };
 
 static bool is_wide(lf_extent width)
@@ -238,11 +239,8 @@ static void emit_turns(lf_emitter *e, const char *name, int threads)
 static int ring_slots(const lf_emitter *e, int threads)
 {
     const lf_product *p = &e->g->product;
-    const bool aligned = e->target.aligned && p->x.place == LF_VALUE && e->plan->storage[p->x.index] == LF_IN_INPUT &&
-                         lf_is_dense(&p->x, p->k);
-    return aligned && e->target.unit == LF_CUDA_WGMMA && threads == e->threads
-               ? RING / (int)(p->k.coef * (int64_t)sizeof(float))
-               : 0;
+    const bool whole = e->target.unit == LF_CUDA_WGMMA && e->target.aligned && threads == e->threads;
+    return whole && lf_is_dense_input(e->plan, &p->x) ? RING / (int)(p->k.coef * (int64_t)sizeof(float)) : 0;
 }
 
 static unsigned ring_bytes(const lf_emitter *e, int slots)
@@ -282,7 +280,7 @@ void lf_emit_rows(lf_emitter *e, int32_t range)
                 "// A row through phases %d to %d.\n"
                 "__device__ __forceinline__ void %s_row(const Args &a, const i64 row, const i64 rows, const int tid",
                 (int)r->first, (int)r->end - 1, name);
-    /* the registers that the next row would take are free: two for each element */
+    /* a double is two registers an element; the next row, which would take one, is in the ring */
     e->weight_held = slots > 0 && lf_extent_is(e->g->product.n, 1);
     if (held > 0)
         lf_str_addf(&e->s, ", const float (&held)[%d][4]", held);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Products on tensor cores: what goes into the product's struct, and the stages around it: one brings x into lines, one
- * multiplies. A kernel of its own brings the weight into lines when it is prepared. */
+/* Products on tensor cores: what goes into the product's struct, and the stages around it: one brings x into lines,
+ * unless it is an input that lies so, one multiplies. A kernel of its own brings the weight into lines when it is
+ * prepared. */
 #include <stdio.h>
 
 #include "cuda/emit_parts.h"
@@ -18,21 +19,12 @@ static int most_in_chunk(lf_cuda_unit unit, int64_t lines)
 
 bool lf_is_tensor_product(lf_cuda_target target, const lf_product *p)
 {
-    return target.unit != LF_CUDA_PLAIN && p->node != LF_NONE && !p->narrow && p->weight_fixed &&
-           lf_extent_known(p->n) && lf_extent_known(p->k);
-}
-
-static int tensor_products(const lf_plan *plan, lf_cuda_target target)
-{
-    int count = 0;
-    for (int32_t g = 0; g < plan->groups; g++)
-        count += lf_is_tensor_product(target, &plan->group[g].product);
-    return count;
+    return target.unit != LF_CUDA_PLAIN && lf_is_tiled_product(p);
 }
 
 bool lf_cuda_on_tensor_cores(const lf_plan *plan, lf_cuda_target target)
 {
-    return tensor_products(plan, target) > 0;
+    return target.unit != LF_CUDA_PLAIN && lf_tiled_products(plan) > 0;
 }
 
 static int elements_of_line(lf_cuda_target target)
@@ -96,16 +88,14 @@ static void emit_parts(lf_emitter *e)
     lf_str_addf(&e->s, "    enum { PART = %d, LONG = %d };\n", part > run ? part : run, is_long);
 }
 
+/* Of several products each begins with a count of tiles that has to be set to 0 before, by the stage that brings x into
+ * lines. */
 int32_t lf_input_in_lines(const lf_emitter *e)
 {
-    const lf_access *x = &e->g->product.x;
-    const lf_extent k = e->g->product.k;
-    const bool is_input = x->place == LF_VALUE && e->plan->storage[x->index] == LF_IN_INPUT;
+    const lf_product *p = &e->g->product;
     const bool stands_so = e->target.unit == LF_CUDA_WGMMA && e->target.mode == LF_CUDA_TF32 && e->target.aligned &&
-                           tensor_products(e->plan, e->target) == 1;
-    return is_input && stands_so && k.coef % elements_of_line(e->target) == 0 && lf_is_dense(x, k)
-               ? e->plan->where[x->index]
-               : -1;
+                           p->k.coef % elements_of_line(e->target) == 0 && lf_tiled_products(e->plan) == 1;
+    return stands_so && lf_is_dense_input(e->plan, &p->x) ? e->plan->where[p->x.index] : -1;
 }
 
 /* Rows by a warp, by a group of threads where they are long, by a part of a warp where they are short. */
@@ -175,7 +165,7 @@ void lf_emit_tensor_extents(lf_emitter *e)
                 "    enum { MODE = %d, SCALED = %d, N = %lld, LINES = %lld, CHUNK = %d, SHORT = %d, SEVERAL = %d, "
                 "BROUGHT = %d };\n",
                 (int)e->target.mode, is_scaled(e), (long long)p->n.coef, (long long)lines, chunk,
-                is_short(e->target, p), tensor_products(e->plan, e->target) > 1, e->x_lines >= 0);
+                is_short(e->target, p), lf_tiled_products(e->plan) > 1, e->x_lines >= 0);
     emit_parts(e);
     lf_str_addf(&e->s,
                 "    static __device__ __forceinline__ const float *x_unscale(const Args &a) { return a.area[%d]; }\n",

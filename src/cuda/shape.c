@@ -7,7 +7,7 @@ enum {
     /* of text/wgmma.cu and text/mma.cu: row blocks that go past the weight together */
     RASTER = 8,
     SLOTS = 32 * 256 * 4,                       /* of text/wgmma.cu: sums that do not fit into registers */
-    TOUCHED = 256 * 4,                          /* and words that are fetched to be near */
+    TOUCHED = 256 * 4,                          /* and words that are copied so that L1 has them */
     FEW_ROOM = 200 * 1024,                      /* of text/few_rows.cu: for stages */
     FEW_DEEP = 2,                               /* lines of a stage */
     FEW_PITCH = (LF_CUDA_TILE + 4) * 4          /* a row of sums */

@@ -116,7 +116,7 @@ typedef struct product_cost {
     double m, n, k;
     double kept; /* elements a row carries along beside x */
     bool tiles;  /* by tiles; otherwise row by row */
-    bool brought; /* x is brought into lines before */
+    bool brought; /* then: x is brought into lines before */
     double us;
     double tail; /* of its phase, which us has in it, as tail_us has it */
 } product_cost;
@@ -151,14 +151,20 @@ static void count_product(const product_cost *p, const lf_device *d, work *w)
 /* Is x an input that tensor cores read as it lies? Kernels of several products do not. */
 static bool reads_as_it_lies(const lf_plan *plan, const lf_product *p, const lf_device *d)
 {
-    int32_t products = 0;
-    for (int32_t i = 0; i < plan->groups; i++)
-        products += plan->group[i].product.node != LF_NONE && !plan->group[i].product.narrow;
-    return d->as_it_lies > 0 && products == 1 && p->x.place == LF_VALUE &&
-           plan->storage[p->x.index] == LF_IN_INPUT && p->k.coef % d->as_it_lies == 0;
+    return d->as_it_lies > 0 && p->k.coef % d->as_it_lies == 0 && lf_tiled_products(plan) == 1 &&
+           lf_is_tiled_product(p) && lf_is_dense_input(plan, &p->x);
 }
 
-/* On a GPU's tensor cores, in the shape of tiles that suits it, and bringing x into lines before. */
+/* Does the weight of its one column stay in registers for all rows? */
+static bool holds_column(const lf_plan *plan, const lf_group *g, const lf_device *d)
+{
+    const int64_t k = g->product.k.coef;
+    return d->column_step > 0 && lf_extent_is(g->product.n, 1) && k >= d->column_least && k <= d->column_most &&
+           k % d->column_step == 0 && lf_tiled_products(plan) == 0 && lf_is_dense_input(plan, &g->product.x) &&
+           lf_wants_again(g);
+}
+
+/* On a GPU's tensor cores, in the shape of tiles that suits it, and bringing x into lines before, unless it lies so. */
 static product_cost tiled_product(product_cost p, const lf_plan *plan, const lf_group *g, const lf_device *d)
 {
     const lf_tiled tiled = {.m = p.m, .n = p.n, .k = p.k, .tail_us = lf_tile_tail_us(g, d->folded, d)};
@@ -489,9 +495,9 @@ static work group_work(const lf_plan *plan, const lf_group *g, const product_cos
     count_product(product, d, &w);
     w.read += product->m > 0 ? 4 * product->n * product->k : 0;
     w.operands = w.read;
-    /* read in double precision for every row, half of it from nearer than the last cache (measured on an H200) */
-    const bool held = product->n == 1 && product->k >= d->column_least && product->k <= d->column_most;
-    if (g->product.narrow && d->stage_us > 0 && !held)
+    /* read in double precision for every row, unless it is held, half of it from nearer than the last cache (measured
+     * on an H200) */
+    if (g->product.narrow && d->stage_us > 0 && !holds_column(plan, g, d))
         w.cached += 4 * product->m * product->n * product->k;
     count_touches(&(touching){plan, g, dims, d, &w});
     count_tail(g, dims, d, &w);

@@ -79,8 +79,8 @@ typedef struct lf_device {
     double operands_shown;
     double x_bytes;           /* moved to bring one element of x into the form products read, before they start */
     int x_kept_bytes;         /* workspace for one element of x in that form */
-    /* k of a product of one column whose weight stays in registers for all rows; 0: of none */
-    int column_least, column_most;
+    /* k of a product of one column whose weight stays in registers for all rows; step 0: of none */
+    int column_least, column_most, column_step;
     int threads;              /* of which all but one can be left asleep */
     int block_rows;           /* the most rows that w is read once for; 0: as many as stay in cache */
     double block_bytes;       /* and what such rows may carry along, x included */
@@ -98,7 +98,7 @@ typedef struct lf_device {
     /* until the first tile's first products and from the last one's on, where nothing overlaps; 0: there are no
      * tiles */
     double start_us;
-    double few_us;            /* the same of few rows, bringing x into lines included */
+    double few_us;            /* the same of few rows, with bringing x into lines, whether it is or not */
     double line_us;           /* of few rows: from a line of 128 bytes to the next, where nothing else holds it up */
     double burst_us;          /* so long units keep their pace; 0: always */
     double slowing;           /* and what comes after takes longer by this share: power is limited */

@@ -189,4 +189,14 @@ int32_t lf_kept_output(const lf_plan *plan, const lf_group *g, const lf_kept *ke
 /* Bytes of what the plan stores, at given extents. */
 int64_t lf_plan_intermediate_bytes(const lf_plan *plan, const int64_t *dims);
 
+/* ---- operands ---- */
+
+/* An input of the caller's, its elements one after another as the grid has them? */
+bool lf_is_dense_input(const lf_plan *plan, const lf_access *a);
+/* A product of known extents, wide enough for tiles, whose weight can be prepared? And how many of a plan's are. */
+bool lf_is_tiled_product(const lf_product *p);
+int32_t lf_tiled_products(const lf_plan *plan);
+/* Does a step from the product's phase on load what it multiplies? */
+bool lf_wants_again(const lf_group *g);
+
 #endif

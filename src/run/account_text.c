@@ -113,7 +113,7 @@ static void write_header(writing *w)
         lf_str_addf(&w->s, "%s%s = %lld", i ? ", " : "", a->written->symbol[i], (long long)a->dims[i]);
     lf_str_addf(&w->s, "%s%s: fp32 peak %s, memory %s\n", a->written->symbols ? " on " : "", a->device->title,
                 readable(a->device->flops, flops, 5).text, readable(a->device->bytes, bytes, 5).text);
-    if (a->device->product_flops > a->device->flops) {
+    if (a->device->product_flops > a->device->flops && lf_tiled_products(a->plan) > 0) {
         if (a->precision && strcmp(a->precision, "fp32") != 0)
             lf_str_addf(&w->s, "Fused products run on the tensor cores, operands in %s", a->precision);
         else

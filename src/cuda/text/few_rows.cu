@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Products of few rows on Hopper's tensor cores, at the speed of memory: the weight goes past once, 64 of its rows in
 // each block, and is what the tensor cores take from the left, so that x need not be filled up to 64 rows. A block has
-// three parts: two threads keep as many stages on their way as fit, four warps bring x into lines and multiply, four
-// finish. A cluster of two blocks makes the 128 columns of a partial: both leave their sums with the block that
-// finishes their rows. The order of all additions is that of text/wgmma.cu, so a row's bits are the same.
+// three parts: two threads keep as many stages on their way as fit, four warps bring x into lines, where it does not
+// lie so, and multiply, four finish. A cluster of two blocks makes the 128 columns of a partial: both leave their sums
+// with the block that finishes their rows. The order of all additions is that of text/wgmma.cu, so a row's bits are
+// the same.
 
 template <int MOST> struct Few {
     enum {

@@ -38,7 +38,7 @@ __device__ __forceinline__ float near_quotient(float a, float b)
     return fmaf(fmaf(-b, q, a), r, q);
 }
 
-// 1 / b and 1 / sqrt(b) for any b, within little more than half a unit of the last place and a unit, without IEEE's
+// For any b 1 / b within little more than half a unit of the last place, 1 / sqrt(b) within one, without IEEE's
 // branches. Where the device's own is 0 or infinite a step more makes NaN.
 __device__ __forceinline__ float inverse(float b)
 {

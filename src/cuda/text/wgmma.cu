@@ -130,8 +130,8 @@ __device__ __forceinline__ void later_tile(const typename G::A &a, float (&v)[S:
     }
 }
 
-// What the tail reads of each column is near when it does: a word of every line of 128 bytes is copied on the way to
-// the sums, to where nobody reads it. Where tiles are by turns the other group's products hide the wait.
+// What the tail reads of each column, L1 has by then: a word of every line of 128 bytes is copied while the product is
+// under way, to where nobody reads it. Where tiles are by turns the other group's products hide the wait.
 template <class G, class S>
 __device__ __forceinline__ void touch_vectors(const typename G::A &a, int nt, unsigned touched, int peer)
 {
@@ -476,7 +476,7 @@ __device__ __forceinline__ void tensor_product(const typename G::A &a, const Con
     if (threadIdx.x < 128) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
         if (threadIdx.x == 0) {
-            written_to_copied(); // x's lines, by an earlier stage
+            written_to_copied(); // x's lines, where an earlier stage made them
             produce<G, S>(x_map, w_map, stages, full, empty, rank, row_blocks, tiles);
         }
         __syncwarp();

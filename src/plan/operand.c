@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a product multiplies: how it lies, and who else wants it. Kernels and what they are said to cost go by this. */
+#include "plan/plan.h"
+
+bool lf_is_dense_input(const lf_plan *plan, const lf_access *a)
+{
+    lf_extent next = lf_extent_of(1); /* the stride that an axis has if nothing lies between its steps */
+    if (a->place != LF_VALUE || plan->storage[a->index] != LF_IN_INPUT)
+        return false;
+    for (int i = a->rank - 1; i >= 0; i--)
+        if (!lf_extent_is(a->extent[i], 1) &&
+            (!lf_extent_same(a->stride[i], next) || !lf_extent_mul(next, a->extent[i], &next)))
+            return false;
+    return true;
+}
+
+bool lf_is_tiled_product(const lf_product *p)
+{
+    return p->node != LF_NONE && !p->narrow && p->weight_fixed && lf_extent_known(p->n) && lf_extent_known(p->k);
+}
+
+int32_t lf_tiled_products(const lf_plan *plan)
+{
+    int32_t count = 0;
+    for (int32_t g = 0; g < plan->groups; g++)
+        count += lf_is_tiled_product(&plan->group[g].product);
+    return count;
+}
+
+bool lf_wants_again(const lf_group *g)
+{
+    const lf_access *x = &g->product.x;
+    for (int32_t phase = g->product.phase; phase < g->phases; phase++)
+        for (int32_t i = 0; i < g->phase[phase].steps; i++) {
+            const lf_step *s = &g->phase[phase].step[i];
+            if (s->kind == LF_STEP_LOAD && s->from.place == x->place && s->from.index == x->index)
+                return true;
+        }
+    return false;
+}
