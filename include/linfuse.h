@@ -253,12 +253,13 @@ LF_API lf_status lf_call_run_at(lf_call *call, const int64_t *dims, const float 
  * first GPU's primary one. */
 LF_API lf_status lf_call_use_stream(lf_call *call, void *stream);
 /* cuda: how many bytes of the GPU's memory a run wants beside inputs, outputs and weights, at the extents of the inputs
- * bound now, or at these values of the named extents. */
+ * bound now, or at these values of the named extents; for arrays that begin at multiples of 16 bytes. */
 LF_API lf_status lf_call_workspace(lf_call *call, size_t *bytes);
 LF_API lf_status lf_call_workspace_at(lf_call *call, const int64_t *dims, size_t *bytes);
 /* cuda: lends that memory (a device address, a multiple of 256) for the runs to come, in place of the call's own; NULL:
  * the call's own again. Whatever stands in it when a run begins makes no difference, and nothing in it is needed once
- * the run is over. Where a run wants more than was lent, it is LF_ERR_ARG, and the message has the bytes. */
+ * the run is over. Where a run wants more than was lent, it is LF_ERR_ARG, and the message has the bytes; but where it
+ * does for an array's odd address, the call takes memory of its own. */
 LF_API lf_status lf_call_use_workspace(lf_call *call, void *memory, size_t bytes);
 /* cuda: lf_call_use_stream and lf_call_run_at in one go, workspace (NULL: as lf_call_use_workspace left it) lent for
  * this run alone. Runs of one call must come one after the other, also on the GPU: on one stream, or ordered by events;

@@ -207,15 +207,32 @@ static bool compiler_is_there(void)
     return lf_nvrtc_find(&nvrtc, NULL) == LF_OK;
 }
 
-/* The largest number of bytes that some kernel spills. */
-static long spills(const char *log)
+/* The largest number that stands before these words of the compiler's. */
+static long most_before(const char *log, const char *words)
 {
     long most = 0;
-    for (const char *at = log; (at = strstr(at, "bytes stack frame, ")); at++) {
-        long bytes = strtol(at + strlen("bytes stack frame, "), NULL, 10);
+    for (const char *at = log; (at = strstr(at, words)); at++) {
+        const char *from = at;
+        while (from > log && from[-1] >= '0' && from[-1] <= '9')
+            from--;
+        long bytes = strtol(from, NULL, 10);
         most = bytes > most ? bytes : most;
     }
     return most;
+}
+
+static long spills(const char *log)
+{
+    return most_before(log, " bytes spill stores");
+}
+
+/* Shared memory of a kernel's own stands beside what a product asks for. */
+static void assert_fits(const char *log)
+{
+    const long all = most_before(log, " bytes smem") + lf_cuda_shape_shared(LF_CUDA_PAIRS, LF_CUDA_FP32);
+    if (all > 227 * 1024)
+        print_error("%s\n", log);
+    assert_true(all <= 227 * 1024);
 }
 
 /* wgmma: sums and promoted sums fill the registers of a product's warps; what does not fit is moved out between tiles,
@@ -239,6 +256,8 @@ static void compile_text(const char *text, const char *for_arch)
     assert_null(strstr(log, "C75")); /* serialised wgmma, setmaxnreg ignored */
     assert_null(strstr(log, "warning"));
     assert_true(spills(log) <= most_spilled(text));
+    if (strcmp(for_arch, "sm_90a") == 0)
+        assert_fits(log);
     free(cubin);
     free(log);
 }
@@ -302,6 +321,15 @@ static void every_family_compiles(void **state)
                 "b = batch_norm(a, m, s, training=true)\nc = tanh(b)\nd = linear(c, v)\ne = tanh(d)\nf = linear(e, w)\n"
                 "g = softmax(f, dim=1)\nh = logsumexp(g, dim=1)\nreturn h\n",
                 NULL, "sm_90a");
+    /* a narrow product whose rows are held beside one on tensor cores; behind one */
+    for (int a = 1; a < ARCHS; a++) {
+        compile_for("input x f32[B, 512]\nparam w f32[512, 512]\nparam u f32[2, 512]\na = linear(x, u)\n"
+                    "b = mean(a, dim=1, keepdim=true)\nc = add(b, x)\nd = linear(c, w)\ne = gelu(d)\nreturn e\n",
+                    NULL, arch[a]);
+        compile_for("input x f32[B, 2048]\nparam w f32[2048, 2048]\nparam u f32[8, 2048]\na = linear(x, w)\n"
+                    "b = gelu(a)\nc = linear(b, u)\nreturn c\n",
+                    NULL, arch[a]);
+    }
     /* extents that fill no tile, line or pair */
     for (int a = 1; a < ARCHS; a++)
         compile_for("input x f32[B, 37]\nparam w f32[51, 37]\na = linear(x, w)\nb = layer_norm(a, [51])\nreturn b\n",

@@ -303,6 +303,25 @@ static void maps_follow_their_inputs(void **state)
     }
 }
 
+/* Who lends asks first. Arrays that are not aligned are brought into lines, in memory of the call's own. */
+static void lent_workspace_is_enough(void **state)
+{
+    (void)state;
+    rig r = rig_begin(1, text, "device=cuda precision=tf32");
+    const int64_t rows = 300;
+    size_t bytes = 0;
+    OK_CALL(r.call, lf_call_workspace_at(r.call, &rows, &bytes));
+    float *out[] = {(float *)(uintptr_t)0x20000000};
+    void *lent = (void *)(uintptr_t)0x30000000;
+    for (uintptr_t at = 0x10000000; at <= 0x10000004; at += 4) {
+        const float *in[] = {(const float *)at};
+        OK_CALL(r.call, lf_call_run_on(r.call, &rows, in, out, NULL, lent, bytes));
+    }
+    const float *in[] = {(const float *)(uintptr_t)0x10000000};
+    assert_int_equal(lf_call_run_on(r.call, &rows, in, out, NULL, lent, bytes - 1), LF_ERR_ARG);
+    rig_end(&r);
+}
+
 static void a_shape_can_be_told(void **state)
 {
     (void)state;
@@ -429,6 +448,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(what_is_captured_is_not_measured, own_cache, drop_cache),
         cmocka_unit_test_setup_teardown(empty_batches_run, own_cache, drop_cache),
         cmocka_unit_test_setup_teardown(maps_follow_their_inputs, own_cache, drop_cache),
+        cmocka_unit_test_setup_teardown(lent_workspace_is_enough, own_cache, drop_cache),
         cmocka_unit_test_setup_teardown(a_shape_can_be_told, own_cache, drop_cache),
         cmocka_unit_test(choices_can_serve_and_are_the_least),
         cmocka_unit_test(choices_are_what_sizes_call_for),

@@ -240,17 +240,6 @@ static lf_status reserve_flags(lf_cuda_call *c, const lf_cuda_job *job, lf_diag 
     return status;
 }
 
-lf_status lf_cuda_call_reserve(lf_cuda_call *c, const lf_cuda_kernel *kernel, const lf_cuda_job *job, lf_diag *diag)
-{
-    int64_t bytes;
-    lf_status status = lf_cuda_kernel_workspace(kernel, job->dims, &bytes, diag);
-    if (status == LF_OK)
-        status = reserve_ports(c, job->program->plan->graph, diag);
-    if (status == LF_OK)
-        status = job->lent ? use_lent(c, job, (size_t)bytes, diag) : reserve_workspace(c, job, (size_t)bytes, diag);
-    return status == LF_OK && kernel->source.waits ? reserve_flags(c, job, diag) : status;
-}
-
 /* Arrays on the host are copied to where they are. */
 static bool are_aligned(const lf_cuda_job *job)
 {
@@ -261,6 +250,19 @@ static bool are_aligned(const lf_cuda_job *job)
     for (int32_t i = 0; i < g->outputs && !job->on_host; i++)
         bits |= (uintptr_t)job->output[i];
     return bits % LF_CUDA_FOUR == 0;
+}
+
+lf_status lf_cuda_call_reserve(lf_cuda_call *c, const lf_cuda_kernel *kernel, const lf_cuda_job *job, lf_diag *diag)
+{
+    int64_t bytes = 0;
+    lf_status status = lf_cuda_kernel_workspace(kernel, job->dims, &bytes, diag);
+    if (status == LF_OK)
+        status = reserve_ports(c, job->program->plan->graph, diag);
+    /* who lends has asked what aligned arrays want; others may have to be brought into lines besides */
+    const bool lends = job->lent && ((size_t)bytes <= job->lent_bytes || are_aligned(job));
+    if (status == LF_OK)
+        status = lends ? use_lent(c, job, (size_t)bytes, diag) : reserve_workspace(c, job, (size_t)bytes, diag);
+    return status == LF_OK && kernel->source.waits ? reserve_flags(c, job, diag) : status;
 }
 
 static size_t port_bytes(const lf_graph *g, lf_node port, const int64_t *dims)

@@ -112,10 +112,12 @@ static void emit_redo_call(lf_str *to, lf_cuda_role role)
  * emit_rows.c). */
 static int blocks_wanted(const lf_cuda_part *part)
 {
-    bool ahead = false;
-    for (int32_t i = 0; i < part->stages; i++)
+    bool ahead = false, tensor = false; /* products on tensor cores take what registers there are */
+    for (int32_t i = 0; i < part->stages; i++) {
         ahead = ahead || part->stage[i].ahead;
-    return ahead ? 2 : 1;
+        tensor = tensor || part->stage[i].work == LF_CUDA_TENSOR;
+    }
+    return ahead && !tensor ? 2 : 1;
 }
 
 static void emit_kernel(lf_str *to, const lf_cuda_source *source)

@@ -66,7 +66,8 @@ typedef struct lf_cuda_shape_info {
 } lf_cuda_shape_info;
 
 extern const lf_cuda_shape_info lf_cuda_shape_table[LF_CUDA_SHAPES];
-unsigned lf_cuda_shape_shared(lf_cuda_shape shape); /* bytes of dynamic shared memory */
+/* Bytes of dynamic shared memory. Beside them a kernel has room for 1.7 KB of its own (fp32, pairs and single). */
+unsigned lf_cuda_shape_shared(lf_cuda_shape shape, lf_cuda_mode mode);
 
 /* What multiplies: the ordinary units, tensor cores as Ampere has them (sm_80 and newer), as Hopper has them (sm_90a).
  * Names: LINFUSE_CUDA, see cuda.h. */

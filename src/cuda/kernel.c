@@ -56,7 +56,7 @@ static lf_status load(const lf_cuda_program *p, lf_cuda_kernel *k, lf_diag *diag
         const lf_cuda_shape shape = k->source.part[LF_CUDA_MAIN].target.shape;
         k->cluster = lf_cuda_shape_table[shape].cluster;
         k->columns = lf_cuda_shape_table[shape].columns;
-        k->shared = lf_cuda_shape_shared(shape);
+        k->shared = lf_cuda_shape_shared(shape, p->target.mode);
     } else if (k->source.products > 0) {
         lf_cuda_mma_shape(d, k->source.part[LF_CUDA_MAIN].target, k);
     }

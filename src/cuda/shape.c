@@ -7,7 +7,7 @@ enum {
     /* of text/wgmma.cu and text/mma.cu: row blocks that go past the weight together */
     RASTER = 8,
     SLOTS = 32 * 256 * 4,                       /* of text/wgmma.cu: sums that do not fit into registers */
-    TOUCHED = 256 * 4,                          /* and words that are copied so that L1 has them */
+    TOUCHED = 32 * 4,                           /* and words that are copied so that L1 has them */
     FEW_ROOM = 200 * 1024,                      /* of text/few_rows.cu: for stages */
     FEW_DEEP = 2,                               /* lines of a stage */
     FEW_PITCH = (LF_CUDA_TILE + 4) * 4          /* a row of sums */
@@ -37,9 +37,10 @@ const lf_cuda_shape_info lf_cuda_shape_table[LF_CUDA_SHAPES] = {
     [LF_CUDA_PAIRS] = TILES("pairs", "Pairs", 256, 2, 4, SLOTS),
 };
 
-unsigned lf_cuda_shape_shared(lf_cuda_shape shape)
+unsigned lf_cuda_shape_shared(lf_cuda_shape shape, lf_cuda_mode mode)
 {
     const lf_cuda_shape_info *s = &lf_cuda_shape_table[shape];
     enum { ALIGNED = 1024, BARRIER = 8, OTHERS = 4 }; /* barriers of few rows' own, and a word */
-    return (unsigned)(ALIGNED + s->stages * s->stage + s->room + ((s->few ? 3 : 2) * s->stages + OTHERS) * BARRIER);
+    const int room = s->few || mode == LF_CUDA_FP32 ? s->room : TOUCHED; /* others' sums fit into registers */
+    return (unsigned)(ALIGNED + s->stages * s->stage + room + ((s->few ? 3 : 2) * s->stages + OTHERS) * BARRIER);
 }

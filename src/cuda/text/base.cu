@@ -44,11 +44,13 @@ template <bool aligned, int W> __device__ __forceinline__ void store(float *p, c
 }
 
 // The same where `here`. What leads to v is done either way: behind the branch, where the compiler would put it, one
-// store's would wait for another's.
+// store's would wait for another's. Not where the address decides how it is stored: v would wait for that in registers.
 template <bool aligned, int W> __device__ __forceinline__ void store_if(bool here, float *p, const float (&v)[W])
 {
     float done[W];
-    EACH asm volatile("mov.f32 %0, %1;" : "=f"(done[w]) : "f"(v[w]));
+    EACH done[w] = v[w];
+    if constexpr (aligned || W == 1)
+        EACH asm volatile("" : "+f"(done[w]));
     if (here)
         store<aligned>(p, done);
 }

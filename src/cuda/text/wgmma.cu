@@ -14,7 +14,7 @@
 // sums so far are added to sums of their own, in f32 as it is known. Of these, KEPT are in registers, the others in
 // shared memory. Short K: see SHORT.
 
-enum { TILE_M = 128, A_BYTES = TILE_M * LINE, RASTER = 8, TOUCHED = 256 * 4 };
+enum { TILE_M = 128, A_BYTES = TILE_M * LINE, RASTER = 8, TOUCHED = 32 * 4 };
 struct Pairs { enum { N = 256, CM = 2, STAGES = 4, SUMS = 128, KEPT = 96, TURNS = 0 }; };
 struct Single { enum { N = 256, CM = 1, STAGES = 4, SUMS = 128, KEPT = 96, TURNS = 0 }; };
 struct Alone { enum { N = 128, CM = 1, STAGES = 6, SUMS = 64, KEPT = 64, TURNS = 0 }; };
@@ -133,11 +133,11 @@ __device__ __forceinline__ void later_tile(const typename G::A &a, float (&v)[S:
 // What the tail reads of each column, L1 has by then: a word of every line of 128 bytes is copied while the product is
 // under way, to where nobody reads it. Where tiles are by turns the other group's products hide the wait.
 template <class G, class S>
-__device__ __forceinline__ void touch_vectors(const typename G::A &a, int nt, unsigned touched, int peer)
+__device__ __forceinline__ void touch_vectors(const typename G::A &a, int nt, unsigned touched, int tid)
 {
     constexpr int LINES = S::N * 4 / 128;
-    if (!S::TURNS && peer < G::VECTORS * LINES) { // of more vectors than have a thread for each line, not the last
-        const float *from = G::vector(a, peer / LINES, min(nt * S::N + peer % LINES * 32, (int)G::N - 1));
+    if (!S::TURNS && tid < min(32, G::VECTORS * LINES)) { // of more than a warp has lanes for, not the last
+        const float *from = G::vector(a, tid / LINES, min(nt * S::N + tid % LINES * 32, (int)G::N - 1));
         asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(touched), "l"(from) : "memory");
     }
 }
@@ -427,7 +427,7 @@ __device__ __forceinline__ void consume(const typename G::A &a, const Control &c
         }
         const auto row = [&] { return (i64)mt * TILE_M + (S::TURNS ? peer : tid) / 32 * 16 + tid % 32 / 4; };
         float acc[S::SUMS], unscale[2][2];
-        touch_vectors<G, S>(a, nt, full - TOUCHED + tid * 4, peer);
+        touch_vectors<G, S>(a, nt, full - TOUCHED + tid * 4, tid);
         if (S::TURNS) // there when the sums are; other shapes have no registers left for them
             fetch_unscale<G, S>(a, row(), rows, unscale);
         if constexpr (G::SEVERAL) // or the compiler has room for the sums of each from the kernel's beginning on
