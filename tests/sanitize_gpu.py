@@ -50,6 +50,8 @@ MODELS: dict[str, tuple[tuple[int, ...], str]] = {
     # Rows too wide in range for the tensor cores: done again on the ordinary units.
     "wide": ((140,), "input x f32[B, 64]\nparam w f32[264, 64]\nz = mul(x, 80)\ny = exp(z)\n"
                      "a = linear(y, w)\nc = max(a, dim=1)\nreturn c\n"),
+    "ring": ((3, 700), "input x f32[B, 5120]\nparam w f32[3, 5120]\na = linear(x, w)\n"
+             "b = mean(a, dim=1, keepdim=true)\nc = add(b, x)\nreturn c\n"),
     "named": ((37,), "input x f32[B, K]\ninput y f32[K, N]\n"
                      "a = matmul(x, y)\nc = softmax(a, dim=1)\nd = sum(c, dim=0)\nreturn c, d\n"),
     "two": ((34,), "input x f32[B, 64]\nparam v f32[72, 64]\nparam w f32[10, 72]\n"
