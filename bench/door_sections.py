@@ -212,17 +212,15 @@ def first_call(context):
     ways = ["compiler warm", "compiler warm, kernels on disk"] + ["cold"] * (context.device == "cpu")
     names = ["gelu_softmax"] if context.quick else list(REFERENCE)
     todo = [(name, backend) for name in names for backend in reversed(context.backends())]
-    others = [one for one in todo if one[1] != "linfuse"]
-    # A GPU's machine has cores enough for all of these, and its time is dear.
-    with ThreadPoolExecutor(max(1, len(others)) if context.device == "cuda" else 1) as pool:
-        times_of = dict(zip(others, pool.map(lambda one: first_calls(*one, context, ways), others)))
-    found = [times_of.get(one) or first_calls(*one, context, ways) for one in todo]
+    # A GPU's machine has cores enough for all, and its time is dear.
+    with ThreadPoolExecutor(len(todo) if context.device == "cuda" else 1) as pool:
+        found = list(pool.map(lambda one: first_calls(*one, context, ways), todo))
     how = (
         "Seconds from torch.compile to the first result, 64 x 1024 x 1024, in a process of its own. compiler warm: "
         "after PyTorch's compiler was imported and used once by a backend that does nothing, without caches on disk; "
         "kernels on disk: the same again with what the one before left there."
     )
-    how += " cold: with importing PyTorch's compiler." if "cold" in ways else " linfuse after the others, one by one."
+    how += " cold: with importing PyTorch's compiler." if "cold" in ways else " All rows at once."
     return {
         "title": "The first call",
         "head": ["model", "backend", *ways],
