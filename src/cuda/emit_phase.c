@@ -21,11 +21,6 @@ static const struct own_form {
     {LF_OP_gelu, "sel(a == 0.0f, gelu_erf(x), x / (1.0f + exp(-1.59576912f * (x + 0.044715f * x * x * x))))"},
     {LF_OP_silu, "x / (1.0f + exp(-x))"}, /* 0 below -88, as PyTorch has it */
     {LF_OP_mish, "mish(x)"},
-    {LF_OP_layer_norm, "(x - y) * inverse_root(z + a)"},
-    {LF_OP_group_norm, "(x - y) * inverse_root(z + a)"},
-    {LF_OP_instance_norm, "(x - y) * inverse_root(z + a)"},
-    {LF_OP_batch_norm, "(x - y) * inverse_root(z + a)"},
-    {LF_OP_rms_norm, "x * inverse_root(y + a)"},
 };
 
 static const char *expression_of(lf_op op)
@@ -36,9 +31,11 @@ static const char *expression_of(lf_op op)
     return lf_op_row(op)->expression;
 }
 
+static const char ROOT[] = "/ sqrt"; /* as norms divide */
+
 /* What stands for a division: the ordinary one; quotient(a, b) where the divisor is not tiny, near_quotient(a, b) where
- * it is finite too; a * inverse(b) where a statistic is the divisor, whose inverse is then had once for all that share
- * it. */
+ * it is finite too; over(a, b) where a statistic is the divisor, over_root(a, b) where its root is: the inverse is then
+ * had once for all that share it. */
 static const char *divider_of(lf_op op)
 {
     static const struct { lf_op op; const char *divider;
@@ -49,7 +46,8 @@ static const char *divider_of(lf_op op)
     for (size_t i = 0; i < sizeof mild / sizeof *mild; i++)
         if (mild[i].op == op)
             return mild[i].divider;
-    return lf_op_row(op)->kind == LF_NORMALIZE ? "over" : NULL;
+    const lf_op_info *row = lf_op_row(op);
+    return row->kind != LF_NORMALIZE ? NULL : strstr(row->expression, ROOT) ? "over_root" : "over";
 }
 
 /* Where the operand of the division at `at` ends in this direction: behind it parentheses no longer balance, or one of
@@ -80,8 +78,9 @@ static void emit_divided(lf_str *to, const char *expression, const char *divider
     while (*from == ' ')
         from++;
     lf_str_addn(to, from, (size_t)(at - from) - (at[-1] == ' '));
-    lf_str_add(to, ",");
-    lf_str_addn(to, at + 1, (size_t)(until - at - 1));
+    const char *divisor = strncmp(at, ROOT, strlen(ROOT)) == 0 ? at + strlen(ROOT) : at + 2;
+    lf_str_add(to, ", ");
+    lf_str_addn(to, divisor, (size_t)(until - divisor));
     lf_str_add(to, ")");
     lf_str_add(to, until);
 }

@@ -53,8 +53,9 @@ __device__ __forceinline__ float inverse_root(float b)
     return s == s ? s : r;
 }
 
-// a / b where b is a statistic: 1 / b is had once for all that share it.
+// a / b and a / sqrt(b) where b is a statistic: the inverse is had once for all that share it.
 __device__ __forceinline__ float over(float a, float b) { return a * inverse(b); }
+__device__ __forceinline__ float over_root(float a, float b) { return a * inverse_root(b); }
 
 // x tanh(log(1 + e^x)) = x n / (n + 2) with n = e^x (e^x + 2).
 __device__ __forceinline__ float mish(float x)
