@@ -87,17 +87,17 @@ static void h200_as_measured(void **state)
     near_to(fused("h200").us, 540, 0.03);
     take_model("gelu_softmax");
     near_to(plain("h200").us, 2750, 0.03);
-    near_to(fused("h200").us, 600, 0.15);
+    near_to(fused("h200").us, 567, 0.15);
     dims[0] = 1;
-    near_to(fused("h200").us, 84, 0.15);
+    near_to(fused("h200").us, 81.5, 0.15);
     dims[0] = 16;
-    near_to(fused("h200").us, 86, 0.15);
+    near_to(fused("h200").us, 83.1, 0.15);
     dims[0] = 2048;
     take_model("mean_residual");
     near_to(plain("h200").us, 5600, 0.02);
     take("input x f32[B, 8192]\nparam w f32[1, 8192]\nparam b f32[1]\na = linear(x, w, b)\nb2 = gelu(a)\n"
          "c = add(b2, x)\nreturn c\n");
-    near_to(fused("h200").us, 41.7, 0.15); /* mean_residual as rewrites leave it */
+    near_to(fused("h200").us, 41.8, 0.15); /* mean_residual as rewrites leave it */
 }
 
 /* Other shapes of the probe and of the figures to reach: coarser. */
