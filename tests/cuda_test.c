@@ -336,6 +336,16 @@ static void every_family_compiles(void **state)
                     NULL, arch[a]);
 }
 
+/* The text for a target, in which these words stand. */
+static void compile_target(const rig *r, lf_cuda_target target, const char *words, const char *for_arch)
+{
+    lf_cuda_source source;
+    assert_int_equal(lf_cuda_emit(r->program->fused.plan, NULL, target, &source, NULL), LF_OK);
+    assert_non_null(strstr(own_part(source.text), words));
+    compile_text(source.text, for_arch);
+    lf_cuda_source_free(&source);
+}
+
 static void every_precision_compiles(void **state)
 {
     (void)state;
@@ -348,13 +358,10 @@ static void every_precision_compiles(void **state)
     for (int mode = LF_CUDA_TF32; mode <= LF_CUDA_FP16; mode++)
         for (int a = 1; a < ARCHS; a++) {
             lf_cuda_target target = {.mode = (lf_cuda_mode)mode};
-            lf_cuda_source source;
             assert_true(lf_cuda_arch_unit(arch[a], &target.unit));
             for (int turns = 0; turns <= (target.unit == LF_CUDA_WGMMA); turns++) {
                 target.shape = turns ? LF_CUDA_TURNS : LF_CUDA_PAIRS;
-                assert_int_equal(lf_cuda_emit(r.program->fused.plan, NULL, target, &source, NULL), LF_OK);
-                compile_text(source.text, arch[a]);
-                lf_cuda_source_free(&source);
+                compile_target(&r, target, "BROUGHT = 1", arch[a]);
             }
         }
     rig_end(&r);
@@ -366,24 +373,18 @@ static void aligned_inputs_compile(void **state)
     (void)state;
     if (!compiler_is_there())
         skip();
+    lf_cuda_target target = {.unit = LF_CUDA_WGMMA, .mode = LF_CUDA_TF32, .aligned = true};
     rig r = rig_begin(1, "input x f32[B, 704]\nparam w f32[640, 704]\na = linear(x, w)\nb = gelu(a)\nreturn b\n", NULL);
-    for (int shape = 0; shape <= LF_CUDA_SHAPES; shape++) {
-        const bool ring = shape == LF_CUDA_SHAPES;
-        if (ring) {
-            rig_end(&r);
-            r = rig_begin(1,
-                          "input x f32[B, 8192]\nparam w f32[2, 8192]\na = linear(x, w)\n"
-                          "b = logsumexp(a, dim=1, keepdim=true)\nc = add(b, x)\nreturn c\n",
-                          NULL);
-        }
-        lf_cuda_target target = {.unit = LF_CUDA_WGMMA, .mode = ring ? LF_CUDA_FP32 : LF_CUDA_TF32, .aligned = true,
-                                 .shape = ring ? LF_CUDA_PAIRS : (lf_cuda_shape)shape};
-        lf_cuda_source source;
-        assert_int_equal(lf_cuda_emit(r.program->fused.plan, NULL, target, &source, NULL), LF_OK);
-        assert_non_null(strstr(own_part(source.text), ring ? "rows_by_ring<" : "BROUGHT = 0"));
-        compile_text(source.text, "sm_90a");
-        lf_cuda_source_free(&source);
+    for (int shape = 0; shape < LF_CUDA_SHAPES; shape++) {
+        target.shape = (lf_cuda_shape)shape;
+        compile_target(&r, target, "BROUGHT = 0", "sm_90a");
     }
+    rig_end(&r);
+    r = rig_begin(1,
+                  "input x f32[B, 8192]\nparam w f32[2, 8192]\na = linear(x, w)\n"
+                  "b = logsumexp(a, dim=1, keepdim=true)\nc = add(b, x)\nreturn c\n",
+                  NULL);
+    compile_target(&r, target, "rows_by_ring<", "sm_90a");
     rig_end(&r);
 }
 

@@ -110,14 +110,13 @@ static void emit_redo_call(lf_str *to, lf_cuda_role role)
 /* Blocks that a multiprocessor should have room for, which limits registers. Rows of which two are in registers, of
  * 8192 elements on an H200: 44 us with 2, 64 with 3. With a ring 42 with 2, which its room is for (RING in
  * emit_rows.c). */
-static int blocks_wanted(const lf_cuda_part *part)
+static int blocks_wanted(const lf_cuda_source *source)
 {
-    bool ahead = false, tensor = false; /* products on tensor cores take what registers there are */
-    for (int32_t i = 0; i < part->stages; i++) {
-        ahead = ahead || part->stage[i].ahead;
-        tensor = tensor || part->stage[i].work == LF_CUDA_TENSOR;
-    }
-    return ahead && !tensor ? 2 : 1;
+    const lf_cuda_part *main = &source->part[LF_CUDA_MAIN];
+    bool ahead = false;
+    for (int32_t i = 0; i < main->stages; i++)
+        ahead = ahead || main->stage[i].ahead;
+    return ahead && source->products == 0 ? 2 : 1; /* products take what registers there are */
 }
 
 static void emit_kernel(lf_str *to, const lf_cuda_source *source)
@@ -131,7 +130,7 @@ static void emit_kernel(lf_str *to, const lf_cuda_source *source)
     lf_str_add(to, "extern \"C\" __global__ void ");
     if (source->products > 0 && main->target.unit == LF_CUDA_WGMMA)
         lf_str_addf(to, "__cluster_dims__(%d, 1, 1) ", lf_cuda_shape_table[main->target.shape].cluster);
-    lf_str_addf(to, "__launch_bounds__(%d, %d)\n", source->threads, blocks_wanted(main));
+    lf_str_addf(to, "__launch_bounds__(%d, %d)\n", source->threads, blocks_wanted(source));
     lf_str_addf(to, "program(%sconst __grid_constant__ Control c",
                 source->products > 0 ? "const __grid_constant__ Maps maps, " : "");
     for (int role = 0; role < LF_CUDA_ROLES; role++)
@@ -180,13 +179,13 @@ lf_status lf_cuda_emit(const lf_plan *plan, const lf_plan *as_written, lf_cuda_t
     out->part[LF_CUDA_AS_WRITTEN].plan = as_written;
     lf_str text = {0}, parts = {0};
     bool good = emit_parts(&parts, out);
-    for (int32_t i = 0; i < out->part[LF_CUDA_MAIN].stages; i++) {
-        out->products += out->part[LF_CUDA_MAIN].stage[i].work == LF_CUDA_TENSOR;
-        out->waits = out->waits || out->part[LF_CUDA_MAIN].stage[i].wave > 0;
-        if (out->part[LF_CUDA_MAIN].stage[i].ring > out->ring)
-            out->ring = out->part[LF_CUDA_MAIN].stage[i].ring;
+    const lf_cuda_part *main = &out->part[LF_CUDA_MAIN];
+    for (int32_t i = 0; i < main->stages; i++) {
+        out->products += main->stage[i].work == LF_CUDA_TENSOR;
+        out->waits = out->waits || main->stage[i].wave > 0;
+        out->ring = main->stage[i].ring > out->ring ? main->stage[i].ring : out->ring;
     }
-    out->waits = out->waits || out->part[LF_CUDA_MAIN].stages > 1 ||
+    out->waits = out->waits || main->stages > 1 ||
                  (out->products > 0 && lf_cuda_shape_table[target.shape].few) ||
                  out->part[LF_CUDA_FULL_RANGE].plan || as_written;
     emit_texts(&text, out);

@@ -295,9 +295,9 @@ void lf_emit_rows(lf_emitter *e, int32_t range)
         emit_phase(e, p);
     e->held_turns = 0;
     lf_str_addf(&e->s,
-                "}\n\n__device__ __forceinline__ void %s(const Args &a)\n{\n    enum { T = %d, ROWS = THREADS / T };\n"
+                "}\n\n__device__ __forceinline__ void %s(const Args &a)\n{\n    enum { T = %d%s };\n"
                 "    const i64 rows = ",
-                name, threads);
+                name, threads, held > 0 ? "" : ", ROWS = THREADS / T");
     lf_emit_extent(e, rows);
     if (held > 0)
         emit_rows_ahead(e, name, held, slots);

@@ -34,7 +34,7 @@ __device__ __forceinline__ void g0_rows0_row(const Args &a, const i64 row, const
 
 __device__ __forceinline__ void g0_rows0(const Args &a)
 {
-    enum { T = 256, ROWS = THREADS / T };
+    enum { T = 256 };
     const i64 rows = a.dim[0];
     rows_by_registers<ALIGNED, T, 8>(
         rows, [&](const i64 row) { return &*(a.in[0] + row * 8192 + 0); },

@@ -34,7 +34,7 @@ __device__ __forceinline__ void g0_rows0_row(const Args &a, const i64 row, const
 
 __device__ __forceinline__ void g0_rows0(const Args &a)
 {
-    enum { T = 256, ROWS = THREADS / T };
+    enum { T = 256 };
     const i64 rows = a.dim[0];
     const narrow_column<T, 8192, 8> column(a.narrow[0], threadIdx.x % T);
     rows_by_ring<T, 8, 2>(
