@@ -25,7 +25,10 @@ enum {
     LF_CUDA_REDO_WORDS = 6,    /* of struct Redo in text/base.cu */
     LF_CUDA_CONTROL_WORDS = 7, /* of struct Control */
     LF_CUDA_TENSOR_THREADS = 384,
-    LF_CUDA_LINE = 128         /* bytes of a line of an operand */
+    LF_CUDA_LINE = 128,        /* bytes of a line of an operand */
+    /* bytes of shared memory of a kernel's own, for each warp of a block: of text/base.cu. All that it has beside what
+     * the host gives it, which must leave so much. */
+    LF_CUDA_SCRATCH = 64
 };
 
 /* Empty arrays of Args have one word. */
@@ -66,7 +69,7 @@ typedef struct lf_cuda_shape_info {
 } lf_cuda_shape_info;
 
 extern const lf_cuda_shape_info lf_cuda_shape_table[LF_CUDA_SHAPES];
-/* Bytes of dynamic shared memory. Beside them a kernel has room for 1.7 KB of its own (fp32, pairs and single). */
+/* Bytes of dynamic shared memory. */
 unsigned lf_cuda_shape_shared(lf_cuda_shape shape, lf_cuda_mode mode);
 
 /* What multiplies: the ordinary units, tensor cores as Ampere has them (sm_80 and newer), as Hopper has them (sm_90a).

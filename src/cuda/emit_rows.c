@@ -165,8 +165,7 @@ static void emit_narrow(lf_emitter *e)
     const lf_product *p = &e->g->product;
     lf_str_addf(&e->s, "    // product of %lld columns, in double precision: ", (long long)p->n.coef);
     lf_emit_shape(e, p->weight);
-    lf_str_addf(&e->s, "\n    __shared__ float product[THREADS / T][%lld];\n", (long long)p->n.coef);
-    lf_str_addf(&e->s, "    narrow_product<T, %lld, %lld>(product[threadIdx.x / T], ", (long long)p->n.coef,
+    lf_str_addf(&e->s, "\n    const float *const product = narrow_product<T, %lld, %lld>(", (long long)p->n.coef,
                 (long long)p->k.coef);
     if (e->held_turns > 0) {
         lf_str_add(&e->s, "held");
@@ -204,7 +203,7 @@ static void emit_phase(lf_emitter *e, int32_t phase)
             lf_str_addf(&e->s, "; col += T * %d) {\n", lanes);
         }
         lf_str_addf(&e->s, "        enum { W = %d };\n", lanes);
-        lf_emit_steps(e, phase, "product[threadIdx.x / T][col + w]", 2);
+        lf_emit_steps(e, phase, "product[col + w]", 2);
         e->ahead = false;
         for (int32_t i = 0; i < e->g->stats; i++)
             if (lf_is_fed(e, i, phase))

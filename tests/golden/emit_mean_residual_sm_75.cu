@@ -7,12 +7,11 @@ __device__ __forceinline__ void g0_rows0_row(const Args &a, const i64 row, const
     enum { T = 256 };
     // phase 0: B x 1
     // product of 1 columns, in double precision: v5 [1, 8192]
-    __shared__ float product[THREADS / T][1];
-    narrow_product<T, 1, 8192>(product[threadIdx.x / T], held, a.narrow[0], tid);
+    const float *const product = narrow_product<T, 1, 8192>(held, a.narrow[0], tid);
 #pragma unroll 4
     for (i64 col = tid * 1; col < 1; col += T * 1) {
         enum { W = 1 };
-        float v0[W]; EACH v0[w] = product[threadIdx.x / T][col + w]; // product
+        float v0[W]; EACH v0[w] = product[col + w]; // product
         float v1[W]; EACH v1[w] = op_gelu(v0[w], 0.0f); // e
         watch(a.redo, row, rows, v0);
         EACH { const float one[1] = {v1[w]}; store<false>(a.area[0] + row, one); } // e

@@ -12,6 +12,17 @@ typedef unsigned char u8;
 
 extern __shared__ u8 raw[]; // the stage's under way
 
+// What a row's threads hand each other: all of a kernel's shared memory beside raw, whatever its stages are. A warp has
+// a part of its own, LF_CUDA_SCRATCH in emit.h, and a row its warps': groups of a block go through the code of a stage
+// each in its own time.
+enum { SCRATCH = 64 };
+__shared__ __align__(16) u8 scratch[THREADS / 32][SCRATCH];
+template <int T> __device__ __forceinline__ u8 *row_scratch()
+{
+    static_assert(T >= 32, "rows that share a warp have none");
+    return scratch[threadIdx.x / T * (T / 32)];
+}
+
 // W neighbours, in one access where the address allows it. fixed: nobody writes there while the kernel runs. aligned:
 // it is known to allow it.
 template <bool fixed> __device__ __forceinline__ float read(const float *p) { return fixed ? __ldg(p) : *p; }
@@ -222,17 +233,17 @@ template <int T> __device__ __forceinline__ void row_sync()
 template <int T, class M> __device__ __forceinline__ M join_row(M s)
 {
     s = join_lanes(s, T < 32 ? T : 32);
-    if constexpr (T <= 32)
-        return s;
-    __shared__ M of_warp[THREADS / 32];
-    const M *mine = of_warp + threadIdx.x / T * (T / 32);
-    row_sync<T>();
-    if (threadIdx.x % 32 == 0)
-        of_warp[threadIdx.x / 32] = s;
-    row_sync<T>();
-    s = mine[0];
-    for (int i = 1; i < T / 32; ++i)
-        s.join(mine[i]);
+    if constexpr (T > 32) {
+        static_assert(sizeof(M) <= SCRATCH, "one of every warp");
+        M *of_warp = (M *)row_scratch<T>();
+        row_sync<T>(); // what was there before has been read
+        if (threadIdx.x % 32 == 0)
+            of_warp[threadIdx.x % T / 32] = s;
+        row_sync<T>();
+        s = of_warp[0];
+        for (int i = 1; i < T / 32; ++i)
+            s.join(of_warp[i]);
+    }
     return s;
 }
 

@@ -49,22 +49,24 @@ __device__ __forceinline__ void narrow_four(narrow_sums<N> &sums, const float (&
     }
 }
 
-// The threads' sums and the bias into y: shared, [N].
+// The threads' sums and the bias: [N], shared, until the row's threads join something else.
 template <int T, int N, i64 K>
-__device__ __forceinline__ void narrow_end(float *y, narrow_sums<N> sums, const double *weight, int tid)
+__device__ __forceinline__ const float *narrow_end(narrow_sums<N> sums, const double *weight, int tid)
 {
+    float *y = (float *)row_scratch<T>();
     sums = join_row<T>(sums);
-    row_sync<T>(); // what y held before has been read
+    row_sync<T>(); // what was there before has been read
     if (tid == 0)
 #pragma unroll
         for (int n = 0; n < N; ++n)
             y[n] = (float)(sums.s[n] + __ldg(weight + N * narrow_weight<K>::PITCH + n));
     row_sync<T>();
+    return y;
 }
 
 // y[n] = bias[n] + sum over k of x[k] * weight[n][k], in double precision, by the T threads of a row.
 template <int T, int N, i64 K>
-__device__ __forceinline__ void narrow_product(float *y, const float *x, const double *weight, int tid)
+__device__ __forceinline__ const float *narrow_product(const float *x, const double *weight, int tid)
 {
     constexpr int W = 4;
     narrow_sums<N> all = {};
@@ -87,7 +89,7 @@ __device__ __forceinline__ void narrow_product(float *y, const float *x, const d
 #pragma unroll
         for (int n = 0; n < N; ++n)
             all.s[n] += (double)x[k] * narrow_weight<K>::at(weight + n * narrow_weight<K>::PITCH, k);
-    narrow_end<T, N, K>(y, all, weight, tid);
+    return narrow_end<T, N, K>(all, weight, tid);
 }
 
 // A row in registers, which is wanted again: element k is held[k / 4 / T][k % 4] of thread k / 4 % T.
@@ -99,13 +101,13 @@ __device__ __forceinline__ void hold_row(float (&held)[TURNS][4], const float *x
         load<false, aligned>(held[i], x + (i * T + tid) * 4);
 }
 template <int T, int N, i64 K, int TURNS>
-__device__ __forceinline__ void narrow_product(float *y, const float (&held)[TURNS][4], const double *weight, int tid)
+__device__ __forceinline__ const float *narrow_product(const float (&held)[TURNS][4], const double *weight, int tid)
 {
     narrow_sums<N> all = {};
 #pragma unroll
     for (int i = 0; i < TURNS; ++i)
         narrow_four<N, K>(all, held[i], weight, (i * T + tid) * 4);
-    narrow_end<T, N, K>(y, all, weight, tid);
+    return narrow_end<T, N, K>(all, weight, tid);
 }
 
 // Likewise with the weight of a single column in registers too, as that row is, for all rows that follow.
@@ -119,8 +121,8 @@ template <int T, i64 K, int TURNS> struct narrow_column {
     }
 };
 template <int T, int N, i64 K, int TURNS>
-__device__ __forceinline__ void narrow_product(float *y, const float (&held)[TURNS][4], const double *weight, int tid,
-                                               const narrow_column<T, K, TURNS> &column)
+__device__ __forceinline__ const float *narrow_product(const float (&held)[TURNS][4], const double *weight, int tid,
+                                                       const narrow_column<T, K, TURNS> &column)
 {
     static_assert(N == 1, "one column");
     narrow_sums<N> all = {};
@@ -129,7 +131,7 @@ __device__ __forceinline__ void narrow_product(float *y, const float (&held)[TUR
 #pragma unroll
         for (int w = 0; w < 4; ++w)
             all.s[0] += (double)held[i][w] * column.w[i][w];
-    narrow_end<T, N, K>(y, all, weight, tid);
+    return narrow_end<T, N, K>(all, weight, tid);
 }
 
 // Rows whose stride is the grid's, each held and then finished: done(row, held). x(row): where it begins. The next one
