@@ -229,7 +229,7 @@ static long spills(const char *log)
 /* Bytes of shared memory that may be a kernel's own. */
 static long own_shared(bool wgmma)
 {
-    return (wgmma ? LF_CUDA_TENSOR_THREADS : LF_CUDA_THREADS) / 32 * LF_CUDA_SCRATCH;
+    return lf_cuda_own_shared(wgmma ? LF_CUDA_TENSOR_THREADS : LF_CUDA_THREADS);
 }
 
 static void assert_fits(const char *log, const char *for_arch)

@@ -6,8 +6,8 @@
 #include "base/mem.h"
 #include "cuda/device.h"
 
-/* bytes before the flags, and what is in them behind the barrier's counts */
-enum { CONTROL = 64, WIDE_ANY = 16, WATCHED_ANY = 20, REDONE = 24 };
+/* bytes before the flags, and what is in them besides the barrier's words, one of which is WATCHED_ANY */
+enum { CONTROL = 64, WATCHED_ANY = 4, WIDE_ANY = 16, REDONE = 24 };
 enum { NON_BLOCKING = 1 }; /* CU_STREAM_NON_BLOCKING */
 
 /* Memory that grows and is reused. */

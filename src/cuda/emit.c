@@ -57,8 +57,8 @@ static void emit_stage_calls(lf_str *to, const lf_cuda_part *part)
         if (i > 0)
             lf_str_add(to, "    grid_sync(c);\n");
         lf_str_addf(to, "    %s::%s(%s", name, part->stage[i].name, name);
-        if (part->stage[i].work == LF_CUDA_SPLIT)
-            lf_str_add(to, ", c");
+        if (part->stage[i].arrives)
+            lf_str_add(to, ", c, arrived");
         if (part->stage[i].work == LF_CUDA_TENSOR) {
             lf_str_addf(to, ", c, &maps.map[%d], &maps.map[%d]", 2 * product, 2 * product + 1);
             product++;
@@ -95,16 +95,16 @@ static void emit_redo(lf_str *to, const lf_cuda_source *source, lf_cuda_role rol
     lf_str_add(to, "    }\n}\n\n");
 }
 
-static void emit_redo_call(lf_str *to, lf_cuda_role role)
+static void emit_redo_call(lf_str *to, lf_cuda_role role, bool arrived)
 {
     const char *name = namespaces[role], *flags = flags_of(role);
     if (role == LF_CUDA_FULL_RANGE) /* set before a barrier that is long past */
         lf_str_addf(to, "    if (any_set(c.%s_any))\n        redo_%s(%s, c);\n", flags, name, name);
     else /* set until now */
         lf_str_addf(to,
-                    "    grid_sync(c);\n    if (any_set(c.%s_any))\n        redo_%s(%s, c);\n"
+                    "    if (any_watched(c, %s))\n        redo_%s(%s, c);\n"
                     "    else if (blockIdx.x == 0 && threadIdx.x == 0)\n        *c.redone = 0;\n",
-                    flags, name, name);
+                    arrived ? "arrived" : "block_arrive(c)", name, name);
 }
 
 /* Blocks that a multiprocessor should have room for, which limits registers. Rows of which two are in registers, of
@@ -137,11 +137,13 @@ static void emit_kernel(lf_str *to, const lf_cuda_source *source)
         if (source->part[role].plan)
             lf_str_addf(to, ", const __grid_constant__ %s::Args %s", namespaces[role], namespaces[role]);
     lf_str_add(to, ")\n{\n");
+    const bool arrived = main->stages > 0 && main->stage[main->stages - 1].arrives;
+    lf_str_add(to, arrived ? "    unsigned arrived = 0;\n" : "");
     emit_stage_calls(to, main);
     for (int role = LF_CUDA_MAIN + 1; role < LF_CUDA_ROLES; role++)
         if (source->part[role].plan)
-            emit_redo_call(to, (lf_cuda_role)role);
-    lf_str_add(to, source->waits ? "    leave(c);\n}\n" : "}\n");
+            emit_redo_call(to, (lf_cuda_role)role, arrived);
+    lf_str_add(to, "}\n");
 }
 
 /* ---- all of it ---- */
@@ -158,6 +160,8 @@ static bool emit_parts(lf_str *to, lf_cuda_source *source)
                         .target = part->target,
                         .role = (lf_cuda_role)role,
                         .threads = source->threads,
+                        .guarded = role == LF_CUDA_MAIN && source->part[LF_CUDA_AS_WRITTEN].plan &&
+                                   !source->part[LF_CUDA_FULL_RANGE].plan, /* which has barriers of its own, before */
                         .out = part,
                         .s = *to};
         lf_emit_part(&e, namespaces[role]);

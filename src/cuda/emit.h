@@ -26,10 +26,14 @@ enum {
     LF_CUDA_CONTROL_WORDS = 7, /* of struct Control */
     LF_CUDA_TENSOR_THREADS = 384,
     LF_CUDA_LINE = 128,        /* bytes of a line of an operand */
-    /* bytes of shared memory of a kernel's own, for each warp of a block: of text/base.cu. All that it has beside what
-     * the host gives it, which must leave so much. */
-    LF_CUDA_SCRATCH = 64
+    LF_CUDA_SCRATCH = 64       /* bytes of shared memory of a kernel's own, for each warp: of text/base.cu */
 };
+
+/* All that a kernel has beside what the host gives it, which must leave so much. */
+static inline int lf_cuda_own_shared(int threads)
+{
+    return (threads / 32 + 1) * LF_CUDA_SCRATCH;
+}
 
 /* Empty arrays of Args have one word. */
 static inline size_t lf_at_least_one(int32_t n)
@@ -109,6 +113,7 @@ typedef struct lf_cuda_stage {
     int rows_a_block;
     bool ahead;            /* ROWS: coming rows are on their way while one is finished */
     unsigned ring;         /* then: bytes of shared memory they wait in; 0: the next is in registers too */
+    bool arrives;          /* ROWS: a block has arrived at the barrier that follows before its last row is stored */
     /* TENSOR */
     int32_t x_area;        /* of x's lines, -1 where input x_input is that */
     int32_t x_input;

@@ -137,6 +137,11 @@ static int32_t output_of(const lf_emitter *e, const lf_access *a)
     return -1;
 }
 
+static bool is_in_block(const lf_emitter *e, const lf_access *a)
+{
+    return a->place == LF_KEPT && e->kept[a->index] == LF_IN_BLOCK;
+}
+
 static bool emit_base(lf_emitter *e, const lf_access *a)
 {
     if (a->place == LF_VALUE)
@@ -144,6 +149,8 @@ static bool emit_base(lf_emitter *e, const lf_access *a)
     const int32_t output = output_of(e, a);
     if (output >= 0)
         lf_str_addf(&e->s, "a.out[%d]", (int)output);
+    else if (is_in_block(e, a))
+        lf_str_addf(&e->s, "block_kept(%d)", (int)a->index);
     else
         lf_str_addf(&e->s, "a.area[%d]",
                     (int)(a->place == LF_KEPT ? e->kept[a->index] : e->result[a->index][a->result]));
@@ -160,7 +167,7 @@ static bool is_fixed(const lf_emitter *e, const lf_access *a)
 static void emit_sides(lf_emitter *e, const lf_access *a, const char *col)
 {
     axis at[LF_MAX_RANK];
-    int count = merged_axes(a, 0, a->row_axes, at);
+    int count = is_in_block(e, a) ? 0 : merged_axes(a, 0, a->row_axes, at);
     if (count > 0) {
         lf_str_add(&e->s, " + ");
         emit_offset(e, at, count, "row");

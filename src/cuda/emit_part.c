@@ -171,8 +171,9 @@ static bool begin_group(lf_emitter *e, int32_t index)
         e->x_scale = whole_area(e, false, lf_extent_of(1), 1);
     }
     for (int32_t k = 0; k < g->kepts; k++)
-        e->kept[k] = e->home[k].in_output >= 0 || k == e->held.kept
-                         ? -1
+        e->kept[k] = e->home[k].in_output >= 0 || k == e->held.kept ? -1
+                     : lf_is_of_block(e, k)
+                         ? LF_IN_BLOCK
                          : whole_area(e, g->kept[k].one_row, g->kept[k].width, 1);
     for (int32_t i = 0; i < g->stats; i++)
         place_stat(e, i);

@@ -12,6 +12,8 @@ typedef struct lf_range {
     bool product; /* tiles of the wide product; otherwise row by row */
 } lf_range;
 
+enum { LF_IN_BLOCK = -2 };
+
 /* A phase that goes on with what the product's phase leaves in registers. */
 typedef struct lf_held {
     int32_t phase;  /* -1: there is none */
@@ -36,6 +38,8 @@ typedef struct lf_emitter {
     /* a row that a narrow product multiplies is in registers, in so many turns of its threads; 0: it is not */
     int held_turns;
     bool weight_held;        /* and so is that product's weight, of one column */
+    bool guarded;            /* behind the last stage all blocks meet, and rows that were flagged are done again */
+    int32_t arrives;         /* the phase behind which a block arrives there with its last row; -1: at the end */
     /* the group under way */
     const lf_group *g;
     int32_t group;
@@ -46,7 +50,8 @@ typedef struct lf_emitter {
     int32_t x_lines, x_scale; /* then: areas of x as they read it; x_lines is -1 where input x_input is that */
     int32_t x_input;
     lf_kept *home;           /* one per kept value: the group's, but for the output it waits in */
-    int32_t *kept;           /* one per kept value: its area, -1 where it lies in an output */
+    /* one per kept value: its area; -1 where it lies in an output, LF_IN_BLOCK in shared memory of its row's block */
+    int32_t *kept;
     /* one per statistic: the areas of its results, -1 where they stay in registers */
     int32_t (*result)[LF_MAX_RESULTS];
     int32_t *partial;        /* one per statistic: the area of its partials, -1 */
@@ -103,6 +108,8 @@ void lf_emit_monoids(lf_str *to, const lf_plan *const *plan, int plans);
 /* ---- emit_rows.c, emit_product.c, emit_columns.c: stages ---- */
 
 void lf_emit_rows(lf_emitter *e, int32_t range);
+/* Is this kept value a number that only the block which has its row asks for? */
+bool lf_is_of_block(const lf_emitter *e, int32_t kept);
 /* The joined partials of a row's statistic, as an expression. */
 void lf_emit_partials(lf_emitter *e, int32_t stat);
 void lf_emit_product(lf_emitter *e, int32_t range);

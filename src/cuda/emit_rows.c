@@ -36,6 +36,19 @@ static int threads_a_row(const lf_emitter *e, const lf_range *r)
     return all ? BLOCK : wide ? GROUP : one ? QUAD : WARP;
 }
 
+bool lf_is_of_block(const lf_emitter *e, int32_t kept)
+{
+    const lf_access *x = &e->g->product.x;
+    if (e->role != LF_CUDA_MAIN || e->ranges > 1 || threads_a_row(e, e->range) != e->threads ||
+        kept >= LF_CUDA_SCRATCH / (int32_t)sizeof(float) || e->g->kept[kept].one_row ||
+        !lf_extent_is(e->g->kept[kept].width, 1) || (x->place == LF_KEPT && x->index == kept))
+        return false;
+    for (int32_t i = 0; i < e->g->stats; i++)
+        if (e->g->stat[i].step < 0 && e->g->stat[i].from.place == LF_KEPT && e->g->stat[i].from.index == kept)
+            return false;
+    return true;
+}
+
 /* ---- statistics ---- */
 
 static void emit_finish(lf_emitter *e, int32_t index)
@@ -213,6 +226,37 @@ static void emit_phase(lf_emitter *e, int32_t phase)
     for (int32_t i = 0; i < e->g->stats; i++)
         if (e->g->stat[i].phase == phase && e->g->stat[i].span != LF_SPAN_COLUMN)
             emit_stat(e, i, false);
+    if (phase == e->arrives)
+        lf_str_add(&e->s, "    if (tid == 0 && row + gridDim.x >= rows) // nothing is flagged by this block any more\n"
+                          "        arrived = grid_arrive(c);\n");
+}
+
+/* The last phase in which a block's last row may be flagged, where what follows it need not be seen by whoever does
+ * rows again: the stores of that row, for which the others then do not wait. -1 where that is not so, or a block has
+ * several rows at a time. */
+static int32_t arrival(const lf_emitter *e, int32_t range, int threads)
+{
+    const lf_range *r = &e->range[range];
+    int32_t last = -1;
+    if (!e->guarded || threads != e->threads || e->group != e->plan->groups - 1 || range != e->ranges - 1)
+        return -1;
+    for (int32_t i = 0; i < e->g->stats; i++)
+        if (e->column[i] >= 0 && e->g->stat[i].phase >= r->first)
+            return -1; /* a stage of its own follows */
+    for (int32_t phase = r->first; phase < r->end; phase++)
+        if (e->g->phase[phase].watches > 0)
+            last = phase;
+    return last;
+}
+
+/* What the functions of rows take besides, and are given, where blocks arrive early. */
+static const char *arrival_taken(const lf_emitter *e)
+{
+    return e->arrives >= 0 ? ", const Control &c, unsigned &arrived" : "";
+}
+static const char *arrival_given(const lf_emitter *e)
+{
+    return e->arrives >= 0 ? ", c, arrived" : "";
 }
 
 /* Every so many rows are a block's. */
@@ -222,15 +266,15 @@ static void emit_turns(lf_emitter *e, const char *name, int threads)
         lf_str_addf(&e->s,
                     ";\n    for (i64 first = (i64)blockIdx.x * ROWS; first < rows; first += (i64)gridDim.x * ROWS)\n"
                     "        %s_row(a, min(first + threadIdx.x / T, rows - 1), rows, threadIdx.x %% T); "
-                    "// whole warps: those past the end do the last row again\n}\n\n",
+                    "// whole warps: those past the end do the last row again\n",
                     name);
     else
         lf_str_addf(&e->s,
                     ";\n"
                     "    for (i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T; row < rows; "
-                    "row += (i64)gridDim.x * ROWS)\n%s%s_row(a, row, rows, threadIdx.x %% T);\n}\n\n",
+                    "row += (i64)gridDim.x * ROWS)\n%s%s_row(a, row, rows, threadIdx.x %% T%s);\n",
                     e->role != LF_CUDA_MAIN ? "        if (!left_out(a.redo, row, rows))\n            " : "        ",
-                    name);
+                    name, arrival_given(e));
 }
 
 /* The slots of the ring in which rows of an input wait to be held; 0 where they come in registers. Only an input's:
@@ -252,18 +296,22 @@ static void emit_rows_ahead(lf_emitter *e, const char *name, int held, int slots
 {
     lf_str_add(&e->s, ";\n");
     if (e->weight_held)
-        lf_str_addf(&e->s, "    const narrow_column<T, %lld, %d> column(a.narrow[%d], threadIdx.x %% T);\n",
-                    (long long)e->g->product.k.coef, held, (int)e->group);
+        lf_str_addf(&e->s, "    narrow_column<T, %lld, %d> column;\n", (long long)e->g->product.k.coef, held);
     if (slots > 0)
         lf_str_addf(&e->s, "    rows_by_ring<T, %d, %d>(\n", held, slots);
     else
         lf_str_addf(&e->s, "    rows_by_registers<%s, T, %d>(\n", lf_emit_aligned(e, &e->g->product.x), held);
     lf_str_add(&e->s, "        rows, [&](const i64 row) { return &");
     lf_emit_row_element(e, &e->g->product.x, "0");
+    lf_str_add(&e->s, "; },\n");
+    if (e->weight_held)
+        lf_str_addf(&e->s, "        [&] { column.load(a.narrow[%d], threadIdx.x %% T); },\n", (int)e->group);
+    else if (slots > 0)
+        lf_str_add(&e->s, "        [] {},\n");
     lf_str_addf(&e->s,
-                "; },\n        [&](const i64 row, const float (&held)[%d][4]) { "
-                "%s_row(a, row, rows, threadIdx.x %% T, held%s); });\n}\n\n",
-                held, name, e->weight_held ? ", column" : "");
+                "        [&](const i64 row, const float (&held)[%d][4]) { "
+                "%s_row(a, row, rows, threadIdx.x %% T, held%s%s); });\n",
+                held, name, e->weight_held ? ", column" : "", arrival_given(e));
 }
 
 void lf_emit_rows(lf_emitter *e, int32_t range)
@@ -273,6 +321,7 @@ void lf_emit_rows(lf_emitter *e, int32_t range)
     const lf_extent rows = e->g->phase[r->first].one_row ? lf_extent_of(1) : e->g->rows;
     char name[32];
     e->held_turns = held_turns(e, r, threads);
+    e->arrives = arrival(e, range, threads);
     snprintf(name, sizeof name, "g%d_rows%d", (int)e->group, (int)r->first);
     const int held = e->held_turns, slots = held > 0 ? ring_slots(e, threads) : 0;
     lf_str_addf(&e->s,
@@ -286,7 +335,7 @@ void lf_emit_rows(lf_emitter *e, int32_t range)
     if (e->weight_held)
         lf_str_addf(&e->s, ", const narrow_column<%d, %lld, %d> &column", threads, (long long)e->g->product.k.coef,
                     held);
-    lf_str_addf(&e->s, ")\n{\n    enum { T = %d };\n", threads);
+    lf_str_addf(&e->s, "%s)\n{\n    enum { T = %d };\n", arrival_taken(e), threads);
     for (int32_t i = 0; i < e->g->stats; i++)
         if (lf_finished_in(e, i) == range && lf_range_of(e, e->g->stat[i].phase) != range)
             emit_stat(e, i, true);
@@ -294,16 +343,20 @@ void lf_emit_rows(lf_emitter *e, int32_t range)
         emit_phase(e, p);
     e->held_turns = 0;
     lf_str_addf(&e->s,
-                "}\n\n__device__ __forceinline__ void %s(const Args &a)\n{\n    enum { T = %d%s };\n"
+                "}\n\n__device__ __forceinline__ void %s(const Args &a%s)\n{\n    enum { T = %d%s };\n"
                 "    const i64 rows = ",
-                name, threads, held > 0 ? "" : ", ROWS = THREADS / T");
+                name, arrival_taken(e), threads, held > 0 ? "" : ", ROWS = THREADS / T");
     lf_emit_extent(e, rows);
     if (held > 0)
         emit_rows_ahead(e, name, held, slots);
     else
         emit_turns(e, name, threads);
+    if (e->arrives >= 0)
+        lf_str_add(&e->s, "    if (threadIdx.x == 0 && blockIdx.x >= rows)\n        arrived = grid_arrive(c);\n");
+    lf_str_add(&e->s, "}\n\n");
     e->weight_held = false;
     lf_cuda_stage *stage = lf_emit_stage(e, name, LF_CUDA_ROWS, rows, e->g->phase[r->first].width);
     if (stage)
-        stage->rows_a_block = e->threads / threads, stage->ahead = held > 0, stage->ring = ring_bytes(e, slots);
+        stage->rows_a_block = e->threads / threads, stage->ahead = held > 0, stage->ring = ring_bytes(e, slots),
+        stage->arrives = e->arrives >= 0;
 }

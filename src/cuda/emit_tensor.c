@@ -9,12 +9,12 @@
 /* Lines of 32 of K between promotions. Tensor cores cut off what no longer fits beside their sum, always toward 0, so
  * the longer it stays there the more is lost: of the rms of random results 1.1e-7 at one line, 2.2e-7 at two, 4.5e-7 at
  * four (H200, at any K that is longer). What f32 itself loses grows with K: 0.9e-7 at 64, 1.5 to 2.3e-7 at 128 .. 1024,
- * 3.9e-7 at 4096 (cuBLAS). Products are promoted so often that they lose no more, which makes short ones 0 to 8% slower
- * and those of 4096 2%. Up to three lines even that is too much beside cuBLAS's four sums of K / 4: see SHORT in
- * text/hopper.cu. Ampere's tensor cores keep a bit less. */
-static int most_in_chunk(lf_cuda_unit unit, int64_t lines)
+ * 3.9e-7 at 4096 (cuBLAS; for a few rows it adds up parts of K, and loses as little at 8192). Products are promoted so
+ * often that they lose no more, which makes short ones 0 to 8% slower and long ones 2%. Up to three lines even that is
+ * too much beside cuBLAS's four sums of K / 4: see SHORT in text/hopper.cu. Ampere's tensor cores keep a bit less. */
+static int most_in_chunk(int64_t lines)
 {
-    return lines <= 16 ? 1 : lines <= 128 || unit != LF_CUDA_WGMMA ? 2 : 4;
+    return lines <= 16 ? 1 : 2;
 }
 
 bool lf_is_tensor_product(lf_cuda_target target, const lf_product *p)
@@ -36,7 +36,7 @@ int64_t lf_tensor_lines(lf_cuda_target target, const lf_product *p, int *chunk)
 {
     const int each = elements_of_line(target);
     const int64_t lines = (p->k.coef + each - 1) / each;
-    const int most = most_in_chunk(target.unit, lines);
+    const int most = most_in_chunk(lines);
     *chunk = target.mode != LF_CUDA_FP32 ? 1 : lines < most ? (int)lines : most;
     return (lines + *chunk - 1) / *chunk * *chunk;
 }
@@ -184,8 +184,8 @@ static void emit_split(lf_emitter *e)
     char name[32];
     snprintf(name, sizeof name, "g%d_split", (int)e->group);
     lf_str_addf(&e->s,
-                "// x into lines of 128 bytes\n__device__ __forceinline__ void %s(const Args &a, const Control &c)\n{\n"
-                "    split_x<g%d>(a, c);\n    written_to_copied();\n}\n\n",
+                "// x into lines of 128 bytes\n__device__ __forceinline__ void %s(const Args &a)\n{\n"
+                "    split_x<g%d>(a);\n    written_to_copied();\n}\n\n",
                 name, (int)e->group);
     lf_cuda_stage *stage = lf_emit_stage(e, name, LF_CUDA_SPLIT, e->g->rows, e->g->product.k);
     if (stage)

@@ -88,5 +88,4 @@ program(const __grid_constant__ Control c, const __grid_constant__ fused::Args f
     fused::g0_column_end0(fused);
     grid_sync(c);
     fused::g0_rows1(fused);
-    leave(c);
 }

@@ -38,9 +38,9 @@ struct g0 {
 };
 
 // x into lines of 128 bytes
-__device__ __forceinline__ void g0_split(const Args &a, const Control &c)
+__device__ __forceinline__ void g0_split(const Args &a)
 {
-    split_x<g0>(a, c);
+    split_x<g0>(a);
     written_to_copied();
 }
 
@@ -218,7 +218,7 @@ struct Maps {
 extern "C" __global__ void __launch_bounds__(256, 1)
 program(const __grid_constant__ Maps maps, const __grid_constant__ Control c, const __grid_constant__ fused::Args fused, const __grid_constant__ full_range::Args full_range)
 {
-    fused::g0_split(fused, c);
+    fused::g0_split(fused);
     grid_sync(c);
     fused::g0_product(fused, c, &maps.map[0], &maps.map[1]);
     grid_sync(c);
@@ -229,5 +229,4 @@ program(const __grid_constant__ Maps maps, const __grid_constant__ Control c, co
     fused::g0_rows1(fused);
     if (any_set(c.wide_any))
         redo_full_range(full_range, c);
-    leave(c);
 }

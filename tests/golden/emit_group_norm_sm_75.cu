@@ -75,5 +75,4 @@ program(const __grid_constant__ Control c, const __grid_constant__ fused::Args f
     fused::g0_product(fused);
     grid_sync(c);
     fused::g0_rows1(fused);
-    leave(c);
 }

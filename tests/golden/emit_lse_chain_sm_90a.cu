@@ -13,7 +13,7 @@ struct g0 {
     static __device__ __forceinline__ i64 rows(const Args &a) { return a.dim[0]; }
     static __device__ __forceinline__ i64 columns(const Args &a) { return 8192; }
     static __device__ __forceinline__ i64 depth(const Args &a) { return 8192; }
-    enum { MODE = 0, SCALED = 1, N = 8192, LINES = 256, CHUNK = 4, SHORT = 0, SEVERAL = 0, BROUGHT = 1 };
+    enum { MODE = 0, SCALED = 1, N = 8192, LINES = 256, CHUNK = 2, SHORT = 0, SEVERAL = 0, BROUGHT = 1 };
     enum { PART = 64, LONG = 1 };
     static __device__ __forceinline__ const float *x_unscale(const Args &a) { return a.area[1]; }
     static __device__ __forceinline__ const float *w_unscale(const Args &a) { return a.scale[0]; }
@@ -40,9 +40,9 @@ struct g0 {
 };
 
 // x into lines of 128 bytes
-__device__ __forceinline__ void g0_split(const Args &a, const Control &c)
+__device__ __forceinline__ void g0_split(const Args &a)
 {
-    split_x<g0>(a, c);
+    split_x<g0>(a);
     written_to_copied();
 }
 
@@ -194,12 +194,11 @@ struct Maps {
 extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(384, 1)
 program(const __grid_constant__ Maps maps, const __grid_constant__ Control c, const __grid_constant__ fused::Args fused, const __grid_constant__ full_range::Args full_range)
 {
-    fused::g0_split(fused, c);
+    fused::g0_split(fused);
     grid_sync(c);
     fused::g0_product(fused, c, &maps.map[0], &maps.map[1]);
     grid_sync(c);
     fused::g0_rows1(fused);
     if (any_set(c.wide_any))
         redo_full_range(full_range, c);
-    leave(c);
 }

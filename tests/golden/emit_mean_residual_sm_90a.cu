@@ -2,7 +2,7 @@
 // ---- group 0: linear+gelu+add ----
 
 // A row through phases 0 to 1.
-__device__ __forceinline__ void g0_rows0_row(const Args &a, const i64 row, const i64 rows, const int tid, const float (&held)[8][4], const narrow_column<256, 8192, 8> &column)
+__device__ __forceinline__ void g0_rows0_row(const Args &a, const i64 row, const i64 rows, const int tid, const float (&held)[8][4], const narrow_column<256, 8192, 8> &column, const Control &c, unsigned &arrived)
 {
     enum { T = 256 };
     // phase 0: B x 1
@@ -14,11 +14,13 @@ __device__ __forceinline__ void g0_rows0_row(const Args &a, const i64 row, const
         float v0[W]; EACH v0[w] = product[col + w]; // product
         float v1[W]; EACH v1[w] = op_gelu(v0[w], 0.0f); // e
         watch(a.redo, row, rows, v0);
-        EACH { const float one[1] = {v1[w]}; store<false>(a.area[0] + row, one); } // e
+        EACH { const float one[1] = {v1[w]}; store<false>(block_kept(0), one); } // e
     }
     row_sync<T>();
+    if (tid == 0 && row + gridDim.x >= rows) // nothing is flagged by this block any more
+        arrived = grid_arrive(c);
     // phase 1: B x 8192
-    const float u1_0 = read<false>(a.area[0] + row);
+    const float u1_0 = read<false>(block_kept(0));
 #pragma unroll
     for (int turn = 0; turn < 8; ++turn) {
         const i64 col = (turn * T + tid) * 4;
@@ -31,14 +33,17 @@ __device__ __forceinline__ void g0_rows0_row(const Args &a, const i64 row, const
     row_sync<T>();
 }
 
-__device__ __forceinline__ void g0_rows0(const Args &a)
+__device__ __forceinline__ void g0_rows0(const Args &a, const Control &c, unsigned &arrived)
 {
     enum { T = 256 };
     const i64 rows = a.dim[0];
-    const narrow_column<T, 8192, 8> column(a.narrow[0], threadIdx.x % T);
+    narrow_column<T, 8192, 8> column;
     rows_by_ring<T, 8, 2>(
         rows, [&](const i64 row) { return &*(a.in[0] + row * 8192 + 0); },
-        [&](const i64 row, const float (&held)[8][4]) { g0_rows0_row(a, row, rows, threadIdx.x % T, held, column); });
+        [&] { column.load(a.narrow[0], threadIdx.x % T); },
+        [&](const i64 row, const float (&held)[8][4]) { g0_rows0_row(a, row, rows, threadIdx.x % T, held, column, c, arrived); });
+    if (threadIdx.x == 0 && blockIdx.x >= rows)
+        arrived = grid_arrive(c);
 }
 
 } // namespace fused
@@ -155,11 +160,10 @@ __device__ __noinline__ void redo_as_written(const as_written::Args &as_written,
 extern "C" __global__ void __launch_bounds__(256, 2)
 program(const __grid_constant__ Control c, const __grid_constant__ fused::Args fused, const __grid_constant__ as_written::Args as_written)
 {
-    fused::g0_rows0(fused);
-    grid_sync(c);
-    if (any_set(c.watched_any))
+    unsigned arrived = 0;
+    fused::g0_rows0(fused, c, arrived);
+    if (any_watched(c, arrived))
         redo_as_written(as_written, c);
     else if (blockIdx.x == 0 && threadIdx.x == 0)
         *c.redone = 0;
-    leave(c);
 }

@@ -110,5 +110,4 @@ program(const __grid_constant__ Control c, const __grid_constant__ fused::Args f
     fused::g1_product(fused);
     grid_sync(c);
     fused::g1_rows1(fused);
-    leave(c);
 }

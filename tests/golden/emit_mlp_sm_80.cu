@@ -38,9 +38,9 @@ struct g0 {
 };
 
 // x into lines of 128 bytes
-__device__ __forceinline__ void g0_split(const Args &a, const Control &c)
+__device__ __forceinline__ void g0_split(const Args &a)
 {
-    split_x<g0>(a, c);
+    split_x<g0>(a);
     written_to_copied();
 }
 
@@ -89,9 +89,9 @@ struct g1 {
 };
 
 // x into lines of 128 bytes
-__device__ __forceinline__ void g1_split(const Args &a, const Control &c)
+__device__ __forceinline__ void g1_split(const Args &a)
 {
-    split_x<g1>(a, c);
+    split_x<g1>(a);
     written_to_copied();
 }
 
@@ -283,16 +283,15 @@ struct Maps {
 extern "C" __global__ void __launch_bounds__(256, 1)
 program(const __grid_constant__ Maps maps, const __grid_constant__ Control c, const __grid_constant__ fused::Args fused, const __grid_constant__ full_range::Args full_range)
 {
-    fused::g0_split(fused, c);
+    fused::g0_split(fused);
     grid_sync(c);
     fused::g0_product(fused, c, &maps.map[0], &maps.map[1]);
     grid_sync(c);
-    fused::g1_split(fused, c);
+    fused::g1_split(fused);
     grid_sync(c);
     fused::g1_product(fused, c, &maps.map[2], &maps.map[3]);
     grid_sync(c);
     fused::g1_rows1(fused);
     if (any_set(c.wide_any))
         redo_full_range(full_range, c);
-    leave(c);
 }

@@ -86,5 +86,4 @@ program(const __grid_constant__ Control c, const __grid_constant__ fused::Args f
     fused::g0_rows0(fused);
     grid_sync(c);
     fused::g0_product(fused);
-    leave(c);
 }

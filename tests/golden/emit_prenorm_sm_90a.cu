@@ -83,9 +83,9 @@ struct g0 {
 };
 
 // x into lines of 128 bytes
-__device__ __forceinline__ void g0_split(const Args &a, const Control &c)
+__device__ __forceinline__ void g0_split(const Args &a)
 {
-    split_x<g0>(a, c);
+    split_x<g0>(a);
     written_to_copied();
 }
 
@@ -222,10 +222,9 @@ program(const __grid_constant__ Maps maps, const __grid_constant__ Control c, co
 {
     fused::g0_rows0(fused);
     grid_sync(c);
-    fused::g0_split(fused, c);
+    fused::g0_split(fused);
     grid_sync(c);
     fused::g0_product(fused, c, &maps.map[0], &maps.map[1]);
     if (any_set(c.wide_any))
         redo_full_range(full_range, c);
-    leave(c);
 }

@@ -2,6 +2,7 @@
 // What every generated kernel may use: memory a few elements at a time, statistics across threads, rows to be done
 // again.
 typedef long long i64;
+typedef unsigned long long u64;
 typedef unsigned char u8;
 #undef INFINITY
 #define INFINITY __int_as_float(0x7f800000)
@@ -14,14 +15,15 @@ extern __shared__ u8 raw[]; // the stage's under way
 
 // What a row's threads hand each other: all of a kernel's shared memory beside raw, whatever its stages are. A warp has
 // a part of its own, LF_CUDA_SCRATCH in emit.h, and a row its warps': groups of a block go through the code of a stage
-// each in its own time.
+// each in its own time. The last part is for numbers that a row keeps where it is a block's.
 enum { SCRATCH = 64 };
-__shared__ __align__(16) u8 scratch[THREADS / 32][SCRATCH];
+__shared__ __align__(16) u8 scratch[THREADS / 32 + 1][SCRATCH];
 template <int T> __device__ __forceinline__ u8 *row_scratch()
 {
     static_assert(T >= 32, "rows that share a warp have none");
     return scratch[threadIdx.x / T * (T / 32)];
 }
+__device__ __forceinline__ float *block_kept(int which) { return (float *)scratch[THREADS / 32] + which; }
 
 // W neighbours, in one access where the address allows it. fixed: nobody writes there while the kernel runs. aligned:
 // it is known to allow it.
@@ -69,9 +71,10 @@ template <bool aligned, int W> __device__ __forceinline__ void store_if(bool her
 // ---- stages ----
 
 // A program is one kernel: its stages follow one another, with a barrier of all blocks between two of them. Blocks wait
-// for each other, so all of them must be resident. Between runs everything here is 0 but redone.
+// for each other, so all of them must be resident. Between runs everything here is 0 but redone and the barrier's top
+// bit.
 struct Control {
-    unsigned *barrier;         // [3] arrivals at barriers, blocks that are done, tiles whose partials are there
+    unsigned *barrier;         // [3] of all blocks; watched_any's word; tiles whose partials are there
     i64 batch;
     u8 *wide;                  // [batch] rows of too wide a range for the tensor cores
     unsigned *wide_any;
@@ -80,34 +83,57 @@ struct Control {
     i64 *redone;               // how many of these there were
 };
 
-// Bounded: a hang becomes an error on the host.
-__device__ __forceinline__ void wait_for(const unsigned *count, unsigned least)
+// A word, once `is` says it is what is waited for. Bounded: a hang becomes an error on the host.
+template <class Word, class Is> __device__ __forceinline__ Word wait_for(const Word *word, const Is &is)
 {
 #pragma unroll 1
-    for (int spin = 0; spin < (1 << 27); ++spin)
-        if ((int)(*(const volatile unsigned *)count - least) >= 0)
-            return;
+    for (int spin = 0; spin < (1 << 27); ++spin) {
+        const Word now = *(const volatile Word *)word;
+        if (is(now))
+            return now;
+    }
     __trap();
 }
 
-// All that was written before is seen by all that comes after, in every block.
-__device__ __forceinline__ void grid_sync(const Control &c)
+// The barrier of all blocks, in two halves, each by one thread of a block. All that was written before the first is
+// seen by all that comes after the second, in every block. Arrivals are counted in the word's low bits; the last of
+// them makes these 0 and turns the top bit over, which is what is waited for, so that any number of blocks may be next.
+__device__ __forceinline__ unsigned grid_arrive(const Control &c)
 {
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        __threadfence();
-        const unsigned before = atomicAdd(c.barrier, 1u);
-        wait_for(c.barrier, (before / gridDim.x + 1) * gridDim.x);
-        __threadfence();
-    }
-    __syncthreads();
+    __threadfence();
+    return atomicAdd(c.barrier, blockIdx.x == 0 ? (1u << 31) - (gridDim.x - 1) : 1u);
+}
+// before: what grid_arrive returned
+__device__ __forceinline__ bool all_arrived(unsigned before, unsigned now) { return (int)(before ^ now) < 0; }
+__device__ __forceinline__ void grid_wait(const Control &c, unsigned before)
+{
+    wait_for(c.barrier, [=](unsigned now) { return all_arrived(before, now); });
+    __threadfence();
 }
 
-// A block's last word: the last of them sets the barrier back.
-__device__ __forceinline__ void leave(const Control &c)
+// All threads of the block have come; what its thread 0 gets from arriving.
+__device__ __forceinline__ unsigned block_arrive(const Control &c)
 {
-    if (threadIdx.x == 0 && atomicInc(c.barrier + 1, gridDim.x - 1) == gridDim.x - 1)
-        c.barrier[0] = c.barrier[2] = 0;
+    __syncthreads();
+    return threadIdx.x == 0 ? grid_arrive(c) : 0;
+}
+__device__ __forceinline__ void grid_sync(const Control &c)
+{
+    const unsigned before = block_arrive(c);
+    if (threadIdx.x == 0)
+        grid_wait(c, before);
+    __syncthreads();
+}
+// Waits until all blocks have arrived. Has any of them flagged a row before it did? That comes in one load with the
+// barrier's word, and is all that is known behind it: there is no fence.
+__device__ __forceinline__ bool any_watched(const Control &c, unsigned before)
+{
+    bool any = false;
+    if (threadIdx.x == 0) {
+        const auto here = [=](u64 now) { return all_arrived(before, (unsigned)now); };
+        any = wait_for((const u64 *)c.barrier, here) >> 32 != 0;
+    }
+    return __syncthreads_or(any);
 }
 
 // ---- rows that are done again ----

@@ -31,12 +31,15 @@ template <class G> __device__ constexpr bool few_by_pairs() // how a tile is fin
     else
         return G::STATS < 2;
 }
+template <class G> struct Lines { // column tiles of a cluster
+    enum { TILES = (G::N + PARTIAL - 1) / PARTIAL };
+};
 // blocks of a cluster that finish rows, and how many each: a warp wants 16 where quads do it
 template <class G, class S> struct Owners {
-    enum { N = few_by_pairs<G>() || S::ROWS > 16 ? 2 : 1, ROWS = S::ROWS / N };
+    enum { N = few_by_pairs<G>() || S::ROWS > 16 ? 2 : 1, ROWS = S::ROWS / N, ALL = N * Lines<G>::TILES };
 };
 struct few_room { // addresses of a block's shared memory
-    unsigned stages, sums, full_w, full_x, empty, ready, taken, split, target;
+    unsigned stages, sums, full_w, full_x, empty, ready, taken, split, arrived;
 };
 template <class S> __device__ __forceinline__ few_room few_room_at()
 {
@@ -49,7 +52,7 @@ template <class S> __device__ __forceinline__ few_room few_room_at()
     r.ready = r.empty + 8 * S::STAGES; // all sums of a tile are there
     r.taken = r.ready + 8;             // and have been read
     r.split = r.taken + 8;             // this block's rows of x are in lines
-    r.target = r.split + 8;            // when all blocks' are
+    r.arrived = r.split + 8;           // at the barrier of all blocks
     return r;
 }
 
@@ -76,10 +79,6 @@ __device__ __forceinline__ void barrier_pass(unsigned bar, int rank)
 }
 
 // ---- copies ----
-
-template <class G> struct Lines { // column tiles of a cluster
-    enum { TILES = (G::N + PARTIAL - 1) / PARTIAL };
-};
 
 // The weight is read once: it gives way to whatever else is in L2.
 __device__ __forceinline__ void copy_box_once(unsigned to, const TensorMap *map, int line, int row, unsigned bar)
@@ -116,11 +115,10 @@ __device__ __forceinline__ void few_produce_x(const Control &c, const TensorMap 
     const int mine = S::SHARED ? (rows + 15) / 16 * 8 : rows, bytes = (S::SHARED ? 2 : 1) * S::DEEP * mine * LINE;
     int s = 0, phase = 0;
     if constexpr (G::BROUGHT) { // into lines, by all blocks
-        unsigned target;
+        unsigned before;
         barrier_wait(r.split, 0);
-        asm volatile("ld.shared.u32 %0, [%1];" : "=r"(target) : "r"(r.target) : "memory");
-        wait_for(c.barrier, target);
-        __threadfence();
+        asm volatile("ld.shared.u32 %0, [%1];" : "=r"(before) : "r"(r.arrived) : "memory");
+        grid_wait(c, before);
         written_to_copied();
     }
     for (int t = blockIdx.x / 2; t < Lines<G>::TILES; t += gridDim.x / 2)
@@ -165,20 +163,16 @@ __device__ __forceinline__ void few_split(const typename G::A &a, const Control 
     enum { T = G::SPLIT, EACH_BLOCK = 128 / T };
     const int tid = threadIdx.x - 128;
     unsigned before = 0;
-    if (blockIdx.x == 0 && tid == 0)
-        c.barrier[2] = 0;
     for (int first = blockIdx.x * EACH_BLOCK; first < rows; first += gridDim.x * EACH_BLOCK)
         // whole warps: those past the end do the last row again
         split_x_row<G>(a, min(first + tid / T, rows - 1), rows, tid % T);
     written_to_copied();
     asm volatile("bar.sync 2, 128;" ::: "memory");
-    if (tid == 0) {
-        __threadfence();
-        before = atomicAdd(c.barrier, 1u);
-    }
+    if (tid == 0)
+        before = grid_arrive(c);
     cluster_wait();
     if (tid == 0) {
-        asm volatile("st.shared.u32 [%0], %1;" ::"r"(r.target), "r"((before / gridDim.x + 1) * gridDim.x) : "memory");
+        asm volatile("st.shared.u32 [%0], %1;" ::"r"(r.arrived), "r"(before) : "memory");
         barrier_arrive(r.split, blockIdx.x % 2);
     }
 }
@@ -330,7 +324,7 @@ __device__ __forceinline__ void few_finish_by_quads(const typename G::A &a, cons
     if (any)
         finish_half<G, 0, BY_PARTS>(a, v, row, rows, col, t, unscale, 0);
     if constexpr (G::WAITS)
-        wait_for_tiles(c, Owners<G, S>::N * Lines<G>::TILES, tid, true);
+        wait_for_tiles(c, Owners<G, S>::ALL, Owners<G, S>::ALL, tid, true);
     if constexpr (G::HELD && !(is_straight<G>() && BY_PARTS))
         if (any) {
             typename G::Known known[2];
@@ -373,7 +367,7 @@ __device__ __forceinline__ void few_finish_by_pairs(const typename G::A &a, cons
         typename G::Known known;
         const unsigned row_known = r.sums + PARTIAL * 4; // behind a row's sums
         if constexpr (G::WAITS) {
-            wait_for_tiles(c, Owners<G, S>::N * Lines<G>::TILES, tid, true);
+            wait_for_tiles(c, Owners<G, S>::ALL, Owners<G, S>::ALL, tid, true);
             if (group / 2 < here) { // a quad for a row
                 G::total(a, first_row + min(tid / 4, here - 1), known);
 #pragma unroll

@@ -28,7 +28,7 @@ template <int PRECISION, int COLUMNS> struct Shape {
         STEPS = 4 / TERMS,                                     // of 32 bytes in a line, for each term
         N = SHARED > 100 << 10 && MODE != MODE_FP32 ? (int)COLUMNS : 128, // of a tile
         STAGE = (TILE_M + N) * LINE,
-        FIT = (SHARED - THREADS / 32 * SCRATCH - LINE) / STAGE,
+        FIT = (SHARED - (int)sizeof scratch - LINE) / STAGE,
         STAGES = FIT < 4 ? (int)FIT : 4,
         ACROSS = N / 64,                                       // warps side by side
         DEEP = TILE_M * ACROSS / 8 / 16,                       // of a warp: blocks of 16 rows

@@ -113,7 +113,7 @@ __device__ __forceinline__ const float *narrow_product(const float (&held)[TURNS
 // Likewise with the weight of a single column in registers too, as that row is, for all rows that follow.
 template <int T, i64 K, int TURNS> struct narrow_column {
     double w[TURNS][4];
-    __device__ __forceinline__ narrow_column(const double *weight, int tid)
+    __device__ __forceinline__ void load(const double *weight, int tid)
     {
 #pragma unroll
         for (int i = 0; i < TURNS; ++i)

@@ -66,13 +66,15 @@ template <int T, int TURNS, int SLOTS> struct row_ring {
     }
 };
 
-// As rows_by_registers does, for rows of an input, which begin at multiples of 16 bytes.
-template <int T, int TURNS, int SLOTS, class X, class Done>
-__device__ __forceinline__ void rows_by_ring(const i64 rows, const X &x, const Done &done)
+// As rows_by_registers does, for rows of an input, which begin at multiples of 16 bytes. begun: to be done when the
+// first are on their way.
+template <int T, int TURNS, int SLOTS, class X, class Begun, class Done>
+__device__ __forceinline__ void rows_by_ring(const i64 rows, const X &x, const Begun &begun, const Done &done)
 {
     const i64 step = gridDim.x;
     row_ring<T, TURNS, SLOTS> ring;
     ring.begin(blockIdx.x, step, rows, x);
+    begun();
     for (i64 row = blockIdx.x; row < rows; row += step) {
         float held[TURNS][4];
         ring.take(held, row + SLOTS * step, rows, x);

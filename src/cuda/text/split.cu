@@ -252,7 +252,7 @@ template <class G> __device__ __forceinline__ void split_x_row(const typename G:
 
 // All rows of a product's x, by all blocks. The next ones are on their way through shared memory while one is split, as
 // many as there is room for.
-template <class G> __device__ __forceinline__ void split_x(const typename G::A &a, const Control &c)
+template <class G> __device__ __forceinline__ void split_x(const typename G::A &a)
 {
     typedef kept_row<G::SPLIT, G::MODE, G::K, G::LINES> Kept;
     enum { T = G::SPLIT, ROWS = THREADS / T, FIT = G::ROOM / Kept::BYTES, DEEP = FIT < 4 ? FIT : 4 };
@@ -260,8 +260,6 @@ template <class G> __device__ __forceinline__ void split_x(const typename G::A &
     const int tid = threadIdx.x % T;
     // whole warps: those past the end do the last row again
     const auto mine = [&](i64 first) { return min(first + (int)threadIdx.x / T, rows - 1); };
-    if (blockIdx.x == 0 && threadIdx.x == 0)
-        c.barrier[2] = 0;
     if constexpr (G::X_ALIGNED && G::K % 4 == 0 && Kept::TURNS <= MOST_TURNS && DEEP > 0) {
         const unsigned kept = (((unsigned)__cvta_generic_to_shared(raw) + 15) & ~15u) + threadIdx.x * 16;
         int at = 0, to = 0;

@@ -79,16 +79,16 @@ __device__ __forceinline__ void produce(const TensorMap *x_map, const TensorMap 
 // ---- what becomes of the sums ----
 
 // The four warps of a group have stored their partials, and go on when all of a wave have; `all`: so many groups since
-// the stage began.
-__device__ __forceinline__ void wait_for_tiles(const Control &c, int all, int tid, bool waits)
+// the stage began. With the last of its `end` the count is 0 again.
+__device__ __forceinline__ void wait_for_tiles(const Control &c, unsigned all, unsigned end, int tid, bool waits)
 {
     const int bar = 1 + tid / 128;
     asm volatile("bar.sync %0, 128;" ::"r"(bar) : "memory");
     if (tid % 128 == 0) {
         __threadfence(); // of all that was stored before the barrier
-        atomicAdd(c.barrier + 2, 1u);
-        if (waits)
-            wait_for(c.barrier + 2, all);
+        atomicInc(c.barrier + 2, end - 1);
+        if (waits) // this one is counted, so 0 is the end
+            wait_for(c.barrier + 2, [=](unsigned now) { return now >= all || now == 0; });
         __threadfence();
     }
     asm volatile("bar.sync %0, 128;" ::"r"(bar) : "memory");
@@ -155,7 +155,8 @@ __device__ __forceinline__ void fetch_unscale(const typename G::A &a, i64 row, i
 
 template <class G, class S>
 __device__ __forceinline__ void finish_tile(const typename G::A &a, const Control &c, float (&v)[S::SUMS],
-                                            const float (&unscale)[2][2], int nt, int tid, i64 row, i64 rows, int wave)
+                                            const float (&unscale)[2][2], int nt, int tid, i64 row, i64 rows, int wave,
+                                            int tiles)
 {
     constexpr int DOWN = S::TURNS ? 64 : 0, ACROSS = S::TURNS ? 0 : PARTIAL;
     const int col = nt * S::N + 2 * (tid % 4), partial = nt * (S::N / PARTIAL);
@@ -178,7 +179,7 @@ __device__ __forceinline__ void finish_tile(const typename G::A &a, const Contro
         if (G::HELD && G::STATS > 0 && !half_is_there<G, S>(nt, 1))
             rotate<S::SUMS / 2>(v);
     if constexpr (G::WAITS)
-        wait_for_tiles(c, 2 * S::CM * wave, tid, true); // two groups in each block
+        wait_for_tiles(c, 2 * S::CM * wave, 2 * S::CM * tiles, tid, true); // two groups in each block
     if constexpr (G::HELD && !(is_straight<G>() && G::PART < HALF))
         later_tile<G, S>(a, v, nt, row, rows, col);
 }
@@ -422,7 +423,7 @@ __device__ __forceinline__ void consume(const typename G::A &a, const Control &c
             if (S::TURNS)
                 pass_turn(turns + 8 * (group ^ 1));
             if constexpr (G::WAITS)
-                wait_for_tiles(c, 0, tid, false);
+                wait_for_tiles(c, 0, 2 * S::CM * tiles, tid, false);
             continue;
         }
         const auto row = [&] { return (i64)mt * TILE_M + (S::TURNS ? peer : tid) / 32 * 16 + tid % 32 / 4; };
@@ -446,7 +447,7 @@ __device__ __forceinline__ void consume(const typename G::A &a, const Control &c
         pin(acc);
         if (!S::TURNS)
             fetch_unscale<G, S>(a, row(), rows, unscale);
-        finish_tile<G, S>(a, c, acc, unscale, nt, tid, row(), rows, wave_end<G, S>(t, tiles));
+        finish_tile<G, S>(a, c, acc, unscale, nt, tid, row(), rows, wave_end<G, S>(t, tiles), tiles);
     }
     asm volatile("cp.async.wait_all;" ::: "memory"); // later stages have other uses for the room
 }
