@@ -297,32 +297,76 @@ static void wide_rows_keep_their_digits(void **state)
     rig_end(&r);
 }
 
+/* Whole numbers around a large one, which f32 has exactly: what makes an exponent of them must lose nothing, or softmax
+ * would be as far off as the large one's last place. A power of two times as much leaves one column, or equal ones. */
+static void large_logits_keep_their_digits(void **state)
+{
+    (void)state;
+    enum { N = 300, K = 64 };
+    static const char text[] = "input x f32[B, 64]\nparam w f32[300, 64]\nparam b f32[300]\na = linear(x, w, b)\n"
+                               "c = softmax(a, dim=1)\nd = logsumexp(a, dim=1)\nreturn c, d\n";
+    static const float base[] = {0.0f, 5003.0f, -70001.0f, 1000003.0f}, times[] = {1.0f, 0x1p30f, 0x1p110f};
+    static const int64_t rows[] = {1, 16, 300};
+    float *w = malloc(N * K * sizeof *w), b[N];
+    assert_non_null(w);
+    for (size_t at = 0; at < sizeof base / sizeof *base; at++) {
+        rig r = rig_begin(1, text, "device=cuda");
+        draw_whole(w, N * K, 5, "w");
+        for (int i = 0; i < N; i++)
+            b[i] = base[at];
+        OK_PROGRAM(r.program, lf_program_set_param(r.program, "w", w, N * K));
+        OK_PROGRAM(r.program, lf_program_set_param(r.program, "b", b, N));
+        OK_PROGRAM(r.program, lf_program_prepare(r.program));
+        for (size_t m = 0; m < sizeof rows / sizeof *rows; m++)
+            for (size_t s = 0; s < (base[at] == 0.0f ? sizeof times / sizeof *times : 1); s++) {
+                tensors t = tensors_begin(r.model, &rows[m]);
+                draw_whole(t.in[0], t.in_count[0], 6, "x");
+                for (size_t i = 0; i < t.in_count[0]; i++)
+                    t.in[0][i] = t.in[0][i] == 3.0f ? times[s] : 0.0f; /* a seventh: differences of ten or so */
+                tensors_eval(&t, r.model, r.program);
+                tensors_run(&t, r.call);
+                assert_rows_close(&t, (size_t)rows[m], 2e-6, "large logits");
+                tensors_end(&t);
+            }
+        rig_end(&r);
+    }
+    free(w);
+}
+
+/* Rows of 8192 are a block's each, which arrives at the barrier before it has stored the last of its own. */
 static void guarded_rows_are_redone(void **state)
 {
     (void)state;
-    static const char text[] = "input x f32[B, 512]\nparam w f32[400, 512]\nparam b f32[400]\na = linear(x, w, b)\n"
-                               "c = mean(a, dim=1, keepdim=true)\nd = gelu(c)\ne = add(d, x)\nreturn e\n";
-    const int64_t rows = 200;
-    rig r = rig_begin(1, text, "device=cuda");
-    tensors t = tensors_begin(r.model, &rows), clean = tensors_begin(r.model, &rows);
-    tensors_run(&clean, r.call);
-    assert_int_equal(lf_call_rows_redone(r.call), 0);
-    t.in[0][7 * 512 + 3] = INFINITY;
-    t.in[0][150 * 512 + 5] = NAN;
-    for (int twice = 0; twice < 2; twice++) {
+    static const size_t widths[] = {512, 8192};
+    static const int64_t batches[] = {1, 200, 700};
+    for (size_t run = 0; run < 6; run++) {
+        const size_t width = widths[run / 3], rows = (size_t)batches[run % 3], first = 7 % rows, last = rows - 1;
+        char text[256];
+        snprintf(text, sizeof text,
+                 "input x f32[B, %zu]\nparam w f32[400, %zu]\nparam b f32[400]\na = linear(x, w, b)\n"
+                 "c = mean(a, dim=1, keepdim=true)\nd = gelu(c)\ne = add(d, x)\nreturn e\n",
+                 width, width);
+        rig r = rig_begin(1, text, "device=cuda");
+        tensors t = tensors_begin(r.model, &batches[run % 3]), clean = tensors_begin(r.model, &batches[run % 3]);
+        tensors_run(&clean, r.call);
+        assert_int_equal(lf_call_rows_redone(r.call), 0);
+        t.in[0][first * width + 3] = INFINITY;
+        t.in[0][last * width + 5] = NAN;
         tensors_eval(&t, r.model, r.program);
-        tensors_run(&t, r.call);
-        assert_close(&t, tolerance(512), "guarded rows");
-        assert_int_equal(lf_call_rows_redone(r.call), 2);
-        for (size_t i = 0; i < (size_t)rows; i++)
-            if (i != 7 && i != 150)
-                assert_memory_equal(t.out[0] + i * 512, clean.out[0] + i * 512, 512 * sizeof(float));
+        for (int twice = 0; twice < 2; twice++) {
+            tensors_run(&t, r.call);
+            assert_close(&t, tolerance(width), "guarded rows");
+            assert_int_equal(lf_call_rows_redone(r.call), first == last ? 1 : 2);
+            for (size_t i = 0; i < rows; i++)
+                if (i != first && i != last)
+                    assert_memory_equal(t.out[0] + i * width, clean.out[0] + i * width, width * sizeof(float));
+        }
+        tensors_run(&clean, r.call); /* flags are clean again */
+        assert_int_equal(lf_call_rows_redone(r.call), 0);
+        tensors_end(&t);
+        tensors_end(&clean);
+        rig_end(&r);
     }
-    tensors_run(&clean, r.call); /* flags are clean again */
-    assert_int_equal(lf_call_rows_redone(r.call), 0);
-    tensors_end(&t);
-    tensors_end(&clean);
-    rig_end(&r);
 }
 
 static void other_precisions_are_as_good_as_their_digits(void **state)
@@ -386,6 +430,7 @@ int main(void)
         cmocka_unit_test(guarded_rows_are_redone),     cmocka_unit_test(other_precisions_are_as_good_as_their_digits),
         cmocka_unit_test(device_memory_is_taken),      cmocka_unit_test(empty_batches_have_sums_of_columns),
         cmocka_unit_test(one_product_may_be_empty),    cmocka_unit_test(lines_are_the_same),
+        cmocka_unit_test(large_logits_keep_their_digits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Two passes where the elements are in registers: the largest, then the sum, one exp an element: 2^(v log2(e) - most
-// log2(e)), in which an element far below the largest loses digits that its exp is too small to show. A NaN makes both
-// NaN, an Inf the sum. In a row each of CHAINS goes its way, so that few wait for the one before.
+// Two passes where the elements are in registers: the largest, then the sum, one exp an element. A NaN makes both NaN,
+// an Inf the sum. In a row each of CHAINS goes its way, so that few wait for the one before.
 template <> struct quad_fold<maxsumexp_stat<float>> {
     template <int AT, int SUMS, class Here>
     static __device__ __forceinline__ void of(const float (&v)[SUMS], Here here, maxsumexp_stat<float> (&s)[2])
     {
-        const float log2e = 1.44269504f;
         enum { CHAINS = 4 };
-        float mosts[2][CHAINS], sums[2][CHAINS], most[2], sum[2], shift[2];
+        float mosts[2][CHAINS], sums[2][CHAINS], most[2], sum[2], less[2];
 #pragma unroll
         for (int i = 0; i < 2 * CHAINS; ++i)
             mosts[i / CHAINS][i % CHAINS] = -INFINITY, sums[i / CHAINS][i % CHAINS] = 0.0f;
@@ -21,12 +19,12 @@ template <> struct quad_fold<maxsumexp_stat<float>> {
             most[which] = largest(largest(mosts[which][0], mosts[which][1]), largest(mosts[which][2], mosts[which][3]));
             for (int o = 1; o < 4; o *= 2)
                 most[which] = largest(most[which], __shfl_xor_sync(~0u, most[which], o));
-            shift[which] = most[which] == -INFINITY ? 0.0f : -most[which] * log2e; // all of it -Inf: sum 0
+            less[which] = most[which] == -INFINITY ? 0.0f : most[which]; // all of it -Inf: sum 0
         }
 #pragma unroll
         for (int i = 0; i < HALF; ++i)
             if (here(i / 4, i % 2))
-                sums[i / 2 % 2][chain(i)] += power_of_two(fmaf(v[AT + i], log2e, shift[i / 2 % 2]));
+                sums[i / 2 % 2][chain(i)] += exp_term(v[AT + i] - less[i / 2 % 2]);
         for (int which = 0; which < 2; ++which) {
             sum[which] = sums[which][0] + sums[which][1] + (sums[which][2] + sums[which][3]);
             for (int o = 1; o < 4; o *= 2)

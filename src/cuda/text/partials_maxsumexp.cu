@@ -23,7 +23,7 @@ template <> struct partials<maxsumexp_stat> {
                 continue;
             const float2 t = __ldcg((const float2 *)partial + 4 * j + lane);
             // all -Inf: nothing, not NaN
-            sum += (double)t.y * (double)power_of_two(1.44269504f * sel(t.y == 0.0f, 0.0f, t.x - most));
+            sum += (double)t.y * (double)exp_term(sel(t.y == 0.0f, 0.0f, t.x - most));
         }
         maxsumexp_stat<double> s;
         s.s0 = most, s.s1 = quad_sum(sum);
