@@ -221,7 +221,7 @@ def measure_linfuse(torch, clock, row, tensors, mode, native, check):
         "launches": json.loads(program.explain([row.rows], json=True))["fused"]["launches"],
     }
     times = clock.measure(run)
-    facts["host_us"] = statistics.median(host_us(torch, run) for _ in range(20))
+    facts["host_us"] = statistics.median(host_us(torch, run) for _ in range(100))
     call.close()
     program.close()
     return {**facts, **times}

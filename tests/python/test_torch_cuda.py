@@ -159,6 +159,8 @@ def test_the_current_stream_is_used(module):
     torch.cuda.synchronize()
     side = torch.cuda.Stream()
     with torch.cuda.stream(side):
+        fast(x + 0)  # the first call there makes what later ones use
+        side.synchronize()
         busy()
         late = x + 0  # is there after a while only
         got = fast(late)
