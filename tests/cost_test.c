@@ -84,20 +84,20 @@ static void h200_as_measured(void **state)
     take_model("lse_chain");
     near_to(cost_of("a", "h200").us, 2730, 0.02);
     near_to(plain("h200").us, 2780, 0.02);
-    near_to(fused("h200").us, 540, 0.03);
+    near_to(fused("h200").us, 543, 0.03);
     take_model("gelu_softmax");
     near_to(plain("h200").us, 2750, 0.03);
-    near_to(fused("h200").us, 567, 0.15);
+    near_to(fused("h200").us, 580, 0.15);
     dims[0] = 1;
-    near_to(fused("h200").us, 81.5, 0.15);
+    near_to(fused("h200").us, 80.4, 0.15);
     dims[0] = 16;
-    near_to(fused("h200").us, 83.1, 0.15);
+    near_to(fused("h200").us, 82.1, 0.15);
     dims[0] = 2048;
     take_model("mean_residual");
     near_to(plain("h200").us, 5600, 0.02);
     take("input x f32[B, 8192]\nparam w f32[1, 8192]\nparam b f32[1]\na = linear(x, w, b)\nb2 = gelu(a)\n"
          "c = add(b2, x)\nreturn c\n");
-    near_to(fused("h200").us, 41.8, 0.15); /* mean_residual as rewrites leave it */
+    near_to(fused("h200").us, 40.2, 0.15); /* mean_residual as rewrites leave it */
 }
 
 /* Other shapes of the probe and of the figures to reach: coarser. */
