@@ -83,6 +83,8 @@ def added(before, now):
 
 def main():
     args = arguments()
+    if args.device == "cuda" and not torch.cuda.is_available():
+        sys.exit("bench: door.py --device cuda wants a PyTorch with CUDA and a GPU")
     files = build.build(args.build) if args.device == "cpu" else build.Files(args.build / "liblinfuse.so", None, None)
     os.environ["LINFUSE_LIBRARY"] = str(files.library)
     context = door_sections.Context(args.device, args.quick, args.models, args.without, files)

@@ -32,7 +32,10 @@ class Memory:
     """Numbers and room on the GPU, by its driver."""
 
     def __init__(self, native):
-        self.cuda = ctypes.CDLL("libcuda.so.1")
+        try:
+            self.cuda = ctypes.CDLL("libcuda.so.1")
+        except OSError as why:
+            sys.exit(f"tiles: wants a GPU, or --again and times measured before: {why}")
         self.native = native
         context, device = ctypes.c_void_p(), ctypes.c_int()
         self.check(self.cuda.cuInit(0))
