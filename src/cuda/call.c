@@ -217,8 +217,8 @@ static lf_status clear_flags(lf_cuda_call *c, lf_diag *diag)
     return lf_cuda_status(c->device, error, "clearing flags", diag);
 }
 
-/* What is counted, then two sets of flags, one for each row. Kernels leave all at 0 but how many rows were redone,
- * whose place does not depend on how many rows there are. */
+/* What is counted, then two sets of flags, one for each row. Kernels leave all at 0 but the barrier's top bit and how
+ * many rows were redone, whose places do not depend on how many rows there are. */
 static lf_status reserve_flags(lf_cuda_call *c, const lf_cuda_job *job, lf_diag *diag)
 {
     const size_t bytes = CONTROL + 2 * rows_bytes(job);
@@ -327,9 +327,9 @@ static lf_status launch(lf_cuda_call *c, const lf_cuda_kernel *kernel, const lf_
                                            .redone = at + REDONE,
                                            .wide = at + CONTROL,
                                            .watched = at + CONTROL + rows_bytes(job)}};
-    c->watched = job->program->as_written != NULL;
     c->occasion.kernel = NULL; /* who calls knows whether it serves again */
     lf_status status = lf_cuda_arrange(runner(job), kernel, &pass, c->ready, diag);
+    c->watched = status == LF_OK && job->program->as_written && c->ready->config.gx > 0;
     return status == LF_OK ? lf_cuda_launch(c->device, c->ready, job->stream, diag) : status;
 }
 

@@ -88,8 +88,7 @@ static void emit_parts(lf_emitter *e)
     lf_str_addf(&e->s, "    enum { PART = %d, LONG = %d };\n", part > run ? part : run, is_long);
 }
 
-/* Of several products each begins with a count of tiles that has to be set to 0 before, by the stage that brings x into
- * lines. */
+/* Of several products each has its x brought into lines: only one alone has been measured without. */
 int32_t lf_input_in_lines(const lf_emitter *e)
 {
     const lf_product *p = &e->g->product;

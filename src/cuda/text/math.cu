@@ -59,7 +59,7 @@ __device__ __forceinline__ float inverse_root(float b)
 }
 
 // a / b and a / sqrt(b) where b is a statistic: the inverse is had once for all that share it; so is what that is off,
-// which would be in all of them alike.
+// which would be in all of them alike. a / b: for a that is not infinite, and b whose inverse is a float.
 __device__ __forceinline__ float over(float a, float b)
 {
     const float r = inverse(b), off = r * fmaf(-b, r, 1.0f);
