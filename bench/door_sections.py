@@ -6,6 +6,7 @@ import gc
 import importlib
 import json
 import os
+import random
 import statistics
 import subprocess
 import sys
@@ -78,18 +79,20 @@ def compiled(model, backend):
 
 
 def turns(calls, context, rounds, burst):
-    """name -> seconds a call in each round; in a round everybody has a turn of `burst` seconds, the order rotating."""
+    """name -> seconds a call in each round; in a round everybody has a turn of `burst` seconds, in an order that is
+    drawn: who comes after a product at full power finds a GPU at a lower clock."""
     count, times, order = {}, {name: [] for name in calls}, list(calls)
     for name, call in calls.items():
         once = timed(call, context, 1)
         count[name] = max(1, int(burst / max(timed(call, context, 3), 1e-7))) if once < burst else 1
+    draw = random.Random(1)
     for _ in range(rounds):
+        draw.shuffle(order)
         for name in order:
             time.sleep(0.02)  # whoever was before: its threads stop spinning
             if count[name] > 1:
                 timed(calls[name], context, max(1, count[name] // 10))
             times[name].append(timed(calls[name], context, count[name]))
-        order.append(order.pop(0))
     return times
 
 

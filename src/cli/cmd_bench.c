@@ -171,6 +171,14 @@ static int print_json(const cli_session *s, const contest *c, const char *device
     return cli_json_print(object);
 }
 
+/* Do the middle halves of both sides' runs overlap? Times are in order. */
+static bool is_within_noise(const contest *c)
+{
+    const int64_t quarter = c->runs / 4, three = c->runs - 1 - quarter;
+    return c->seconds[FUSED][quarter] <= c->seconds[PLAIN][three] &&
+           c->seconds[PLAIN][quarter] <= c->seconds[FUSED][three];
+}
+
 static void add_row(cli_table *table, const char *name, const contest *c, int which, double predicted)
 {
     cli_text t;
@@ -200,7 +208,8 @@ static int print_text(const cli_session *s, const contest *c, const char *device
                "These are bursts after a rest, by the GPU's clock, its cache flushed before each run; in a long row of "
                "runs the fused median is %s.\n",
                cli_seconds(&t, c->steady));
-    printf("\nFused is %.2f times as fast as op by op.\n", plain / fused);
+    printf("\nFused is %.2f times as fast as op by op%s.\n", plain / fused,
+           is_within_noise(c) ? ", which is no more than the runs differ among themselves" : "");
     printf("GFLOP/s counts the model's operations as written; this device's peak is %s%s.\n",
            cli_number(&t, "%.1f", peak / 1e9),
            c->steady > 0 ? "" : " (measured once: cpu-*.json in the cache)");
