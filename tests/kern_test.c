@@ -213,35 +213,37 @@ static void multiply_keeps_rows_apart(void **state)
 }
 
 /* Rows at any alignment and distance, each as if it were alone; no more of them written than asked for. */
-static void dot_case(const lf_kern *kern, int64_t k, bool exact)
+static void dot_case(const lf_kern *kern, int64_t n, int64_t k, bool exact)
 {
     enum { SHIFTS = 4 };
     const int64_t ldx = k + 3;
     float *x = malloc(sizeof(float) * (size_t)(LF_DOTS * ldx + SHIFTS));
-    double *w = malloc(sizeof(double) * (size_t)(k + SHIFTS)), first[LF_DOTS], y[LF_DOTS + 1];
+    double *w = malloc(sizeof(double) * (size_t)(n * k + SHIFTS)), first[LF_DOTS * LF_NARROW],
+           y[LF_DOTS * LF_NARROW + 1];
     assert_true(x && w);
     for (int shift = 0; shift < SHIFTS; shift++)
-        for (int rows = LF_DOTS; rows >= 0; rows--, cases++) {
+        for (int64_t rows = LF_DOTS; rows >= 0; rows--, cases++) {
             lf_rng r = lf_rng_seed(3, "dot");
             for (int64_t i = 0; i < LF_DOTS * ldx; i++)
                 x[shift + i] = exact ? (float)((int)(lf_rng_u64(&r) % 9) - 4) : lf_rng_uniform(&r, -1, 1);
-            for (int64_t i = 0; i < k; i++)
-                w[SHIFTS - 1 - shift + i] = exact ? (double)((int)(lf_rng_u64(&r) % 9) - 4) : 2 * lf_rng_unit(&r) - 1;
-            y[rows] = -77;
-            kern->dots(rows, k, x + shift, ldx, w + SHIFTS - 1 - shift, y);
-            assert_true(y[rows] == -77);
-            for (int row = 0; row < rows; row++) {
+            double *at = w + SHIFTS - 1 - shift;
+            for (int64_t i = 0; i < n * k; i++)
+                at[i] = exact ? (double)((int)(lf_rng_u64(&r) % 9) - 4) : 2 * lf_rng_unit(&r) - 1;
+            y[rows * n] = -77;
+            kern->dots(rows, n, k, x + shift, ldx, at, y);
+            assert_true(y[rows * n] == -77);
+            for (int64_t e = 0; e < rows * n; e++) {
                 double sum = 0, size = 0;
                 for (int64_t i = 0; i < k; i++) {
-                    double product = (double)x[shift + row * ldx + i] * w[SHIFTS - 1 - shift + i];
+                    double product = (double)x[shift + e / n * ldx + i] * at[e % n * k + i];
                     sum += product;
                     size += fabs(product);
                 }
-                first[row] = shift == 0 && rows == LF_DOTS ? y[row] : first[row];
-                if (memcmp(&y[row], &first[row], sizeof y[row]) != 0 ||
-                    !(fabs(y[row] - sum) <= (exact ? 0 : (double)k * DBL_EPSILON * size)))
-                    fail_msg("%s: dot K=%d, row %d of %d, is %.17g, not %.17g", kern->isa, (int)k, row, rows, y[row],
-                             sum);
+                first[e] = shift == 0 && rows == LF_DOTS ? y[e] : first[e];
+                if (memcmp(&y[e], &first[e], sizeof y[e]) != 0 ||
+                    !(fabs(y[e] - sum) <= (exact ? 0 : (double)k * DBL_EPSILON * size)))
+                    fail_msg("%s: dot N=%d K=%d, element %d of %d rows, is %.17g, not %.17g", kern->isa, (int)n, (int)k,
+                             (int)e, (int)rows, y[e], sum);
             }
         }
     free(x);
@@ -255,9 +257,11 @@ static void dot_is_a_product(void **state)
     for (size_t t = 0; lf_kern_at(t); t++)
         for (int exact = 0; exact < 2; exact++) {
             for (int64_t k = 0; k <= LONGEST; k++)
-                dot_case(lf_kern_at(t), k, exact);
+                for (int64_t n = 1; n <= LF_NARROW; n++)
+                    dot_case(lf_kern_at(t), n, k, exact);
             for (size_t i = 0; i < sizeof longer / sizeof longer[0]; i++)
-                dot_case(lf_kern_at(t), longer[i], exact);
+                for (int64_t n = 1; n <= LF_NARROW; n += 3)
+                    dot_case(lf_kern_at(t), n, longer[i], exact);
         }
 }
 

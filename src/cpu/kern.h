@@ -59,9 +59,9 @@ typedef struct lf_kern {
     void (*pack_w)(int64_t n, int64_t k, const float *from, int64_t ld, bool is_kn, float *to);
     void (*multiply)(const lf_multiply *m);
 
-    /* y[i] = sum over k of x[i * ldx + k] * w[k] in double precision, for i < rows <= LF_DOTS; lanes fixed by k alone.
-     * Any alignment. k >= 0. */
-    void (*dots)(int64_t rows, int64_t k, const float *x, int64_t ldx, const double *w, double *y);
+    /* y[i * n + j] = sum over k of x[i * ldx + k] * w[j][k] in double precision, for i < rows <= LF_DOTS and j < n; its
+     * order follows from n and k alone. Any alignment. n, k >= 0. */
+    void (*dots)(int64_t rows, int64_t n, int64_t k, const float *x, int64_t ldx, const double *w, double *y);
 
     /* out[i] = op's expression of x[i], y[i], z[i] and attr[0..2], 0 <= n <= LF_STRETCH; out may be x, y or z itself.
      * Unused arguments may be NULL. By lf_op: NULL for ops without an expression of elements. */

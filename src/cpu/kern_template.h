@@ -54,21 +54,23 @@ static inline double sum_across_wide(dvec v)
 #endif
 }
 
-/* ROWS rows against one w. Element k goes to lane k % KERN_WIDE of one of four sums, so that four additions are under
+/* ROWS rows against COLUMNS columns: 1, 2 or 4 of them, which share what x takes to become doubles. Element k goes to
+ * lane k % KERN_WIDE of one of four sums of a row, shared out among its columns, so that several additions are under
  * way at once. What comes AHEAD floats later is asked for: of these rows, or of those that follow. What the machine
  * asks for by itself ends with a page, which may be no more than a row. */
-static inline __attribute__((always_inline)) void dots_of(const int ROWS, int64_t k, const float *x, int64_t ldx,
-                                                          const double *w, double *y)
+static inline __attribute__((always_inline)) void dots_of(const int ROWS, const int COLUMNS, int64_t k, const float *x,
+                                                          int64_t ldx, const double *w, double *y, int64_t ldy)
 {
     enum { SUMS = 4, STEP = SUMS * KERN_WIDE, AHEAD = 512 };
+    const int each = SUMS / COLUMNS;
     const int64_t turn = k - AHEAD; /* from here on it is the next rows', or of short rows those some further on */
     const int64_t to_next = turn >= 0 ? ROWS * ldx - turn : ROWS * ldx * (AHEAD / (k + 1) + 1);
     dvec sum[LF_DOTS][SUMS];
     UNROLL
     for (int r = 0; r < ROWS; r++) {
         UNROLL
-        for (int v = 0; v < SUMS; v++)
-            sum[r][v] = (dvec){0};
+        for (int s = 0; s < SUMS; s++)
+            sum[r][s] = (dvec){0};
     }
     int64_t i = 0;
     for (; i + STEP <= k; i += STEP) {
@@ -81,31 +83,55 @@ static inline __attribute__((always_inline)) void dots_of(const int ROWS, int64_
         }
         UNROLL
         for (int v = 0; v < SUMS; v++) {
-            const dvec weight = *(const dvec_anywhere *)(w + i + v * KERN_WIDE);
+            dvec weight[SUMS];
             UNROLL
-            for (int r = 0; r < ROWS; r++)
-                sum[r][v] = mul_add_wide(load_wide(x + r * ldx + i + v * KERN_WIDE), weight, sum[r][v]);
+            for (int c = 0; c < COLUMNS; c++)
+                weight[c] = *(const dvec_anywhere *)(w + c * k + i + v * KERN_WIDE);
+            UNROLL
+            for (int r = 0; r < ROWS; r++) {
+                const dvec u = load_wide(x + r * ldx + i + v * KERN_WIDE);
+                UNROLL
+                for (int c = 0; c < COLUMNS; c++)
+                    sum[r][c * each + v % each] = mul_add_wide(u, weight[c], sum[r][c * each + v % each]);
+            }
         }
     }
-    for (int r = 0; r < ROWS; r++) {
-        union { dvec v; double d[KERN_WIDE]; } total = {.v = (sum[r][0] + sum[r][1]) + (sum[r][2] + sum[r][3])};
-        for (int64_t rest = i; rest < k; rest++)
-            total.d[rest % KERN_WIDE] += (double)x[r * ldx + rest] * w[rest];
-        y[r] = sum_across_wide(total.v);
-    }
+    for (int r = 0; r < ROWS; r++)
+        for (int c = 0; c < COLUMNS; c++) {
+            union { dvec v; double d[KERN_WIDE]; } total = {.v = sum[r][c * each]};
+            if (each == 2)
+                total.v += sum[r][c * each + 1];
+            else if (each == 4)
+                total.v = (total.v + sum[r][1]) + (sum[r][2] + sum[r][3]);
+            for (int64_t rest = i; rest < k; rest++)
+                total.d[rest % KERN_WIDE] += (double)x[r * ldx + rest] * w[c * k + rest];
+            y[r * ldy + c] = sum_across_wide(total.v);
+        }
 }
 
-/* Contract: kern.h. x: [rows][ldx], w: [k], y: [rows]. */
-static void dots(int64_t rows, int64_t k, const float *x, int64_t ldx, const double *w, double *y)
+static inline __attribute__((always_inline)) void rows_of_dots(const int ROWS, int64_t n, int64_t k, const float *x,
+                                                               int64_t ldx, const double *w, double *y)
+{
+    int64_t j = 0;
+    for (; j + 4 <= n; j += 4)
+        dots_of(ROWS, 4, k, x, ldx, w + j * k, y + j, n);
+    for (; j + 2 <= n; j += 2)
+        dots_of(ROWS, 2, k, x, ldx, w + j * k, y + j, n);
+    for (; j < n; j++)
+        dots_of(ROWS, 1, k, x, ldx, w + j * k, y + j, n);
+}
+
+/* Contract: kern.h. x: [rows][ldx], w: [n][k], y: [rows][n]. */
+static void dots(int64_t rows, int64_t n, int64_t k, const float *x, int64_t ldx, const double *w, double *y)
 {
     /* times four sums; more rows at a time are no faster, and memory comes from more places at once */
     enum { TOGETHER = 2 };
-    assert(rows >= 0 && rows <= LF_DOTS && k >= 0);
+    assert(rows >= 0 && rows <= LF_DOTS && n >= 0 && k >= 0);
     int64_t r = 0;
     for (; r + TOGETHER <= rows; r += TOGETHER)
-        dots_of(TOGETHER, k, x + r * ldx, ldx, w, y + r);
+        rows_of_dots(TOGETHER, n, k, x + r * ldx, ldx, w, y + r * n);
     for (; r < rows; r++)
-        dots_of(1, k, x + r * ldx, ldx, w, y + r);
+        rows_of_dots(1, n, k, x + r * ldx, ldx, w, y + r * n);
 }
 
 #include "cpu/kern_maps.h"

@@ -200,7 +200,7 @@ static void dots(const measuring *m, const thing *t, float *own)
     const double *w = (const double *)(const void *)(own + DOT_FLOATS);
     double sum[LF_DOTS];
     for (int64_t i = 0; i < t->reps; i++)
-        m->kern->dots(LF_DOTS, DOT_FLOATS, own, 0, w, sum); /* one row, as often as there may be rows */
+        m->kern->dots(LF_DOTS, 1, DOT_FLOATS, own, 0, w, sum); /* one row, as often as there may be rows */
 }
 
 static void add_products(measuring *m, lf_cpu_rates *out)

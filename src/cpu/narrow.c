@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The product with a few columns: a dot product in double precision for each element, several rows at a time, so that w
- * is loaded once for all of them and more of x is on its way from memory. */
+/* The product with a few columns: a dot product in double precision for each element, several rows and columns at a
+ * time, so that w and x are loaded once for all of them and more of x is on its way from memory. */
 #include "cpu/parts.h"
 
 /* Rows [i, i + rows) of the piece, which lie ldx apart from x on, times every column. */
@@ -8,12 +8,11 @@ static void rows_by_columns(const lf_piece *p, int64_t i, int64_t rows, const fl
 {
     const lf_product_at *product = &p->group->product;
     const double *w = p->run->weights->narrow[p->group_index], *bias = w + product->n * product->k;
-    double sum[LF_DOTS];
-    for (int64_t j = 0; j < product->n; j++) {
-        p->run->instance->kern->dots(rows, product->k, x, ldx, w + j * product->k, sum);
-        for (int64_t r = 0; r < rows; r++)
-            c[(i + r) * product->ldc + j] = (float)(bias[j] + sum[r]);
-    }
+    double sum[LF_DOTS * LF_NARROW];
+    p->run->instance->kern->dots(rows, product->n, product->k, x, ldx, w, sum);
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t j = 0; j < product->n; j++)
+            c[(i + r) * product->ldc + j] = (float)(bias[j] + sum[r * product->n + j]);
 }
 
 void lf_product_narrow(const lf_piece *p, float *c)
