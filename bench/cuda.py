@@ -52,7 +52,6 @@ def arguments():
     parser.add_argument("--merge", nargs="+", type=Path, metavar="FILE")
     parser.add_argument("--readme", action="store_true", help="put the table into README.md too")
     parser.add_argument("--library", type=Path, default=machine.ROOT / "build" / "release" / "liblinfuse.so")
-    parser.add_argument("--commit", help="what the library was built from, where it came without its git")
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--list", action="store_true", help="print the rows and end")
     args = parser.parse_args()
@@ -245,7 +244,7 @@ def heading(torch, args):
         "device": torch.cuda.get_device_name(),
         "driver": driver,
         "torch": torch.__version__,
-        "commit": args.commit or machine.commit(),
+        "commit": machine.commit(args.library.parent),
         "command": " ".join(["bench/cuda.py", *sys.argv[1:]]),
         **({"clean": True} if args.clean else {}),
     }

@@ -45,10 +45,7 @@ def arguments():
 
 
 def heading_of(args):
-    heading = machine.heading(sorted(os.sched_getaffinity(0)))
-    packed = args.build / "commit"  # of tools/pack-gpu: a copy's own git may be behind it
-    if packed.exists():
-        heading["commit"] = packed.read_text().strip()
+    heading = machine.heading(sorted(os.sched_getaffinity(0)), args.build)
     heading["versions"] = {"torch": torch.__version__, "python": sys.version.split()[0]}
     heading["threads"] = torch.get_num_threads()
     heading["device"] = torch.cuda.get_device_name() if args.device == "cuda" else machine.cpu_model()

@@ -92,7 +92,13 @@ def cpu_slug():
     return re.sub(r"[^a-z0-9]+", "-", plain).strip("-")
 
 
-def commit():
+def commit(built=None):
+    """What is measured. built: the folder of the library, which knows it where tools/pack-gpu made it: a copy's git may
+    be behind that."""
+    packed = built / "commit" if built else None
+    if packed and packed.exists():
+        return packed.read_text().strip()
+
     def git(*words):
         return subprocess.run(["git", "-C", ROOT, *words], check=False, capture_output=True, text=True).stdout.strip()
     changed = " with changes" if git("status", "--porcelain", "--", "src", "include", "CMakeLists.txt", "cmake") else ""
@@ -100,7 +106,7 @@ def commit():
     return named + changed
 
 
-def heading(cores):
+def heading(cores, built=None):
     def read(path):
         return Path(path).read_text().strip() if Path(path).exists() else "unknown"
     return {
@@ -109,6 +115,6 @@ def heading(cores):
         "cores": f"{len(cores)} used ({', '.join(map(str, cores))}) of {os.cpu_count()}",
         "load_before": list(os.getloadavg()),
         "huge_pages": read("/sys/kernel/mm/transparent_hugepage/enabled"),
-        "commit": commit(),
+        "commit": commit(built),
         "command": " ".join(["bench/" + Path(sys.argv[0]).name, *sys.argv[1:]]),
     }

@@ -90,7 +90,6 @@ def arguments():
         "--bound", type=float, default=1e9, metavar="S", help="seconds after which nothing more is begun"
     )
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--commit", default="")
     parser.add_argument("--again", nargs="+", type=Path, metavar="FILE")
     parser.add_argument("--list", type=Path, metavar="DIR")
     return parser.parse_args()
@@ -285,7 +284,7 @@ def main():
     if options.out:
         header = {
             "device": memory.device,
-            "commit": options.commit,
+            "commit": machine.commit(options.library.parent),
             "command": " ".join(sys.argv),
             "when": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
         }

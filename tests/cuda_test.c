@@ -359,6 +359,13 @@ static void compile_target(const rig *r, lf_cuda_target target, const char *word
     lf_cuda_source_free(&source);
 }
 
+static lf_cuda_target target_of(int mode, const char *for_arch)
+{
+    lf_cuda_target target = {.mode = (lf_cuda_mode)mode};
+    assert_true(lf_cuda_arch_unit(for_arch, &target.unit));
+    return target;
+}
+
 static void every_precision_compiles(void **state)
 {
     (void)state;
@@ -370,8 +377,7 @@ static void every_precision_compiles(void **state)
                       NULL);
     for (int mode = LF_CUDA_TF32; mode <= LF_CUDA_FP16; mode++)
         for (int a = 1; a < ARCHS; a++) {
-            lf_cuda_target target = {.mode = (lf_cuda_mode)mode};
-            assert_true(lf_cuda_arch_unit(arch[a], &target.unit));
+            lf_cuda_target target = target_of(mode, arch[a]);
             for (int turns = 0; turns <= (target.unit == LF_CUDA_WGMMA); turns++) {
                 target.shape = turns ? LF_CUDA_TURNS : LF_CUDA_PAIRS;
                 compile_target(&r, target, "BROUGHT = 1", arch[a]);
@@ -396,11 +402,8 @@ static void narrow_products_fit_beside_a_wide_one(void **state)
                  results[heads - 1]);
         rig r = rig_begin(1, text, NULL);
         for (int mode = LF_CUDA_FP32; mode <= LF_CUDA_TF32; mode++)
-            for (int a = 1; a < ARCHS; a++) {
-                lf_cuda_target target = {.mode = (lf_cuda_mode)mode};
-                assert_true(lf_cuda_arch_unit(arch[a], &target.unit));
-                compile_target(&r, target, "narrow_product<T, 8, 2048>(", arch[a]);
-            }
+            for (int a = 1; a < ARCHS; a++)
+                compile_target(&r, target_of(mode, arch[a]), "narrow_product<T, 8, 2048>(", arch[a]);
         rig_end(&r);
     }
 }

@@ -12,7 +12,7 @@
  * 3.9e-7 at 4096 (cuBLAS; for a few rows it adds up parts of K, and loses as little at 8192). Products are promoted so
  * often that they lose no more, which makes short ones 0 to 8% slower and long ones 2%. Up to three lines even that is
  * too much beside cuBLAS's four sums of K / 4: see SHORT in text/hopper.cu. Ampere's tensor cores keep a bit less. */
-static int most_in_chunk(int64_t lines)
+static int lines_of_chunk(int64_t lines)
 {
     return lines <= 16 ? 1 : 2;
 }
@@ -36,8 +36,7 @@ int64_t lf_tensor_lines(lf_cuda_target target, const lf_product *p, int *chunk)
 {
     const int each = elements_of_line(target);
     const int64_t lines = (p->k.coef + each - 1) / each;
-    const int most = most_in_chunk(lines);
-    *chunk = target.mode != LF_CUDA_FP32 ? 1 : lines < most ? (int)lines : most;
+    *chunk = target.mode == LF_CUDA_FP32 ? lines_of_chunk(lines) : 1;
     return (lines + *chunk - 1) / *chunk * *chunk;
 }
 
