@@ -21,6 +21,7 @@ template <int PART, int SUMS, int P = 0>
 __device__ __forceinline__ void take_part(float (&part)[PART], const float (&v)[SUMS], int which)
 {
     if (which == P || P == SUMS / PART - 1) {
+        asm volatile(""); // a branch: choosing would take an instruction for each part
 #pragma unroll
         for (int i = 0; i < PART; ++i)
             part[i] = v[P * PART + i];
@@ -32,6 +33,7 @@ template <int PART, int SUMS, int P = 0>
 __device__ __forceinline__ void put_part(float (&v)[SUMS], const float (&part)[PART], int which)
 {
     if (which == P || P == SUMS / PART - 1) {
+        asm volatile("");
 #pragma unroll
         for (int i = 0; i < PART; ++i)
             v[P * PART + i] = part[i];
@@ -124,6 +126,12 @@ __device__ __forceinline__ void finish_stats(const typename G::A &a, const float
 // through the same code.
 template <class G> __device__ constexpr bool is_by_halves() { return G::LONG && G::PART == HALF && !G::HELD; }
 
+// Statistics are fed from parts that go round, where moving them is not noticed; others stay where they are.
+template <class G> __device__ constexpr bool is_turned()
+{
+    return G::PART < HALF && G::LONG && G::STATS > 0 && G::N >= PARTIAL;
+}
+
 // Steps that end with the element, or with a run of elements that lies within a part, take a part through all of it.
 template <class G> __device__ constexpr bool is_straight() { return G::STATS == 0 && !(G::HELD && G::WAITS); }
 
@@ -152,16 +160,17 @@ __device__ __forceinline__ void later_part(const typename G::A &a, const float (
                                            typename G::Known (&known)[2]);
 
 // The columns of one partial. A thread holds two rows, eight apart; neighbouring pairs of columns, eight apart.
-// BY_PARTS: of half `half` of the sums; the halves have changed places after it where statistics were fed, or the
-// second is in the first's. Otherwise v[AT] on.
+// BY_PARTS: of half `half` of the sums; the halves have changed places after it where they are turned, or the second is
+// in the first's. Otherwise v[AT] on.
 template <class G, int AT, bool BY_PARTS, int SUMS>
 __device__ __forceinline__ void finish_half(const typename G::A &a, float (&v)[SUMS], i64 row, i64 rows, int col,
                                             int partial, const float (&unscale)[2], int half)
 {
-    constexpr int PARTS = HALF / G::PART, AT_STATS = BY_PARTS && PARTS > 1 ? SUMS - HALF : AT;
+    constexpr bool TURNED = BY_PARTS && is_turned<G>();
+    constexpr int PARTS = HALF / G::PART, AT_STATS = TURNED ? SUMS - HALF : AT;
     typename G::Rest rest[2];
     rest[0].begin(), rest[1].begin();
-    if constexpr (BY_PARTS && PARTS > 1 && G::LONG && G::STATS > 0 && G::N >= PARTIAL) {
+    if constexpr (TURNED) {
 #pragma unroll 1
         for (int p = 0; p < PARTS; ++p) {
             finish_part<G, 0, G::PART>(a, v, row, rows, col + 2 * G::PART * p, unscale, rest);
@@ -171,7 +180,7 @@ __device__ __forceinline__ void finish_half(const typename G::A &a, float (&v)[S
 #pragma unroll 1
         for (int p = 0; p < parts<G>(); ++p) {
             float part[G::PART];
-            const int which = G::STATS > 0 ? p : half * PARTS + p, c = col + 2 * G::PART * p;
+            const int which = half * PARTS + p, c = col + 2 * G::PART * p;
             take_part(part, v, which);
             finish_part<G, 0, G::PART>(a, part, row, rows, c, unscale, rest);
             if constexpr (G::HELD && is_straight<G>()) {
@@ -181,13 +190,15 @@ __device__ __forceinline__ void finish_half(const typename G::A &a, float (&v)[S
                 put_part(v, part, which);
             }
         }
-        if constexpr (G::STATS > 0 && SUMS > HALF)
-            rotate<SUMS / 2>(v);
     } else {
         finish_part<G, AT, HALF>(a, v, row, rows, col, unscale, rest);
     }
-    if constexpr (G::STATS > 0)
-        finish_stats<G, AT_STATS>(a, v, row, rows, col, partial, rest);
+    if constexpr (G::STATS > 0) {
+        if (TURNED || PARTS == 1 || SUMS == HALF || half == 0)
+            finish_stats<G, AT_STATS>(a, v, row, rows, col, partial, rest);
+        else
+            finish_stats<G, SUMS - HALF>(a, v, row, rows, col, partial, rest);
+    }
     if constexpr (BY_PARTS && PARTS == 1 && SUMS > HALF)
         move_up(v);
 }

@@ -175,8 +175,8 @@ __device__ __forceinline__ void finish_tile(const typename G::A &a, const Contro
                 finish_half<G, S::SUMS - HALF, false>(a, v, row + DOWN, rows, col + ACROSS, partial + ACROSS / PARTIAL,
                                                       unscale[S::TURNS], 1);
     }
-    if constexpr (G::PART < HALF && S::SUMS > HALF) // a last half that is not there was not turned
-        if (G::HELD && G::STATS > 0 && !half_is_there<G, S>(nt, 1))
+    if constexpr (is_turned<G>() && S::SUMS > HALF) // a last half that is not there was not turned
+        if (G::HELD && !half_is_there<G, S>(nt, 1))
             rotate<S::SUMS / 2>(v);
     if constexpr (G::WAITS)
         wait_for_tiles(c, 2 * S::CM * wave, 2 * S::CM * tiles, tid, true); // two groups in each block
