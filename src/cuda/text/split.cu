@@ -125,7 +125,7 @@ template <int T, int MODE, i64 K, i64 LINES> struct kept_row {
     };
     static __device__ __forceinline__ void fetch(unsigned kept, const float *row, int tid)
     {
-#pragma unroll 4
+#pragma unroll 1
         for (int i = 0; i < TURNS; ++i) {
             const int k = (i * T + tid) * W, bytes = k < K ? 16 : 0; // 0 is put where there is nothing to copy
             asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(kept + i * (THREADS * 16)),
@@ -145,7 +145,7 @@ template <int T, int MODE, i64 K, i64 LINES> struct kept_row {
     {
         row_range range = {0, ~0u};
         if (Line<MODE>::SCALED) {
-#pragma unroll 4
+#pragma unroll 2
             for (int i = 0; i < TURNS; ++i) {
                 float v[W];
                 four(v, kept, i);
@@ -154,7 +154,7 @@ template <int T, int MODE, i64 K, i64 LINES> struct kept_row {
             range = join_row<T>(range);
         }
         const float scale = scale_of<MODE>(range, unscale, tid);
-#pragma unroll 4
+#pragma unroll 2
         for (int i = 0; i < TURNS; ++i) {
             const int k = (i * T + tid) * W;
             float v[W];
