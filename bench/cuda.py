@@ -13,8 +13,8 @@
 
 How a time is taken: everything lies on the GPU, inputs uniform in [0, 1), weights as torch.nn.Linear draws them. Before
 each run 256 MB are written, which takes the L2 cache; CUDA events stand right before and behind the run, and launching
-is ahead of them: it does not count. burst: the median of 30 runs (fewer where they are long: a measurement is bound to
---bound seconds, 1.5 unless told) after 0.3 s of rest. steady: the median of the second half of a row of 300 (likewise).
+is ahead of them: it does not count. burst: the median of 30 runs after 0.3 s of rest. steady: the median of the second
+half of a row of 300 (fewer where they are long: what takes --bound seconds, 1.5 unless told).
 Errors are relative, against double precision, on 48 rows. Making a program compiles its kernel, unless the disk's cache
 has it, as it has when it is made again.
 
@@ -47,7 +47,7 @@ def arguments():
     parser.add_argument("--only", action="append", default=[], metavar="NAME")
     parser.add_argument("--modes", default=",".join(MODES))
     parser.add_argument("--peers", default=",".join(PEERS))
-    parser.add_argument("--bound", type=float, default=BOUND, metavar="S", help="seconds a measurement may take")
+    parser.add_argument("--bound", type=float, default=BOUND, metavar="S", help="seconds a steady row of runs may take")
     parser.add_argument("--clean", action="store_true", help="read before each run what is written otherwise")
     parser.add_argument("--merge", nargs="+", type=Path, metavar="FILE")
     parser.add_argument("--readme", action="store_true", help="put the table into README.md too")
@@ -97,13 +97,13 @@ class Clock:
             run()
         self.torch.cuda.synchronize()
         one = max(statistics.median(self.runs(run, 3)), 1e-3) / 1e3 + 1e-4  # flushing takes its time too
-        burst, steady = (max(3, min(most, int(self.bound / one))) for most in (BURST, STEADY))
+        steady = max(3, min(STEADY, int(self.bound / one)))
         time.sleep(REST)
-        short, long = self.runs(run, burst), self.runs(run, steady)
+        short, long = self.runs(run, BURST), self.runs(run, steady)
         return {
             "burst_ms": statistics.median(short),
             "steady_ms": statistics.median(long[steady // 2 :]),
-            "runs": [burst, steady],
+            "runs": [BURST, steady],
         }
 
 
