@@ -284,9 +284,9 @@ def full_size(context):
         "head": head,
         "rows": rows,
         "words": [
-            "Over C: to be at most 3%. Guards and C: a backend that does nothing but the C call. C writes into the same "
-            "memory at every call; new memory: into a tensor made for the call, as PyTorch's results are, which for "
-            "large ones costs the kernel's clearing of its pages."
+            "Over C: to be at most 3%. Guards and C: a backend that does nothing but the C call. C writes into the "
+            "same memory at every call; new memory: into a tensor made for the call, as PyTorch's results are, which "
+            "for large ones costs the kernel's clearing of its pages."
         ],
         "seconds": seconds,
         "right": right,
