@@ -14,7 +14,7 @@
 How a time is taken: everything lies on the GPU, inputs uniform in [0, 1), weights as torch.nn.Linear draws them. Before
 each run 256 MB are written, which takes the L2 cache; CUDA events stand right before and behind the run, and launching
 is ahead of them: it does not count. burst: the median of 30 runs after 0.3 s of rest. steady: the median of the second
-half of a row of 300 (fewer where they are long: what takes --bound seconds, 1.5 unless told).
+half of a row of 300 right behind (fewer where they are long: what takes --bound seconds, 1.5 unless told).
 Errors are relative, against double precision, on 48 rows. Making a program compiles its kernel, unless the disk's cache
 has it, as it has when it is made again.
 

@@ -127,7 +127,7 @@ def into_readme(file, records, saved):
     _, _, after = rest.partition(end)
     newest, table = max(records, key=lambda r: r["date"]), short(records)
     where = (f"{newest['device']}, torch {newest['torch']}, {newest['date'][:10]}.{_sign([table])} "
-             f"Steady times, errors, memory, commits: `bench/results/{saved.name}`.")
+             f"Steady times, errors, memory, commits:\n`bench/results/{saved.name}`.")
     file.write_text(f"{before}{begin}\n{table}\n\n{where}\n\n{end}{after}")
 
 

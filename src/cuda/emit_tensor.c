@@ -58,7 +58,7 @@ static bool is_scaled(const lf_emitter *e)
     return e->target.mode == LF_CUDA_FP32 || e->target.mode == LF_CUDA_FP16;
 }
 
-/* How many of a thread's 64 sums in a partial's columns the steps' code is written out for; see text/wgmma.cu.
+/* How many of a thread's 64 sums in a partial's columns the steps' code is written out for; see text/finish.cu.
  * Measured: logsumexp alone wants all, gelu and silu few. */
 enum { ALL = 64, SOME = 32, FEW = 16, MUCH = 8, LOTS = 14, LONG = 64 /* lines */ };
 

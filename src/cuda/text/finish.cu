@@ -21,7 +21,7 @@ template <int PART, int SUMS, int P = 0>
 __device__ __forceinline__ void take_part(float (&part)[PART], const float (&v)[SUMS], int which)
 {
     if (which == P || P == SUMS / PART - 1) {
-        asm volatile(""); // a branch: choosing would take an instruction for each part
+        asm volatile(""); // keeps this a branch: choosing would take an instruction for each sum and part
 #pragma unroll
         for (int i = 0; i < PART; ++i)
             part[i] = v[P * PART + i];
@@ -33,7 +33,7 @@ template <int PART, int SUMS, int P = 0>
 __device__ __forceinline__ void put_part(float (&v)[SUMS], const float (&part)[PART], int which)
 {
     if (which == P || P == SUMS / PART - 1) {
-        asm volatile("");
+        asm volatile(""); // likewise
 #pragma unroll
         for (int i = 0; i < PART; ++i)
             v[P * PART + i] = part[i];
@@ -126,7 +126,8 @@ __device__ __forceinline__ void finish_stats(const typename G::A &a, const float
 // through the same code.
 template <class G> __device__ constexpr bool is_by_halves() { return G::LONG && G::PART == HALF && !G::HELD; }
 
-// Statistics are fed from parts that go round, where moving them is not noticed; others stay where they are.
+// Statistics are fed from parts that go round where the product is so long that moving is not noticed and all parts are
+// there (others would not come round): one piece of code for both halves. Elsewhere parts stay where they are.
 template <class G> __device__ constexpr bool is_turned()
 {
     return G::PART < HALF && G::LONG && G::STATS > 0 && G::N >= PARTIAL;
@@ -194,9 +195,9 @@ __device__ __forceinline__ void finish_half(const typename G::A &a, float (&v)[S
         finish_part<G, AT, HALF>(a, v, row, rows, col, unscale, rest);
     }
     if constexpr (G::STATS > 0) {
-        if (TURNED || PARTS == 1 || SUMS == HALF || half == 0)
+        if (TURNED || !BY_PARTS || PARTS == 1 || SUMS == HALF || half == 0)
             finish_stats<G, AT_STATS>(a, v, row, rows, col, partial, rest);
-        else
+        else // which half it is is known at run time
             finish_stats<G, SUMS - HALF>(a, v, row, rows, col, partial, rest);
     }
     if constexpr (BY_PARTS && PARTS == 1 && SUMS > HALF)

@@ -183,7 +183,9 @@ __device__ __forceinline__ void plain_tile(const typename G::A &a, i64 row0, i64
 #pragma unroll
         for (int j = 0; j < 8; ++j)
             acc[i][j] = sum[i][j] = 0.0f;
-    float x_next[RM] = {}, w_next[8] = {}; // under way while what is there is multiplied
+    // under way while what is there is multiplied; what is small begins with a step of zeros, one more than K has, so
+    // that there is one place that fetches
+    float x_next[RM] = {}, w_next[8] = {};
     const auto fetch = [&](i64 k0) {
         const int deep = (int)min((i64)STEP, k - k0);
 #pragma unroll
@@ -195,7 +197,7 @@ __device__ __forceinline__ void plain_tile(const typename G::A &a, i64 row0, i64
             w_next[i] = c < across && d < deep ? G::weight(a, col0 + c, k0 + d) : 0.0f;
         }
     };
-    if (!SMALL) // what is small begins with a step of zeros, so that there is one place that fetches
+    if (!SMALL)
         fetch(0);
 #pragma unroll 1
     for (i64 k0 = SMALL ? -STEP : 0; k0 < k; k0 += STEP) {
