@@ -167,8 +167,8 @@ template <class G, int AT, bool BY_PARTS, int SUMS>
 __device__ __forceinline__ void finish_half(const typename G::A &a, float (&v)[SUMS], i64 row, i64 rows, int col,
                                             int partial, const float (&unscale)[2], int half)
 {
-    constexpr bool TURNED = BY_PARTS && is_turned<G>();
-    constexpr int PARTS = HALF / G::PART, AT_STATS = TURNED ? SUMS - HALF : AT;
+    constexpr int PARTS = HALF / G::PART;
+    constexpr bool TURNED = BY_PARTS && is_turned<G>(), STAYS = BY_PARTS && PARTS > 1 && !TURNED;
     typename G::Rest rest[2];
     rest[0].begin(), rest[1].begin();
     if constexpr (TURNED) {
@@ -177,7 +177,7 @@ __device__ __forceinline__ void finish_half(const typename G::A &a, float (&v)[S
             finish_part<G, 0, G::PART>(a, v, row, rows, col + 2 * G::PART * p, unscale, rest);
             rotate<G::PART>(v);
         }
-    } else if constexpr (BY_PARTS && PARTS > 1) {
+    } else if constexpr (STAYS) {
 #pragma unroll 1
         for (int p = 0; p < parts<G>(); ++p) {
             float part[G::PART];
@@ -195,9 +195,9 @@ __device__ __forceinline__ void finish_half(const typename G::A &a, float (&v)[S
         finish_part<G, AT, HALF>(a, v, row, rows, col, unscale, rest);
     }
     if constexpr (G::STATS > 0) {
-        if (TURNED || !BY_PARTS || PARTS == 1 || SUMS == HALF || half == 0)
-            finish_stats<G, AT_STATS>(a, v, row, rows, col, partial, rest);
-        else // which half it is is known at run time
+        if (!STAYS || SUMS == HALF || half == 0)
+            finish_stats<G, TURNED ? SUMS - HALF : AT>(a, v, row, rows, col, partial, rest);
+        else // the second half stays where it is; which half it is is known at run time
             finish_stats<G, SUMS - HALF>(a, v, row, rows, col, partial, rest);
     }
     if constexpr (BY_PARTS && PARTS == 1 && SUMS > HALF)
