@@ -209,7 +209,7 @@ LF_API lf_status lf_program_load_params(lf_program *program, const char *path);
 LF_API lf_status lf_program_draw_params(lf_program *program, uint64_t seed);
 /* Folds and packs the parameters. Needed before the first call and after parameters changed. */
 LF_API lf_status lf_program_prepare(lf_program *program);
-/* One parameter's values as given, NULL when there are none yet. */
+/* One parameter's values as given, NULL when there are none yet or when they are on the GPU alone. */
 LF_API const float *lf_program_param(const lf_program *program, const char *name);
 
 /* Bytes the program holds: parameters as given (borrowed ones are not its own), parameters prepared, everything else.

@@ -11,7 +11,7 @@
 enum { BLOCKS = 256, OUT_OF_MEMORY = 2, IN_CAPTURE = 900, UNITS = 16, MAJOR = 75, L2 = 38 };
 
 static struct { lf_cuda_ptr at; size_t bytes; } block[BLOCKS]; /* memory that was handed out and not taken back */
-static size_t limit, allocs, frees, launches, waits, compiles;
+static size_t limit, allocs, frees, launches, waits, compiles, brought; /* brought: bytes, to the host */
 static int capability = 8;
 static int mode; /* 0: what is unsafe while something is captured fails */
 
@@ -66,6 +66,19 @@ static int fake_set_bytes(lf_cuda_ptr to, unsigned char value, size_t bytes, voi
     (void)value;
     assert_true(is_there(to, bytes));
     assert_true(!capturing || stream); /* the default stream waits for others */
+    return 0;
+}
+
+static int fake_bring(void *to, lf_cuda_ptr from, size_t bytes, void *stream)
+{
+    brought += bytes;
+    return fake_to_host(to, from, bytes, stream);
+}
+
+static int fake_copy(lf_cuda_ptr to, lf_cuda_ptr from, size_t bytes, void *stream)
+{
+    (void)from, (void)stream;
+    assert_true(is_there(to, bytes));
     return 0;
 }
 
@@ -151,6 +164,8 @@ static void own_functions(lf_cuda_driver *to)
     to->alloc = fake_alloc;
     to->free = fake_free;
     to->set_bytes = fake_set_bytes;
+    to->to_host = fake_bring;
+    to->copy = fake_copy;
     to->stream_wait = fake_stream_wait;
     to->stream_new = fake_stream_new;
     to->capture_mode = fake_capture_mode;
@@ -423,6 +438,61 @@ static void a_weight_is_kept_once(void **state)
     assert_int_equal(bytes_of_w(both_text, "device=cuda precision=bf16"), 48 * 40 * sizeof(float));
 }
 
+/* Bytes that come to the host when w and then all else is prepared from the GPU's memory. */
+static size_t brought_by(const char *text, const char *options, size_t count, bool borrowed)
+{
+    const float *const at = (const float *)(uintptr_t)0x50000000;
+    rig r = begin_with(text, options);
+    brought = 0;
+    OK_PROGRAM(r.program, (borrowed ? lf_program_borrow_param_cuda
+                                    : lf_program_set_param_cuda)(r.program, "w", at, count, NULL));
+    for (int again = 0; again < 2; again++) { /* the second time from what is still there */
+        OK_PROGRAM(r.program, lf_program_prepare(r.program));
+        OK_CALL(r.call, run(&r, 300, NULL, 0, 0));
+    }
+    end(&r);
+    return brought;
+}
+
+/* Weights of a large layer change at every step of a training, and the way to the host and back takes longer than the
+ * layer does. */
+static void parameters_stay_on_the_device(void **state)
+{
+    (void)state;
+    static const char narrow_text[] = "input x f32[B, 40]\nparam w f32[3, 40]\na = linear(x, w)\nreturn a\n";
+    enum { ALL = 48 * 40 * sizeof(float), FLAG = sizeof(unsigned) };
+    for (int borrowed = 0; borrowed < 2; borrowed++) {
+        /* only whether a weight is of too wide a range, each time */
+        assert_int_equal(brought_by(norm_text, "device=cuda", 48 * 40, borrowed), 2 * FLAG);
+        /* once: what they are folded from, looked at for what is not finite, or wanted in double precision */
+        assert_in_range(brought_by(guard_text, "device=cuda", 48 * 40, borrowed), ALL, ALL + 2 * FLAG);
+        assert_int_equal(brought_by(narrow_text, "device=cuda", 3 * 40, borrowed), 3 * 40 * sizeof(float));
+    }
+    /* where kernels read lines alone, no second copy is kept on the device */
+    assert_int_equal(brought_by(norm_text, "device=cuda precision=bf16", 48 * 40, false), ALL + 2 * FLAG);
+    assert_int_equal(brought_by(norm_text, "device=cuda precision=bf16", 48 * 40, true), 2 * FLAG);
+}
+
+/* A copy that cannot be made leaves the parameter without values, and says so; given again, it works. */
+static void a_copy_that_cannot_be_made_is_told(void **state)
+{
+    (void)state;
+    const float *const at = (const float *)(uintptr_t)0x50000000;
+    rig r = begin(norm_text);
+    limit = 100;
+    assert_int_equal(lf_program_set_param_cuda(r.program, "w", at, 48 * 40, NULL), LF_ERR_NOMEM);
+    assert_non_null(strstr(lf_program_message(r.program), "parameter"));
+    limit = (size_t)1 << 30;
+    assert_int_equal(lf_program_prepare(r.program), LF_ERR_DATA);
+    assert_non_null(strstr(lf_program_message(r.program), "w has no values"));
+    OK_PROGRAM(r.program, lf_program_set_param_cuda(r.program, "w", at, 48 * 40, NULL));
+    OK_PROGRAM(r.program, lf_program_set_param_cuda(r.program, "w", at, 48 * 40, NULL)); /* the first is not lost */
+    OK_PROGRAM(r.program, lf_program_prepare(r.program));
+    assert_null(lf_program_param(r.program, "w"));
+    OK_CALL(r.call, run(&r, 300, NULL, 0, 0));
+    end(&r);
+}
+
 /* Two rows of 32 KB, and a barrier for each. The grid is blocks that are there at once, one on each of four
  * multiprocessors, also where no block waits for another; or as many as there are rows. */
 static void coming_rows_get_their_shared_memory(void **state)
@@ -487,6 +557,8 @@ int main(void)
         cmocka_unit_test(the_first_calls_kernel_comes_with_the_program),
         cmocka_unit_test(a_run_like_the_last_has_its_own_arrays),
         cmocka_unit_test(a_weight_is_kept_once),
+        cmocka_unit_test(parameters_stay_on_the_device),
+        cmocka_unit_test(a_copy_that_cannot_be_made_is_told),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -166,6 +166,46 @@ lf_status lf_cuda_alloc(const lf_cuda_device *d, size_t bytes, const char *what,
     return lf_cuda_status(d, error, what, diag);
 }
 
+lf_status lf_cuda_device_wait(const lf_cuda_device *d, void *stream, lf_diag *diag)
+{
+    lf_status status = lf_cuda_enter(d, diag);
+    if (status != LF_OK)
+        return status;
+    const int error = d->driver->stream_wait(stream);
+    lf_cuda_leave(d);
+    return lf_cuda_status(d, error, "waiting for the GPU", diag);
+}
+
+lf_status lf_cuda_device_copy(const lf_cuda_device *d, const void *from, size_t bytes, void *stream, void **out,
+                              lf_diag *diag)
+{
+    lf_cuda_ptr copy;
+    *out = NULL;
+    lf_status status = lf_cuda_enter(d, diag);
+    if (status != LF_OK)
+        return status;
+    status = lf_cuda_alloc(d, bytes, "a copy of a parameter", &copy, diag);
+    if (status == LF_OK && copy) {
+        int error = d->driver->copy(copy, (lf_cuda_ptr)(uintptr_t)from, bytes, stream);
+        error = error ? error : d->driver->stream_wait(stream);
+        status = lf_cuda_status(d, error, "copying a parameter", diag);
+    }
+    if (status != LF_OK && copy)
+        d->driver->free(copy);
+    else
+        *out = (void *)(uintptr_t)copy;
+    lf_cuda_leave(d);
+    return status;
+}
+
+void lf_cuda_device_drop(const lf_cuda_device *d, void *copy)
+{
+    if (lf_cuda_enter(d, NULL) == LF_OK) {
+        d->driver->free((lf_cuda_ptr)(uintptr_t)copy);
+        lf_cuda_leave(d);
+    }
+}
+
 lf_status lf_cuda_device_read(const lf_cuda_device *d, void *to, const void *from, size_t bytes, void *stream,
                               lf_diag *diag)
 {

@@ -87,10 +87,11 @@ struct lf_program {
     int64_t first[LF_MAX_SYMBOLS]; /* cuda: extents of the kernel that is compiled with the program */
     /* one per input: its shape in words, made early because calls in other threads share the arena */
     const char **input_text;
-    const float **param;        /* one per parameter; NULL until given */
+    const float **param;        /* one per parameter; NULL until given, or where it lies on the GPU alone */
     /* one per parameter: memory of our own, which param is then; NULL where it is borrowed or not given */
     float **copied;
-    const void **there;         /* one per parameter: where it lies on the GPU, lent; NULL where it does not */
+    const void **there;         /* one per parameter: where it lies on the GPU, lent or held; NULL where it does not */
+    void **held;                /* one per parameter: memory of our own on the GPU, which there is then */
     uint64_t *looks;            /* one per parameter: lf_look of a lent one when it was prepared */
     bool prepared;
     /* Why the last call asked for could not be made, NULL since the program was used otherwise. Threads may ask at

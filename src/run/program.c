@@ -48,8 +48,9 @@ lf_status lf_program_new(lf_model *model, const lf_options *options, lf_program 
         p->param = calloc((size_t)p->written.params + 1, sizeof *p->param);
         p->copied = calloc((size_t)p->written.params + 1, sizeof *p->copied);
         p->there = calloc((size_t)p->written.params + 1, sizeof *p->there);
+        p->held = calloc((size_t)p->written.params + 1, sizeof *p->held);
         p->looks = calloc((size_t)p->written.params + 1, sizeof *p->looks);
-        if (!p->param || !p->copied || !p->there || !p->looks)
+        if (!p->param || !p->copied || !p->there || !p->held || !p->looks)
             status = lf_fail_nomem(&p->diag, "the program");
     }
     if (status != LF_OK) {
@@ -70,6 +71,24 @@ static void drop_weights(lf_program *p)
     p->prepared = false;
 }
 
+/* The parameter lies no longer on the GPU. */
+static void leave_there(lf_program *p, int32_t index)
+{
+    if (p->held[index])
+        lf_cuda_device_drop(p->context->gpu, p->held[index]);
+    p->there[index] = p->held[index] = NULL;
+}
+
+/* The parameter has no values, and nobody uses those it had. */
+static void give_up_param(lf_program *p, int32_t index)
+{
+    drop_weights(p); /* they may point into the memory that goes */
+    lf_aligned_free(p->copied[index]);
+    p->copied[index] = NULL;
+    p->param[index] = NULL;
+    leave_there(p, index);
+}
+
 void lf_program_free(lf_program *program)
 {
     if (!program)
@@ -77,10 +96,12 @@ void lf_program_free(lf_program *program)
     drop_weights(program);
     lf_cuda_program_free(program->fused.cuda);
     lf_cuda_program_free(program->exact.cuda);
-    for (int32_t i = 0; program->copied && i < program->written.params; i++)
-        lf_aligned_free(program->copied[i]);
+    const bool made = program->param && program->copied && program->there && program->held;
+    for (int32_t i = 0; made && i < program->written.params; i++)
+        give_up_param(program, i);
     free(program->copied);
     free(program->there);
+    free(program->held);
     free(program->looks);
     free(program->param);
     lf_arena_free(&program->arena);
@@ -110,17 +131,22 @@ static int32_t find_param(const lf_program *p, const char *name)
     return -1;
 }
 
-lf_status lf_param_memory(lf_program *p, int32_t index, float **out)
+/* Room for its values here. */
+static lf_status make_room(lf_program *p, int32_t index, float **out)
 {
     if (!p->copied[index])
         p->copied[index] = lf_aligned_alloc(lf_param_count(p, index) * sizeof(float));
-    *out = p->copied[index];
-    p->there[index] = NULL;
-    p->param[index] = *out;
-    p->prepared = false;
+    p->param[index] = *out = p->copied[index];
     return *out ? LF_OK
                 : lf_fail(&p->diag, LF_ERR_NOMEM, "no memory for parameter %s",
                           lf_at(&p->written, p->written.param[index])->name);
+}
+
+lf_status lf_param_memory(lf_program *p, int32_t index, float **out)
+{
+    leave_there(p, index);
+    p->prepared = false;
+    return make_room(p, index, out);
 }
 
 typedef struct copying {
@@ -171,17 +197,30 @@ lf_status lf_program_set_param(lf_program *program, const char *name, const floa
     return status;
 }
 
+/* Checks what is given from the GPU's memory. */
+static lf_status given_there(lf_program *p, const char *name, const float *data, size_t count, int32_t *index)
+{
+    lf_status status = given_param(p, name, data, count, index);
+    if (status == LF_OK && p->target != LF_TARGET_CUDA)
+        return lf_fail(&p->diag, LF_ERR_ARG, "parameter %s: memory of the GPU is for programs compiled for cuda", name);
+    return status;
+}
+
 lf_status lf_program_set_param_cuda(lf_program *program, const char *name, const float *data, size_t count,
                                     void *stream)
 {
     int32_t index = -1;
     float *to;
-    lf_status status = given_param(program, name, data, count, &index);
+    lf_status status = given_there(program, name, data, count, &index);
     if (status != LF_OK)
         return status;
-    if (program->target != LF_TARGET_CUDA)
-        return lf_fail(&program->diag, LF_ERR_ARG, "parameter %s: memory of the GPU is for programs compiled for cuda",
-                       name);
+    if (program->mode == LF_CUDA_FP32) { /* where kernels read weights as they are, too: the copy stays there */
+        give_up_param(program, index);
+        status = lf_cuda_device_copy(program->context->gpu, data, count * sizeof *data, stream, &program->held[index],
+                                     &program->diag);
+        program->there[index] = program->held[index];
+        return status;
+    }
     status = lf_param_memory(program, index, &to);
     return status == LF_OK
                ? lf_cuda_device_read(program->context->gpu, to, data, count * sizeof *to, stream, &program->diag)
@@ -191,9 +230,16 @@ lf_status lf_program_set_param_cuda(lf_program *program, const char *name, const
 lf_status lf_program_borrow_param_cuda(lf_program *program, const char *name, const float *data, size_t count,
                                        void *stream)
 {
-    lf_status status = lf_program_set_param_cuda(program, name, data, count, stream);
-    if (status == LF_OK && (uintptr_t)data % LF_CUDA_ALIGNED == 0) /* as kernels have it of memory of our own */
-        program->there[find_param(program, name)] = data;
+    int32_t index = -1;
+    if ((uintptr_t)data % LF_CUDA_ALIGNED != 0) /* kernels have it so of memory of our own */
+        return lf_program_set_param_cuda(program, name, data, count, stream);
+    lf_status status = given_there(program, name, data, count, &index);
+    if (status == LF_OK)
+        status = lf_cuda_device_wait(program->context->gpu, stream, &program->diag);
+    if (status == LF_OK) {
+        give_up_param(program, index);
+        program->there[index] = data; /* read when preparing wants to see it */
+    }
     return status;
 }
 
@@ -203,10 +249,7 @@ lf_status lf_program_borrow_param(lf_program *program, const char *name, const f
     lf_status status = given_param(program, name, data, count, &index);
     if (status != LF_OK)
         return status;
-    drop_weights(program); /* they may point into the memory that goes */
-    lf_aligned_free(program->copied[index]);
-    program->copied[index] = NULL;
-    program->there[index] = NULL;
+    give_up_param(program, index);
     program->param[index] = data;
     return LF_OK;
 }
@@ -264,6 +307,71 @@ static lf_status upload_weights(lf_program *p, lf_variant *v, const lf_cpu_weigh
     return status;
 }
 
+/* Marks the parameters whose values preparing the rewritten model looks at: all where it asks whether they are finite,
+ * else those that tensors are made of, or narrow products' weights in double precision. */
+static lf_status find_looked_at(lf_program *p, bool *looked)
+{
+    const lf_plan *plan = p->fused.plan;
+    const lf_graph *g = &p->fused.graph;
+    bool *needed = calloc((size_t)g->count + 1, sizeof *needed);
+    if (!needed)
+        return lf_fail_nomem(&p->diag, "preparing weights");
+    for (int32_t i = 0; i < plan->prepareds; i++)
+        needed[plan->prepared[i]] = lf_at(g, plan->prepared[i])->op != LF_OP_param;
+    lf_graph_needed(g, needed);
+    for (int32_t i = 0; i < plan->groups; i++) {
+        const lf_product *product = &plan->group[i].product;
+        if (product->node == LF_NONE || !product->narrow)
+            continue;
+        needed[product->weight] = true;
+        if (product->bias != LF_NONE)
+            needed[product->bias] = true;
+    }
+    for (int32_t i = 0; i < g->params; i++)
+        looked[i] = p->exact.plan || needed[g->param[i]];
+    free(needed);
+    return LF_OK;
+}
+
+/* Values that lie on the GPU alone and are looked at here come over. They stay where they are all the same. */
+static lf_status read_from_there(lf_program *p)
+{
+    bool *looked = calloc((size_t)p->written.params + 1, sizeof *looked);
+    lf_status status = looked ? find_looked_at(p, looked) : lf_fail_nomem(&p->diag, "preparing weights");
+    for (int32_t i = 0; i < p->written.params && status == LF_OK; i++) {
+        float *to;
+        if (p->param[i] || !looked[i])
+            continue;
+        status = make_room(p, i, &to);
+        if (status == LF_OK)
+            status = lf_cuda_device_read(p->context->gpu, to, p->there[i], lf_param_count(p, i) * sizeof *to, NULL,
+                                         &p->diag);
+        if (status != LF_OK)
+            p->param[i] = NULL; /* it has its values, but not here */
+    }
+    free(looked);
+    return status;
+}
+
+/* Does a program that is ready read the parameter where it lies? */
+static bool is_read_there(const lf_program *p, int32_t param)
+{
+    const lf_variant *variant[] = {&p->fused, &p->exact};
+    for (int v = 0; v < 2; v++)
+        for (int32_t i = 0; variant[v]->ready && i < variant[v]->plan->prepareds; i++)
+            if (variant[v]->plan->prepared[i] == variant[v]->graph.param[param])
+                return true;
+    return false;
+}
+
+/* Our own copies that nobody reads there and that came over here: one is enough. */
+static void drop_unread(lf_program *p)
+{
+    for (int32_t i = 0; i < p->written.params; i++)
+        if (p->held[i] && p->param[i] && !is_read_there(p, i))
+            leave_there(p, i);
+}
+
 static lf_status prepare_variant(lf_program *p, lf_variant *v, bool pack, bool *finite)
 {
     const float **param = calloc((size_t)v->graph.count + 1, sizeof *param);
@@ -308,6 +416,12 @@ static lf_status unused_finite(lf_program *p, bool *finite)
     return LF_OK;
 }
 
+/* Lent in this machine's own memory, which others may write. */
+static bool is_lent_here(const lf_program *p, int32_t index)
+{
+    return p->param[index] && !p->copied[index];
+}
+
 lf_status lf_program_prepare(lf_program *program)
 {
     if (!program)
@@ -315,12 +429,14 @@ lf_status lf_program_prepare(lf_program *program)
     lf_program_begin(program);
     lf_program *p = program;
     for (int32_t i = 0; i < p->written.params; i++)
-        if (!p->param[i])
+        if (!p->param[i] && !p->there[i])
             return lf_fail(&p->diag, LF_ERR_DATA, "parameter %s has no values yet",
                            lf_at(&p->written, p->written.param[i])->name);
     drop_weights(p);
     bool finite = true, unused = true; /* asked only where it would make a difference */
-    lf_status status = prepare_variant(p, &p->fused, true, p->exact.plan ? &finite : NULL);
+    lf_status status = read_from_there(p);
+    if (status == LF_OK)
+        status = prepare_variant(p, &p->fused, true, p->exact.plan ? &finite : NULL);
     if (status == LF_OK && p->exact.plan)
         status = unused_finite(p, &unused);
     if (status == LF_OK && !(finite && unused)) {
@@ -334,8 +450,9 @@ lf_status lf_program_prepare(lf_program *program)
         drop_weights(p);
         return status;
     }
+    drop_unread(p);
     for (int32_t i = 0; i < p->written.params; i++)
-        p->looks[i] = p->copied[i] ? 0 : lf_look(p->param[i], lf_param_count(p, i));
+        p->looks[i] = is_lent_here(p, i) ? lf_look(p->param[i], lf_param_count(p, i)) : 0;
     p->prepared = true;
     return LF_OK;
 }
@@ -343,7 +460,7 @@ lf_status lf_program_prepare(lf_program *program)
 bool lf_program_params_hold(const lf_program *program)
 {
     for (int32_t i = 0; program && program->prepared && i < program->written.params; i++)
-        if (!program->copied[i] && program->looks[i] != lf_look(program->param[i], lf_param_count(program, i)))
+        if (is_lent_here(program, i) && program->looks[i] != lf_look(program->param[i], lf_param_count(program, i)))
             return false;
     return true;
 }
@@ -351,8 +468,11 @@ bool lf_program_params_hold(const lf_program *program)
 void lf_program_memory(const lf_program *program, size_t *params, size_t *prepared, size_t *other)
 {
     size_t given = 0, made = 0;
-    for (int32_t i = 0; program && i < program->written.params; i++)
-        given += program->copied[i] ? lf_param_count(program, i) * sizeof(float) : 0;
+    for (int32_t i = 0; program && i < program->written.params; i++) {
+        const size_t bytes = lf_param_count(program, i) * sizeof(float);
+        given += program->copied[i] ? bytes : 0;
+        made += program->held[i] ? bytes : 0;
+    }
     if (program && program->fused.weights)
         made += lf_cpu_weights_bytes(program->fused.weights);
     if (program && program->exact.weights)
