@@ -460,17 +460,17 @@ static void parameters_stay_on_the_device(void **state)
 {
     (void)state;
     static const char narrow_text[] = "input x f32[B, 40]\nparam w f32[3, 40]\na = linear(x, w)\nreturn a\n";
-    enum { ALL = 48 * 40 * sizeof(float), FLAG = sizeof(unsigned) };
+    enum { ALL = 48 * 40 * sizeof(float), FOUND = (1 + 40) * sizeof(unsigned) };
     for (int borrowed = 0; borrowed < 2; borrowed++) {
-        /* only whether a weight is of too wide a range, each time */
-        assert_int_equal(brought_by(norm_text, "device=cuda", 48 * 40, borrowed), 2 * FLAG);
+        /* only what is found out about its range, each time */
+        assert_int_equal(brought_by(norm_text, "device=cuda", 48 * 40, borrowed), 2 * FOUND);
         /* once: what they are folded from, looked at for what is not finite, or wanted in double precision */
-        assert_in_range(brought_by(guard_text, "device=cuda", 48 * 40, borrowed), ALL, ALL + 2 * FLAG);
+        assert_in_range(brought_by(guard_text, "device=cuda", 48 * 40, borrowed), ALL, ALL + 2 * FOUND);
         assert_int_equal(brought_by(narrow_text, "device=cuda", 3 * 40, borrowed), 3 * 40 * sizeof(float));
     }
     /* where kernels read lines alone, no second copy is kept on the device */
-    assert_int_equal(brought_by(norm_text, "device=cuda precision=bf16", 48 * 40, false), ALL + 2 * FLAG);
-    assert_int_equal(brought_by(norm_text, "device=cuda precision=bf16", 48 * 40, true), 2 * FLAG);
+    assert_int_equal(brought_by(norm_text, "device=cuda precision=bf16", 48 * 40, false), ALL + 2 * FOUND);
+    assert_int_equal(brought_by(norm_text, "device=cuda precision=bf16", 48 * 40, true), 2 * FOUND);
 }
 
 /* A copy that cannot be made leaves the parameter without values, and says so; given again, it works. */

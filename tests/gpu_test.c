@@ -297,6 +297,88 @@ static void wide_rows_keep_their_digits(void **state)
     rig_end(&r);
 }
 
+/* How x and w are spread over f32's range, so that what is large in one meets what is small in the other. */
+typedef enum spread { DENSE, TABULAR, DEAD, BLOCKS, PRUNED, EMPTY, FAR_APART, SPREADS } spread;
+enum { SPREAD_N = 320, SPREAD_K = 256 };
+
+static float spread_weight(spread how, int n, int k)
+{
+    switch (how) {
+    case TABULAR: return ldexpf(1.0f, 30 - k * 7 % 61); /* each feature in a unit of its own */
+    case DEAD: return k % 16 == 3 ? 1e-25f : 1.0f;
+    case BLOCKS: return n % 8 == k % 8 ? 1.0f : 0.0f;
+    case PRUNED: return (n * 31 + k * 17) % 5 < 2 ? 1.0f : 0.0f;
+    case EMPTY: return k == 5 ? 0.0f : n == 9 ? 0.0f : 1.0f;
+    case FAR_APART: return k % 2 ? 1e15f : 1e-15f;
+    default: return 1.0f;
+    }
+}
+
+static float spread_x(spread how, int row, int k)
+{
+    switch (how) {
+    case DENSE: return (k + row) % 3 ? powf(10.0f, (float)(-(k * 13 + row) % 37)) : 1.0f;
+    case TABULAR: return ldexpf(1.0f, k * 7 % 61 - 30);
+    case DEAD: return k % 16 == 3 ? 1e25f : 1.0f;
+    case BLOCKS: return powf(10.0f, -1.5f * (float)(k % 8)); /* outputs of some blocks are of small elements alone */
+    case PRUNED: return (k + row) % 11 ? 1.0f : 1e-12f;
+    case EMPTY: return k == 5 ? 1e25f : 1.0f;
+    case FAR_APART: return k % 2 ? 0.0f : 1e-20f;
+    default: return 1.0f;
+    }
+}
+
+/* Of an output, against the sum of the magnitudes it is made of. */
+static void assert_sums_close(const tensors *t, const float *w, size_t rows, double most, int what)
+{
+    for (size_t m = 0; m < rows; m++)
+        for (int n = 0; n < SPREAD_N; n++) {
+            const float *x = t->in[0] + m * SPREAD_K;
+            const size_t at = m * SPREAD_N + (size_t)n;
+            double sum = 0, error = fabs((double)t->out[0][at] - t->want[0][at]);
+            for (int k = 0; k < SPREAD_K; k++)
+                sum += fabs((double)x[k] * (double)w[n * SPREAD_K + k]);
+            if (!(error <= most * sum))
+                print_error("spread %d, row %zu, output %d: error %g of %g\n", what, m, n, error, sum);
+            assert_true(error <= most * sum);
+        }
+}
+
+/* Small elements may vanish only where they do not count. */
+static void spread_rows_keep_their_digits(void **state)
+{
+    (void)state;
+    static const char text[] = "input x f32[B, 256]\nparam w f32[320, 256]\na = linear(x, w)\nreturn a\n";
+    static const int64_t batches[] = {3, 40, 300};
+    rig r = rig_begin(1, text, "device=cuda");
+    float *w = malloc(SPREAD_N * SPREAD_K * sizeof *w);
+    assert_non_null(w);
+    for (int how = 0; how < SPREADS; how++) {
+        lf_draw_uniform(4, "w", -0.1f, 0.1f, SPREAD_N * SPREAD_K, w);
+        for (int i = 0; i < SPREAD_N * SPREAD_K; i++)
+            w[i] *= spread_weight((spread)how, i / SPREAD_K, i % SPREAD_K);
+        OK_PROGRAM(r.program, lf_program_set_param(r.program, "w", w, SPREAD_N * SPREAD_K));
+        OK_PROGRAM(r.program, lf_program_prepare(r.program));
+        for (size_t b = 0; b < sizeof batches / sizeof *batches; b++) {
+            tensors t = tensors_begin(r.model, &batches[b]);
+            for (size_t i = 0; i < t.in_count[0]; i++)
+                t.in[0][i] *= spread_x((spread)how, (int)(i / SPREAD_K), (int)(i % SPREAD_K));
+            tensors_eval(&t, r.model, r.program);
+            tensors_run(&t, r.call);
+            assert_sums_close(&t, w, (size_t)batches[b], 0x1p-21, how);
+            if (how == EMPTY) { /* an infinity meets nothing but zeros, which makes NaN of it */
+                t.in[0][SPREAD_K + 5] = INFINITY;
+                tensors_eval(&t, r.model, r.program);
+                tensors_run(&t, r.call);
+                assert_rows_close(&t, (size_t)batches[b], 1e-5, "an infinity and an empty column");
+            }
+            tensors_end(&t);
+        }
+    }
+    free(w);
+    rig_end(&r);
+}
+
 /* Whole numbers around a large one, which f32 has exactly: what makes an exponent of them must lose nothing, or softmax
  * would be as far off as the large one's last place. A power of two times as much leaves one column, or equal ones. */
 static void large_logits_keep_their_digits(void **state)
@@ -438,6 +520,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(whole_numbers_are_exact),     cmocka_unit_test(whole_numbers_are_exact_in_every_precision),
         cmocka_unit_test(bits_are_the_same),       cmocka_unit_test(wide_rows_keep_their_digits),
+        cmocka_unit_test(spread_rows_keep_their_digits),
         cmocka_unit_test(guarded_rows_are_redone),     cmocka_unit_test(other_precisions_are_as_good_as_their_digits),
         cmocka_unit_test(device_memory_is_taken),      cmocka_unit_test(empty_batches_have_sums_of_columns),
         cmocka_unit_test(one_product_may_be_empty),    cmocka_unit_test(lines_are_the_same),

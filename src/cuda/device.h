@@ -59,6 +59,10 @@ struct lf_cuda_program {
     lf_cuda_ptr *prepared;   /* one per prepared tensor; owned, unless it is lent */
     bool *lent;
     lf_cuda_ptr *narrow;     /* one per group, owned; 0 where there is none */
+    /* of its weights on tensor cores, see text/weights.cu: the span a row of x may have, and whether columns were
+     * balanced */
+    int span;
+    bool uneven;
     size_t bytes;
     unsigned weights;        /* how often it was given weights */
 };

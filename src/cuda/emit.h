@@ -22,7 +22,7 @@ enum {
     LF_CUDA_THREADS = 256,     /* of a block, but for kernels with wgmma */
     /* bytes of shared memory of a plain product's stage, at most */
     LF_CUDA_PLAIN_SHARED = 2 * 16 * (LF_CUDA_TILE + 4) * 4,
-    LF_CUDA_REDO_WORDS = 6,    /* of struct Redo in text/base.cu */
+    LF_CUDA_REDO_WORDS = 7,    /* of struct Redo in text/base.cu */
     LF_CUDA_CONTROL_WORDS = 7, /* of struct Control */
     LF_CUDA_TENSOR_THREADS = 384,
     LF_CUDA_LINE = 128,        /* bytes of a line of an operand */
@@ -33,6 +33,13 @@ enum {
 static inline int lf_cuda_own_shared(int threads)
 {
     return (threads / 32 + 1) * LF_CUDA_SCRATCH;
+}
+
+/* Where, in floats behind the scales of a weight's rows, stands what x's elements are multiplied by where its columns
+ * are balanced: a multiple of four, and past what a pair of scales may read. */
+static inline int64_t lf_cuda_columns_at(int64_t rows)
+{
+    return (rows + 8 + 3) / 4 * 4;
 }
 
 /* Empty arrays of Args have one word. */

@@ -123,8 +123,13 @@ static void emit_split_row(lf_emitter *e)
                 "    static __device__ __forceinline__ u8 *x_lines(const Args &a, const i64 row) "
                 "{ return (u8 *)a.area[%d] + row * (LINES * %d); }\n"
                 "    static __device__ __forceinline__ float *x_scale(const Args &a, const i64 row) "
-                "{ return a.area[%d] + row; }\n",
+                "{ return a.area[%d] + row; }\n"
+                "    static __device__ __forceinline__ const float *x_by(const Args &a) { return ",
                 (int)e->x_lines, LF_CUDA_LINE, (int)e->x_scale);
+    if (e->target.mode == LF_CUDA_FP32)
+        lf_str_addf(&e->s, "a.redo.uneven ? a.scale[%d] + %lld : ", (int)e->group,
+                    (long long)lf_cuda_columns_at(e->g->product.n.coef));
+    lf_str_add(&e->s, "0; }\n");
 }
 
 /* What a phase reads of every column: biases, weights of norms. */
@@ -214,14 +219,20 @@ void lf_emit_tensor_stages(lf_emitter *e)
 
 void lf_emit_tensor_weights(lf_str *to, const lf_cuda_part *part)
 {
+    if (part->target.mode == LF_CUDA_FP32)
+        lf_str_add(to, "extern \"C\" __global__ void __launch_bounds__(THREADS) find_weight_columns("
+                       "const float *from, i64 row_step, i64 step, i64 rows, i64 columns, unsigned *most)\n{\n"
+                       "    find_columns(from, row_step, step, rows, columns, most);\n}\n\n");
     for (int32_t i = 0; i < part->stages; i++) {
         const lf_cuda_stage *stage = &part->stage[i];
         const lf_product *p = &part->plan->group[stage->group].product;
         if (stage->work == LF_CUDA_TENSOR)
             lf_str_addf(to,
                         "extern \"C\" __global__ void __launch_bounds__(THREADS) g%d_split_weight(const float *from, "
-                        "i64 row_step, i64 step, i64 rows, u8 *to, float *unscale, unsigned *wide)\n{\n"
-                        "    split_weight<%d, %d, %lld, %lld>(from, row_step, step, rows, to, unscale, wide);\n}\n\n",
+                        "i64 row_step, i64 step, i64 rows, u8 *to, float *unscale, float *by, const unsigned *most, "
+                        "unsigned *found, unsigned *unseen)\n{\n"
+                        "    split_weight<%d, %d, %lld, %lld>(from, row_step, step, rows, to, unscale, by, most, "
+                        "found, unseen);\n}\n\n",
                         (int)stage->group, split_threads(p), (int)part->target.mode, (long long)p->k.coef,
                         (long long)stage->lines);
     }
@@ -250,7 +261,7 @@ static bool feeds(const lf_cuda_part *part, lf_monoid monoid)
 void lf_emit_tensor_texts(lf_str *to, const lf_cuda_part *part)
 {
     const bool mma = part->target.unit == LF_CUDA_MMA;
-    const char *const texts[] = {lf_text_split, lf_text_finish, mma ? lf_text_mma : lf_text_hopper,
+    const char *const texts[] = {lf_text_split, lf_text_weights, lf_text_finish, mma ? lf_text_mma : lf_text_hopper,
                                  mma ? "" : lf_text_wgmma, mma ? "" : lf_text_few_rows};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         lf_emit_text(to, texts[i]);

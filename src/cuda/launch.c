@@ -147,8 +147,9 @@ lf_status lf_cuda_point(const lf_cuda_device *d, lf_cuda_ready *ready, const lf_
     return lf_cuda_status(d, move_maps(d, ready, k, input), "describing a product's operands", diag);
 }
 
-/* Struct Redo: what is watched, what is wanted, what is too wide. */
-static void fill_redo(const lf_cuda_kernel *k, lf_cuda_role role, const lf_cuda_pass *pass, uint64_t *redo)
+/* Struct Redo: what is watched, what is wanted, what is too wide and when. */
+static void fill_redo(const lf_cuda_program *p, const lf_cuda_kernel *k, lf_cuda_role role, const lf_cuda_pass *pass,
+                      uint64_t *redo)
 {
     const lf_cuda_control *c = &pass->control;
     redo[0] = (uint64_t)pass->batch;
@@ -158,6 +159,7 @@ static void fill_redo(const lf_cuda_kernel *k, lf_cuda_role role, const lf_cuda_
         redo[3] = role == LF_CUDA_FULL_RANGE ? c->wide : c->watched;
     if (k->source.part[LF_CUDA_FULL_RANGE].plan && role == LF_CUDA_MAIN)
         redo[4] = c->wide, redo[5] = c->wide_any;
+    redo[6] = (uint64_t)p->span | (uint64_t)p->uneven << 32;
 }
 
 static lf_status fill_maps(const lf_cuda_program *p, const lf_cuda_kernel *k, const lf_cuda_pass *pass,
@@ -205,7 +207,7 @@ lf_status lf_cuda_arrange(const lf_cuda_program *p, const lf_cuda_kernel *k, con
         if (!part->plan)
             continue;
         memset(to->words[role], 0, sizeof to->words[role]);
-        fill_redo(k, (lf_cuda_role)role, pass,
+        fill_redo(p, k, (lf_cuda_role)role, pass,
                   fill_arguments(part, role == LF_CUDA_AS_WRITTEN ? p->as_written : p, pass, to->words[role]));
         *next++ = to->words[role];
     }

@@ -2,6 +2,7 @@
 /* Products on tensor cores, from the host: maps of their operands, weights brought into lines, how many blocks there
  * are. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "cuda/device.h"
@@ -14,7 +15,6 @@ enum { /* of cuda.h */
     PROMOTE_NONE = 0,
     PROMOTE_256 = 3
 };
-enum { SCALE_ROOM = 8 }; /* floats past the last scale that a pair may read */
 
 int64_t lf_cuda_tensor_blocks(const lf_cuda_kernel *k, const lf_cuda_stage *stage, const int64_t *dims)
 {
@@ -26,56 +26,112 @@ int64_t lf_cuda_tensor_blocks(const lf_cuda_kernel *k, const lf_cuda_stage *stag
 
 /* ---- weights ---- */
 
-static lf_status split_weight(lf_cuda_program *p, const lf_cuda_kernel *k, const lf_cuda_stage *stage, lf_cuda_ptr wide,
-                              lf_diag *diag)
+/* Of text/weights.cu: what is found out about weights, and the spans of rows of x. (A span of 24 where a weight is not
+ * dense would keep 16 bits of all elements. But one row of a thousand would be done on the ordinary units, where 8192 x
+ * 8192 take 2 ms for one row.) */
+enum { IS_BEYOND = 1, HAS_SMALL = 2, HAS_UNSEEN = 4, IS_UNEVEN = 8, FEW_UNSEEN = 8 };
+enum { ANY_SPAN = 1 << 10, SPAN = 36 };
+
+/* A weight on its way into lines, and what is found out about it: on the device, in one piece, a word of IS_BEYOND and
+ * so on, for each column how many rows do not see it, then the largest of each column and of all. */
+typedef struct weight {
+    const lf_cuda_stage *stage;
+    int64_t rows, columns, row_step, step;
+    lf_cuda_ptr *from, found, unseen, most;
+} weight;
+
+static int launch(const lf_cuda_program *p, const lf_cuda_kernel *k, const char *name, int64_t x, int64_t y,
+                  void **params)
 {
     const lf_cuda_driver *driver = p->device->driver;
-    const lf_product *product = &p->plan->group[stage->group].product;
-    int64_t rows = product->n.coef, row_step = product->w_is_kn ? 1 : product->k.coef,
-            step = product->w_is_kn ? product->n.coef : 1;
-    const size_t bytes = (size_t)(rows * stage->lines) * LF_CUDA_LINE,
-                 scales = (size_t)(rows + SCALE_ROOM) * sizeof(float);
+    const lf_cuda_config config = {
+        (unsigned)(x < 4096 ? x : 4096), (unsigned)y, 1, (unsigned)k->source.threads, 1, 1, 0, NULL, NULL, 0};
     void *function;
+    const int error = driver->function_get(&function, k->module, name);
+    return error ? error : driver->launch(&config, function, params, NULL);
+}
+
+static int split(lf_cuda_program *p, const lf_cuda_kernel *k, weight *w)
+{
+    enum { SHARES = 64 }; /* of a column's rows */
+    lf_cuda_ptr *lines = &p->lines[w->stage->group], *scale = &p->scale[w->stage->group],
+                by = *scale + (lf_cuda_ptr)lf_cuda_columns_at(w->rows) * sizeof(float);
+    void *look[] = {w->from, &w->row_step, &w->step, &w->rows, &w->columns, &w->most},
+         *put[] = {w->from, &w->row_step, &w->step, &w->rows, lines, scale, &by, &w->most, &w->found, &w->unseen};
     char name[48];
-    snprintf(name, sizeof name, "g%d_split_weight", (int)stage->group);
-    lf_status status = lf_cuda_alloc(p->device, bytes, "the prepared weights", &p->lines[stage->group], diag);
+    snprintf(name, sizeof name, "g%d_split_weight", (int)w->stage->group);
+    int error = 0;
+    if (p->target.mode == LF_CUDA_FP32)
+        error = launch(p, k, "find_weight_columns", (w->columns + k->source.threads - 1) / k->source.threads, SHARES,
+                       look);
+    return error ? error : launch(p, k, name, w->rows, 1, put);
+}
+
+/* Room for its lines and scales. */
+static lf_status make_lines(lf_cuda_program *p, const weight *w, lf_diag *diag)
+{
+    const int32_t group = w->stage->group;
+    const int64_t by = w->stage->lines * LF_CUDA_LINE / (int64_t)sizeof(float);
+    const size_t bytes = (size_t)(w->rows * w->stage->lines) * LF_CUDA_LINE,
+                 scales = (size_t)(lf_cuda_columns_at(w->rows) + by) * sizeof(float);
+    lf_status status = lf_cuda_alloc(p->device, bytes, "the prepared weights", &p->lines[group], diag);
     if (status == LF_OK)
-        status = lf_cuda_alloc(p->device, scales, "the prepared weights", &p->scale[stage->group], diag);
+        status = lf_cuda_alloc(p->device, scales, "the prepared weights", &p->scale[group], diag);
     if (status != LF_OK)
         return status;
     p->bytes += bytes + scales;
-    lf_cuda_ptr *from = &p->prepared[p->plan->where[product->weight]];
-    void *params[] = {from, &row_step, &step, &rows, &p->lines[stage->group], &p->scale[stage->group], &wide};
-    const lf_cuda_config config = {
-        (unsigned)(rows < 4096 ? rows : 4096), 1, 1, (unsigned)k->source.threads, 1, 1, 0, NULL, NULL, 0};
-    int error = driver->function_get(&function, k->module, name);
-    error = error ? error : driver->set_bytes(p->scale[stage->group], 0, scales, NULL);
-    error = error ? error : driver->launch(&config, function, params, NULL);
+    return lf_cuda_status(p->device, p->device->driver->set_bytes(p->scale[group], 0, scales, NULL),
+                          "preparing weights", diag);
+}
+
+/* found: has room for a word and one for each column. Adds to what is known of the program's weights. */
+static lf_status split_weight(lf_cuda_program *p, const lf_cuda_kernel *k, weight *w, unsigned *found, unsigned *all,
+                              lf_diag *diag)
+{
+    const lf_cuda_driver *driver = p->device->driver;
+    const size_t words = 1 + (size_t)w->columns, room = (words + (size_t)w->columns + 1) * sizeof *found;
+    lf_status status = make_lines(p, w, diag);
+    if (status == LF_OK)
+        status = lf_cuda_alloc(p->device, room, "preparing weights", &w->found, diag);
+    if (status != LF_OK)
+        return status;
+    w->unseen = w->found + sizeof *found, w->most = w->found + words * sizeof *found;
+    int error = driver->set_bytes(w->found, 0, room, NULL);
+    error = error ? error : split(p, k, w);
+    error = error ? error : driver->to_host(found, w->found, words * sizeof *found, NULL);
+    error = error ? error : driver->stream_wait(NULL);
+    driver->free(w->found);
+    for (size_t i = 1; i < words && error == 0; i++)
+        if ((int64_t)found[i] * FEW_UNSEEN > w->rows)
+            found[0] |= HAS_UNSEEN;
+    *all |= found[0];
     return lf_cuda_status(p->device, error, "preparing weights", diag);
 }
 
 lf_status lf_cuda_tensor_weights(lf_cuda_program *p, const lf_cuda_kernel *k, bool *is_wide, lf_diag *diag)
 {
-    const lf_cuda_driver *driver = p->device->driver;
     const lf_cuda_part *main = &k->source.part[LF_CUDA_MAIN];
-    lf_cuda_ptr wide = 0;
-    unsigned found = 0;
-    *is_wide = false;
-    if (k->source.products == 0)
-        return LF_OK;
-    lf_status status = lf_cuda_alloc(p->device, sizeof found, "preparing weights", &wide, diag);
-    if (status == LF_OK)
-        status = lf_cuda_status(p->device, driver->set_bytes(wide, 0, sizeof found, NULL), "preparing weights", diag);
-    for (int32_t i = 0; i < main->stages && status == LF_OK; i++)
-        if (main->stage[i].work == LF_CUDA_TENSOR)
-            status = split_weight(p, k, &main->stage[i], wide, diag);
-    if (status == LF_OK)
-        status =
-            lf_cuda_status(p->device, driver->to_host(&found, wide, sizeof found, NULL), "preparing weights", diag);
-    if (status == LF_OK)
-        status = lf_cuda_status(p->device, driver->stream_wait(NULL), "preparing weights", diag);
-    driver->free(wide);
-    *is_wide = found != 0;
+    unsigned all = 0;
+    lf_status status = LF_OK;
+    for (int32_t i = 0; i < main->stages && status == LF_OK; i++) {
+        const lf_cuda_stage *stage = &main->stage[i];
+        if (stage->work != LF_CUDA_TENSOR)
+            continue;
+        const lf_product *product = &p->plan->group[stage->group].product;
+        const int64_t rows = product->n.coef, columns = product->k.coef;
+        weight w = {.stage = stage,
+                    .rows = rows,
+                    .columns = columns,
+                    .row_step = product->w_is_kn ? 1 : columns,
+                    .step = product->w_is_kn ? rows : 1,
+                    .from = &p->prepared[p->plan->where[product->weight]]};
+        unsigned *found = calloc(1 + (size_t)columns, sizeof *found);
+        status = found ? split_weight(p, k, &w, found, &all, diag) : lf_fail_nomem(diag, "preparing weights");
+        free(found);
+    }
+    *is_wide = all & IS_BEYOND || (all & HAS_SMALL && all & HAS_UNSEEN);
+    p->span = all & HAS_UNSEEN ? SPAN : ANY_SPAN;
+    p->uneven = all & IS_UNEVEN;
     return status;
 }
 

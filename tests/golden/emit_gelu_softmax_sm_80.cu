@@ -21,6 +21,7 @@ struct g0 {
     static __device__ __forceinline__ const float *x_row(const Args &a, const i64 row) { return &*(a.in[0] + row * 8192 + 0); }
     static __device__ __forceinline__ u8 *x_lines(const Args &a, const i64 row) { return (u8 *)a.area[0] + row * (LINES * 128); }
     static __device__ __forceinline__ float *x_scale(const Args &a, const i64 row) { return a.area[1] + row; }
+    static __device__ __forceinline__ const float *x_by(const Args &a) { return a.redo.uneven ? a.scale[0] + 8200 : 0; }
     // phase 0: B x 8192
     template <int W>
     static __device__ __forceinline__ void element(const Args &a, const i64 row, const i64 rows, const bool here, const i64 col, float (&p)[W], Rest &rest)
@@ -164,9 +165,14 @@ __device__ __forceinline__ void g0_rows1(const Args &a)
 
 } // namespace full_range
 
-extern "C" __global__ void __launch_bounds__(THREADS) g0_split_weight(const float *from, i64 row_step, i64 step, i64 rows, u8 *to, float *unscale, unsigned *wide)
+extern "C" __global__ void __launch_bounds__(THREADS) find_weight_columns(const float *from, i64 row_step, i64 step, i64 rows, i64 columns, unsigned *most)
 {
-    split_weight<128, 0, 8192, 256>(from, row_step, step, rows, to, unscale, wide);
+    find_columns(from, row_step, step, rows, columns, most);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) g0_split_weight(const float *from, i64 row_step, i64 step, i64 rows, u8 *to, float *unscale, float *by, const unsigned *most, unsigned *found, unsigned *unseen)
+{
+    split_weight<128, 0, 8192, 256>(from, row_step, step, rows, to, unscale, by, most, found, unseen);
 }
 
 __device__ __noinline__ void redo_full_range(const full_range::Args &full_range, const Control &c)

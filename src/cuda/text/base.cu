@@ -147,6 +147,8 @@ struct Redo {
     const u8 *wanted;           // [batch] only these rows are wanted, and stored; NULL: all
     u8 *wide;                   // [batch] set where a row has too wide a range for the tensor cores; NULL: nobody asks
     unsigned *wide_any;
+    int span;                   // of a row of x: see is_too_wide in text/split.cu
+    int uneven;                 // columns of a weight were balanced: text/weights.cu
 };
 
 // Which row of the batch a row of a grid of so many belongs to; -1 where each has to do with all of them.

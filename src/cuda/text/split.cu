@@ -89,14 +89,33 @@ struct row_range {
     }
 };
 
-// Does hi + lo hold the row? Not where something is not finite; where an element is below 2^-36 of the largest, which
-// leaves it 3 bits (down to 2^-17 all are as good as f32's); nor near the ends of f32's range, where scales would leave
-// it.
-__device__ __forceinline__ bool is_too_wide(const row_range &r)
+// Does hi + lo hold the row? Not where something is not finite, nor near the ends of f32's range, where scales would
+// leave it; nor where an element is less than 2^-span of the largest. Down to 2^-17 of that all are as good as f32's,
+// from 2^-40 on nothing is left of them. Whether that matters is the weight's to say: see text/weights.cu.
+__device__ __forceinline__ bool is_too_wide(const row_range &r, int span)
 {
     const int big = (int)(r.big >> 23), small = (int)((r.small + 1) >> 23);
-    return r.big != 0 && (big > 127 + 60 || big < 127 - 60 || small < big - 36);
+    return r.big != 0 && (big > 127 + 60 || big < 127 - 60 || small < big - span);
 }
+
+// What x's elements are multiplied by where a weight's columns were balanced, by what undoes it. by: NULL: by nothing.
+struct x_columns {
+    const float *by;
+    __device__ __forceinline__ bool uneven() const { return by != 0; }
+    __device__ __forceinline__ void balance(float (&v)[4], i64 k) const
+    {
+        constexpr int W = 4;
+        float c[W];
+        load<true, true>(c, by + k);
+        EACH v[w] = balanced(v[w], c[w]);
+    }
+    // What becomes 0 by it is still something: of a row that has nothing larger it must be known.
+    static __device__ __forceinline__ float balanced(float v, float by)
+    {
+        const float b = v * by;
+        return b == 0.0f && v != 0.0f && by != 0.0f ? __uint_as_float(1) : b;
+    }
+};
 
 __device__ __forceinline__ int scale_exponent(const row_range &r)
 {
@@ -140,8 +159,8 @@ template <int T, int MODE, i64 K, i64 LINES> struct kept_row {
                      : "r"(kept + i * (THREADS * 16))
                      : "memory");
     }
-    // Returns whether it is too wide.
-    static __device__ __forceinline__ bool split(unsigned kept, u8 *lines, float *unscale, int tid)
+    static __device__ __forceinline__ row_range split(unsigned kept, u8 *lines, float *unscale, int tid,
+                                                      const x_columns &columns)
     {
         row_range range = {0, ~0u};
         if (Line<MODE>::SCALED) {
@@ -149,6 +168,8 @@ template <int T, int MODE, i64 K, i64 LINES> struct kept_row {
             for (int i = 0; i < TURNS; ++i) {
                 float v[W];
                 four(v, kept, i);
+                if (columns.uneven())
+                    columns.balance(v, min((i * T + tid) * W, PADDED - W));
                 EACH range.put(v[w]);
             }
             range = join_row<T>(range);
@@ -159,19 +180,21 @@ template <int T, int MODE, i64 K, i64 LINES> struct kept_row {
             const int k = (i * T + tid) * W;
             float v[W];
             four(v, kept, i);
+            if (columns.uneven())
+                columns.balance(v, min(k, PADDED - W));
             if (k < PADDED)
                 put_four<MODE>(lines, LINE, k, v, scale);
         }
-        return MODE == MODE_FP32 && is_too_wide(range);
+        return range;
     }
 };
 
-// One row by T threads into LINES lines, 0 after K elements; k stands `step` apart in `row`. Returns whether it is too
-// wide. fixed: a weight's, which is split once: by little code. known: the row begins at a multiple of 16 bytes, and
-// step is 1. It stays in registers where it fits. pitch: bytes from one of the row's lines to the next.
-template <int T, int MODE, i64 K, i64 LINES, bool fixed, bool known>
-__device__ __forceinline__ bool split_row(const float *row, i64 step, u8 *lines, float *unscale, int tid,
-                                          const i64 pitch = LINE)
+// One row by T threads into LINES lines, 0 after K elements; k stands `step` apart in `row`. Returns its range. fixed:
+// a weight's, which is split once: by little code. known: the row begins at a multiple of 16 bytes, and step is 1. It
+// stays in registers where it fits. columns: what balances it. pitch: bytes from one of the row's lines to the next.
+template <int T, int MODE, i64 K, i64 LINES, bool fixed, bool known, class Columns>
+__device__ __forceinline__ row_range split_row(const float *row, i64 step, u8 *lines, float *unscale, int tid,
+                                               const Columns &columns, const i64 pitch = LINE)
 {
     constexpr int W = 4, E = Line<MODE>::ELEMENTS;
     constexpr bool SCALED = Line<MODE>::SCALED;
@@ -184,12 +207,16 @@ __device__ __forceinline__ bool split_row(const float *row, i64 step, u8 *lines,
             load<fixed, false>(to, row + k);
         else
             EACH to[w] = (K % W == 0 ? k : k + w) < K ? read<fixed>(row + (k + w) * step) : 0.0f;
+        if (HELD != TURNS && columns.uneven())
+            columns.balance(to, k);
     };
     const auto take_aligned = [&](float (&to)[W], i64 k) {
         if (k < K)
             load<fixed, true>(to, row + k);
         else
             EACH to[w] = 0.0f;
+        if (HELD != TURNS && columns.uneven())
+            columns.balance(to, k);
     };
     row_range range = {0, ~0u};
     if (HELD == TURNS) {
@@ -201,6 +228,11 @@ __device__ __forceinline__ bool split_row(const float *row, i64 step, u8 *lines,
 #pragma unroll
             for (int i = 0; i < HELD; ++i)
                 take(v[i], ((i64)i * T + tid) * W);
+        }
+        if (columns.uneven()) {
+#pragma unroll
+            for (int i = 0; i < HELD; ++i)
+                columns.balance(v[i], min(((i64)i * T + tid) * W, PADDED - W));
         }
     }
     if (SCALED) {
@@ -238,15 +270,15 @@ __device__ __forceinline__ bool split_row(const float *row, i64 step, u8 *lines,
             put_four<MODE>(lines, pitch, k, v[0], scale);
         }
     }
-    return MODE == MODE_FP32 && is_too_wide(range);
+    return range;
 }
 
 // Row `row` of a product's x, by threads tid of G::SPLIT.
 template <class G> __device__ __forceinline__ void split_x_row(const typename G::A &a, i64 row, i64 rows, int tid)
 {
-    if (split_row<G::SPLIT, G::MODE, G::K, G::LINES, false, G::X_ALIGNED>(G::x_row(a, row), 1, G::x_lines(a, row),
-                                                                          G::x_scale(a, row), tid) &&
-        tid == 0)
+    const row_range range = split_row<G::SPLIT, G::MODE, G::K, G::LINES, false, G::X_ALIGNED>(
+        G::x_row(a, row), 1, G::x_lines(a, row), G::x_scale(a, row), tid, x_columns{G::x_by(a)});
+    if (G::MODE == MODE_FP32 && tid == 0 && is_too_wide(range, a.redo.span))
         flag_wide(a.redo, row, rows);
 }
 
@@ -278,7 +310,9 @@ template <class G> __device__ __forceinline__ void split_x(const typename G::A &
                 continue;
             asm volatile("cp.async.wait_group %0;" ::"n"(DEEP - 1) : "memory");
             const i64 row = mine(first);
-            if (Kept::split(kept + at * Kept::BYTES, G::x_lines(a, row), G::x_scale(a, row), tid) && tid == 0)
+            const row_range range = Kept::split(kept + at * Kept::BYTES, G::x_lines(a, row), G::x_scale(a, row), tid,
+                                                x_columns{G::x_by(a)});
+            if (G::MODE == MODE_FP32 && tid == 0 && is_too_wide(range, a.redo.span))
                 flag_wide(a.redo, row, rows);
             first += step, at = at + 1 == DEEP ? 0 : at + 1;
         }
@@ -286,21 +320,5 @@ template <class G> __device__ __forceinline__ void split_x(const typename G::A &
     } else {
         for (i64 first = begin; first < rows; first += step)
             split_x_row<G>(a, mine(first), rows, tid);
-    }
-}
-
-// Weights, when they are prepared: [rows] of K elements, element k of row r at from[r * row_step + k * step], into
-// [LINES][rows]: what is copied at a time, a line of some neighbouring rows, lies in one piece, and blocks that go
-// through their lines in step read one stretch of memory together. wide: set where one is too wide.
-template <int T, int MODE, i64 K, i64 LINES>
-__device__ __forceinline__ void split_weight(const float *from, i64 row_step, i64 step, i64 rows, u8 *to,
-                                             float *unscale, unsigned *wide)
-{
-    for (i64 first = (i64)blockIdx.x * (THREADS / T); first < rows; first += (i64)gridDim.x * (THREADS / T)) {
-        const i64 row = min(first + threadIdx.x / T, rows - 1); // whole warps: those past the end do the last row again
-        if (split_row<T, MODE, K, LINES, true, false>(from + row * row_step, step, to + row * LINE, unscale + row,
-                                                      threadIdx.x % T, rows * LINE) &&
-            threadIdx.x % T == 0)
-            *wide = 1;
     }
 }

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+// Weights, when they are prepared for products on tensor cores.
+//
+// In fp32 mode an operand's row has an error of at most 2^-40 of its largest element in every other (text/split.cu). In
+// a sum that is less than f32's own rounding, unless what is multiplied by the large elements is so small that only
+// small ones count. Two things see to that:
+//   - Columns are balanced: one whose largest element is small is multiplied by a power of two, and x's element by what
+//     undoes it. What is large in x then counts in some output.
+//   - A weight says whether it is dense: nearly every output has a weight of some size for nearly every element of x.
+//     If so, what is large in x counts nearly everywhere, and small elements of x or of the weight may vanish. If not
+//     (most of it is 0, say, or it is diagonal), outputs may hang on small elements alone, and rows of x with a wide
+//     range are done on the ordinary units.
+// So the error of a row of outputs, taken together, is less than f32's whatever x and the weight are. One output of a
+// weight that is not dense may lose digits if it hangs on elements of x between 2^-17 and 2^-SPAN of the row's largest.
+enum { EVEN = 4, MOST_UP = 100 }; // a column may be 2^-EVEN of the largest; 2^MOST_UP is the most it is multiplied by
+enum { SEEN = 12, FEW_UNSEEN = 8 }; // 2^-SEEN of a row's largest is a weight of some size; one of 8 may be less
+// Where a weight is not dense, 2^-SPAN of a row's largest element is the least that another of x's, or of its own, may
+// be. These and the next are cuda/tensor.c's too.
+enum { SPAN = 36, ANY_SPAN = 1 << 10 };
+enum { IS_BEYOND = 1, HAS_SMALL = 2, HAS_UNSEEN = 4, IS_UNEVEN = 8 }; // of found
+
+__device__ __forceinline__ unsigned magnitude(float x) { return __float_as_uint(x) & 0x7fffffffu; }
+
+// The largest magnitude of each column, as bits, and after them that of all. A thread has a column; blocks that stand
+// behind one another share its rows.
+__device__ __forceinline__ void find_columns(const float *from, i64 row_step, i64 step, i64 rows, i64 columns,
+                                             unsigned *most)
+{
+    const i64 k = (i64)blockIdx.x * THREADS + threadIdx.x;
+    unsigned big = 0;
+    if (k < columns) {
+#pragma unroll 4
+        for (i64 row = blockIdx.y; row < rows; row += gridDim.y)
+            big = max(big, magnitude(__ldg(from + row * row_step + k * step)));
+        atomicMax(most + k, big);
+    }
+    big = __reduce_max_sync(~0u, big);
+    if (threadIdx.x % 32 == 0)
+        atomicMax(most + columns, big);
+}
+
+// What balances a weight's columns.
+template <i64 K> struct weight_columns {
+    const unsigned *most; // of find_columns
+    __device__ __forceinline__ bool uneven() const { return true; }
+    // The power of two that a column is multiplied by; 0 where all of it is 0, and x's element does not matter.
+    __device__ __forceinline__ int up(i64 k) const
+    {
+        const int above = (int)(most[K] >> 23) - max((int)(most[k] >> 23), 1);
+        return above <= EVEN ? 0 : min(above, MOST_UP);
+    }
+    __device__ __forceinline__ float of_x(i64 k) const
+    {
+        return k >= K || most[K] == 0 ? 1.0f : most[k] == 0 ? 0.0f : __uint_as_float((unsigned)(127 - up(k)) << 23);
+    }
+    __device__ __forceinline__ float balanced(float v, i64 k) const
+    {
+        return v * __uint_as_float((unsigned)(127 + up(k)) << 23);
+    }
+    __device__ __forceinline__ void balance(float (&v)[4], i64 k) const
+    {
+        constexpr int W = 4;
+        EACH v[w] = k + w < K ? balanced(v[w], k + w) : 0.0f;
+    }
+};
+
+// Of a row, among columns that are not all 0.
+struct row_counts {
+    unsigned all, unseen;
+    __device__ __forceinline__ void join(const row_counts &t) { all += t.all, unseen += t.unseen; }
+    __device__ __forceinline__ row_counts shuffled(int lanes) const
+    {
+        return {__shfl_xor_sync(~0u, all, lanes), __shfl_xor_sync(~0u, unseen, lanes)};
+    }
+};
+
+// A row of a weight, by T threads: is it dense, for its part? Where it is, each column that it has no weight of some
+// size for counts that in `unseen`. here: it is not a row that others look at too.
+template <int T, i64 K>
+__device__ __forceinline__ void look_at_row(const float *row, i64 step, const row_range &range, int tid, bool here,
+                                            const weight_columns<K> &columns, unsigned *found, unsigned *unseen)
+{
+    const auto is_unseen = [&](i64 k) {
+        const int own = (int)(magnitude(columns.balanced(__ldg(row + k * step), k)) >> 23);
+        return range.big != 0 && columns.most[k] != 0 && own < (int)(range.big >> 23) - SEEN;
+    };
+    row_counts counts = {0, 0};
+#pragma unroll 1
+    for (i64 k = tid; k < K; k += T)
+        counts.join({columns.most[k] != 0, is_unseen(k)});
+    counts = join_row<T>(counts);
+    const bool dense = (i64)counts.unseen * FEW_UNSEEN <= counts.all;
+    if (here && dense && counts.unseen != 0) {
+#pragma unroll 1
+        for (i64 k = tid; k < K; k += T)
+            if (is_unseen(k))
+                atomicAdd(unseen + k, 1u);
+    }
+    const unsigned is = (is_too_wide(range, ANY_SPAN) ? IS_BEYOND : 0) |
+                        (is_too_wide(range, SPAN) ? HAS_SMALL : 0) | (dense ? 0 : HAS_UNSEEN);
+    if (here && tid == 0 && is)
+        atomicOr(found, is);
+}
+
+// [rows] of K elements, element k of row r at from[r * row_step + k * step], into [LINES][rows]: what is copied at a
+// time, a line of some neighbouring rows, lies in one piece, and blocks that go through their lines in step read one
+// stretch of memory together. by: what x's elements are to be multiplied by. found and unseen are 0 before.
+template <int T, int MODE, i64 K, i64 LINES>
+__device__ __forceinline__ void split_weight(const float *from, i64 row_step, i64 step, i64 rows, u8 *to,
+                                             float *unscale, float *by, const unsigned *most, unsigned *found,
+                                             unsigned *unseen)
+{
+    const weight_columns<K> columns = {most};
+    for (i64 first = (i64)blockIdx.x * (THREADS / T); first < rows; first += (i64)gridDim.x * (THREADS / T)) {
+        const i64 row = min(first + threadIdx.x / T, rows - 1); // whole warps: those past the end do the last row again
+        const float *const at = from + row * row_step;
+        const int tid = threadIdx.x % T;
+        if constexpr (MODE == MODE_FP32) {
+            const row_range range = split_row<T, MODE, K, LINES, true, false>(at, step, to + row * LINE, unscale + row,
+                                                                              tid, columns, rows * LINE);
+            look_at_row<T, K>(at, step, range, tid, first + threadIdx.x / T < rows, columns, found, unseen);
+        } else {
+            split_row<T, MODE, K, LINES, true, false>(at, step, to + row * LINE, unscale + row, tid, x_columns{0},
+                                                      rows * LINE);
+        }
+    }
+    if (MODE == MODE_FP32 && blockIdx.x == 0) {
+#pragma unroll 1
+        for (i64 k = threadIdx.x; k < LINES * Line<MODE>::ELEMENTS; k += THREADS) {
+            by[k] = columns.of_x(k);
+            if (by[k] != 1.0f)
+                atomicOr(found, IS_UNEVEN);
+        }
+    }
+}
