@@ -21,22 +21,23 @@ enum { IS_BEYOND = 1, HAS_SMALL = 2, HAS_UNSEEN = 4, IS_UNEVEN = 8 }; // of foun
 
 __device__ __forceinline__ unsigned magnitude(float x) { return __float_as_uint(x) & 0x7fffffffu; }
 
-// The largest magnitude of each column, as bits, and after them that of all. A thread has a column; blocks that stand
-// behind one another share its rows.
+// The largest magnitude of each column, as bits, and after them that of all. A thread has a column at a time; blocks
+// that stand behind one another share its rows.
 __device__ __forceinline__ void find_columns(const float *from, i64 row_step, i64 step, i64 rows, i64 columns,
                                              unsigned *most)
 {
-    const i64 k = (i64)blockIdx.x * THREADS + threadIdx.x;
-    unsigned big = 0;
-    if (k < columns) {
+    unsigned all = 0;
+    for (i64 k = (i64)blockIdx.x * THREADS + threadIdx.x; k < columns; k += (i64)gridDim.x * THREADS) {
+        unsigned big = 0;
 #pragma unroll 4
         for (i64 row = blockIdx.y; row < rows; row += gridDim.y)
             big = max(big, magnitude(__ldg(from + row * row_step + k * step)));
         atomicMax(most + k, big);
+        all = max(all, big);
     }
-    big = __reduce_max_sync(~0u, big);
+    all = __reduce_max_sync(~0u, all);
     if (threadIdx.x % 32 == 0)
-        atomicMax(most + columns, big);
+        atomicMax(most + columns, all);
 }
 
 // What balances a weight's columns.
