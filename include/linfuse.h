@@ -263,8 +263,8 @@ LF_API lf_status lf_call_workspace_at(lf_call *call, const int64_t *dims, size_t
 LF_API lf_status lf_call_use_workspace(lf_call *call, void *memory, size_t bytes);
 /* cuda: lf_call_use_stream and lf_call_run_at in one go, workspace (NULL: as lf_call_use_workspace left it) lent for
  * this run alone. Runs of one call must come one after the other, also on the GPU: on one stream, or ordered by events;
- * that includes launches of a graph a run was captured into, which may be launched as long as the call lives. Runs of
- * different calls need no order. */
+ * that includes launches of a graph a run was captured into, which may be launched as long as the call lives and no
+ * parameter of its program is given anew. Runs of different calls need no order. */
 LF_API lf_status lf_call_run_on(lf_call *call, const int64_t *dims, const float *const *inputs, float *const *outputs,
                                 void *stream, void *workspace, size_t workspace_bytes);
 /* cuda: seconds of each of `runs` runs by the GPU's own clock, its cache flushed before each, copies of host memory not

@@ -8,11 +8,12 @@
 
 /* ---- the driver ---- */
 
-enum { BLOCKS = 256, OUT_OF_MEMORY = 2, IN_CAPTURE = 900, UNITS = 16, MAJOR = 75, L2 = 38 };
+enum { BLOCKS = 256, OUT_OF_MEMORY = 2, NOT_READABLE = 700, IN_CAPTURE = 900, UNITS = 16, MAJOR = 75, L2 = 38 };
 
 static struct { lf_cuda_ptr at; size_t bytes; } block[BLOCKS]; /* memory that was handed out and not taken back */
 static size_t limit, allocs, frees, launches, waits, compiles, brought; /* brought: bytes, to the host */
 static int capability = 8;
+static bool unreadable; /* nothing comes to the host */
 static int mode; /* 0: what is unsafe while something is captured fails */
 
 static bool forbidden(void)
@@ -71,6 +72,8 @@ static int fake_set_bytes(lf_cuda_ptr to, unsigned char value, size_t bytes, voi
 
 static int fake_bring(void *to, lf_cuda_ptr from, size_t bytes, void *stream)
 {
+    if (unreadable)
+        return NOT_READABLE;
     brought += bytes;
     return fake_to_host(to, from, bytes, stream);
 }
@@ -493,6 +496,36 @@ static void a_copy_that_cannot_be_made_is_told(void **state)
     end(&r);
 }
 
+/* Values that did not come over are none: what there is room for is never taken for them. */
+static void a_read_that_fails_leaves_no_values(void **state)
+{
+    (void)state;
+    const float *const at = (const float *)(uintptr_t)0x50000000;
+    size_t given;
+    rig r = begin_with(norm_text, "device=cuda precision=bf16");
+    unreadable = true;
+    assert_int_equal(lf_program_set_param_cuda(r.program, "w", at, 48 * 40, NULL), LF_ERR_DEVICE);
+    assert_non_null(strstr(lf_program_message(r.program), "parameter w"));
+    unreadable = false;
+    assert_null(lf_program_param(r.program, "w"));
+    assert_int_equal(lf_program_prepare(r.program), LF_ERR_DATA);
+    end(&r);
+    r = begin(guard_text);
+    OK_PROGRAM(r.program, lf_program_borrow_param_cuda(r.program, "w", at, 48 * 40, NULL));
+    lf_program_memory(r.program, &given, NULL, NULL);
+    const size_t before = given;
+    unreadable = true;
+    assert_int_equal(lf_program_prepare(r.program), LF_ERR_DEVICE);
+    unreadable = false;
+    lf_program_memory(r.program, &given, NULL, NULL);
+    assert_int_equal(given, before);
+    assert_null(lf_program_param(r.program, "w"));
+    OK_PROGRAM(r.program, lf_program_prepare(r.program));
+    assert_non_null(lf_program_param(r.program, "w"));
+    OK_CALL(r.call, run(&r, 300, NULL, 0, 0));
+    end(&r);
+}
+
 /* Two rows of 32 KB, and a barrier for each. The grid is blocks that are there at once, one on each of four
  * multiprocessors, also where no block waits for another; or as many as there are rows. */
 static void coming_rows_get_their_shared_memory(void **state)
@@ -559,6 +592,7 @@ int main(void)
         cmocka_unit_test(a_weight_is_kept_once),
         cmocka_unit_test(parameters_stay_on_the_device),
         cmocka_unit_test(a_copy_that_cannot_be_made_is_told),
+        cmocka_unit_test(a_read_that_fails_leaves_no_values),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -24,14 +24,15 @@ const char *lf_cuda_device_like(const lf_cuda_device *device);
 
 /* Waits for the work on stream. Fails: LF_ERR_DEVICE. */
 lf_status lf_cuda_device_wait(const lf_cuda_device *device, void *stream, lf_diag *diag);
-/* A copy of bytes on the device, beside them, once the work on stream is done. Fails: LF_ERR_DEVICE, LF_ERR_NOMEM. */
-lf_status lf_cuda_device_copy(const lf_cuda_device *device, const void *from, size_t bytes, void *stream, void **out,
-                              lf_diag *diag);
+/* A copy of bytes on the device, beside them, once the work on stream is done. what: for messages. Fails:
+ * LF_ERR_DEVICE, LF_ERR_NOMEM. */
+lf_status lf_cuda_device_copy(const lf_cuda_device *device, const void *from, size_t bytes, void *stream,
+                              const char *what, void **out, lf_diag *diag);
 /* Ends such a copy, once whatever runs on the device is done. */
 void lf_cuda_device_drop(const lf_cuda_device *device, void *copy);
 /* Brings bytes from an address on the device, once the work on stream is done. Fails: LF_ERR_DEVICE. */
 lf_status lf_cuda_device_read(const lf_cuda_device *device, void *to, const void *from, size_t bytes, void *stream,
-                              lf_diag *diag);
+                              const char *what, lf_diag *diag);
 
 /* The kernels this device is best served with, or those LINFUSE_CUDA names (plain, mma, wgmma). Fails: LF_ERR_ARG where
  * that name is unknown or the device cannot run them, LF_ERR_UNSUPPORTED where they cannot do the mode. */

@@ -176,19 +176,19 @@ lf_status lf_cuda_device_wait(const lf_cuda_device *d, void *stream, lf_diag *di
     return lf_cuda_status(d, error, "waiting for the GPU", diag);
 }
 
-lf_status lf_cuda_device_copy(const lf_cuda_device *d, const void *from, size_t bytes, void *stream, void **out,
-                              lf_diag *diag)
+lf_status lf_cuda_device_copy(const lf_cuda_device *d, const void *from, size_t bytes, void *stream, const char *what,
+                              void **out, lf_diag *diag)
 {
     lf_cuda_ptr copy;
     *out = NULL;
     lf_status status = lf_cuda_enter(d, diag);
     if (status != LF_OK)
         return status;
-    status = lf_cuda_alloc(d, bytes, "a copy of a parameter", &copy, diag);
+    status = lf_cuda_alloc(d, bytes, what, &copy, diag);
     if (status == LF_OK && copy) {
         int error = d->driver->copy(copy, (lf_cuda_ptr)(uintptr_t)from, bytes, stream);
         error = error ? error : d->driver->stream_wait(stream);
-        status = lf_cuda_status(d, error, "copying a parameter", diag);
+        status = lf_cuda_status(d, error, what, diag);
     }
     if (status != LF_OK && copy)
         d->driver->free(copy);
@@ -207,7 +207,7 @@ void lf_cuda_device_drop(const lf_cuda_device *d, void *copy)
 }
 
 lf_status lf_cuda_device_read(const lf_cuda_device *d, void *to, const void *from, size_t bytes, void *stream,
-                              lf_diag *diag)
+                              const char *what, lf_diag *diag)
 {
     lf_status status = lf_cuda_enter(d, diag);
     if (status != LF_OK)
@@ -215,5 +215,5 @@ lf_status lf_cuda_device_read(const lf_cuda_device *d, void *to, const void *fro
     int error = d->driver->to_host(to, (lf_cuda_ptr)(uintptr_t)from, bytes, stream);
     error = error ? error : d->driver->stream_wait(stream);
     lf_cuda_leave(d);
-    return lf_cuda_status(d, error, "reading the GPU's memory", diag);
+    return lf_cuda_status(d, error, what, diag);
 }

@@ -149,8 +149,8 @@ void lf_cuda_call_stop_timing(lf_cuda_call *call);
 void lf_cuda_mma_shape(const lf_cuda_device *device, lf_cuda_target target, lf_cuda_kernel *kernel);
 /* Blocks such a stage keeps busy at once, of so many that fit. */
 int64_t lf_cuda_tensor_blocks(const lf_cuda_kernel *kernel, const lf_cuda_stage *stage, const int64_t *dims);
-/* Brings the weights of all its products on tensor cores into lines; prepared tensors are there. wide: one has too wide
- * a range. */
+/* Brings the weights of all its products on tensor cores into lines; prepared tensors are there, and what they ask of x
+ * is set. wide: they are not for tensor cores (text/weights.cu). */
 lf_status lf_cuda_tensor_weights(lf_cuda_program *program, const lf_cuda_kernel *kernel, bool *wide, lf_diag *diag);
 /* The tensor maps of x's lines, or of the input that is them, and of the weight's. to: 256 bytes, aligned to 64. */
 lf_status lf_cuda_tensor_maps(const lf_cuda_program *program, const lf_cuda_kernel *kernel, const lf_cuda_stage *stage,

@@ -88,7 +88,8 @@ struct lf_program {
     /* one per input: its shape in words, made early because calls in other threads share the arena */
     const char **input_text;
     const float **param;        /* one per parameter; NULL until given, or where it lies on the GPU alone */
-    /* one per parameter: memory of our own, which param is then; NULL where it is borrowed or not given */
+    /* one per parameter: memory of our own, which param is then; NULL where it is borrowed and nobody looked at what
+     * lies on the GPU, or not given */
     float **copied;
     const void **there;         /* one per parameter: where it lies on the GPU, lent or held; NULL where it does not */
     void **held;                /* one per parameter: memory of our own on the GPU, which there is then */

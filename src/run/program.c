@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The program handle: parameters as given, parameters prepared, and the account of it all. */
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -197,6 +198,14 @@ lf_status lf_program_set_param(lf_program *program, const char *name, const floa
     return status;
 }
 
+enum { WHAT = 160 };
+
+static const char *say_param(const lf_program *p, int32_t index, char *to)
+{
+    snprintf(to, WHAT, "parameter %s", lf_at(&p->written, p->written.param[index])->name);
+    return to;
+}
+
 /* Checks what is given from the GPU's memory. */
 static lf_status given_there(lf_program *p, const char *name, const float *data, size_t count, int32_t *index)
 {
@@ -211,20 +220,24 @@ lf_status lf_program_set_param_cuda(lf_program *program, const char *name, const
 {
     int32_t index = -1;
     float *to;
+    char what[WHAT];
     lf_status status = given_there(program, name, data, count, &index);
     if (status != LF_OK)
         return status;
     if (program->mode == LF_CUDA_FP32) { /* where kernels read weights as they are, too: the copy stays there */
         give_up_param(program, index);
-        status = lf_cuda_device_copy(program->context->gpu, data, count * sizeof *data, stream, &program->held[index],
-                                     &program->diag);
+        status = lf_cuda_device_copy(program->context->gpu, data, count * sizeof *data, stream,
+                                     say_param(program, index, what), &program->held[index], &program->diag);
         program->there[index] = program->held[index];
         return status;
     }
     status = lf_param_memory(program, index, &to);
-    return status == LF_OK
-               ? lf_cuda_device_read(program->context->gpu, to, data, count * sizeof *to, stream, &program->diag)
-               : status;
+    if (status == LF_OK)
+        status = lf_cuda_device_read(program->context->gpu, to, data, count * sizeof *to, stream,
+                                     say_param(program, index, what), &program->diag);
+    if (status != LF_OK)
+        give_up_param(program, index); /* there may be anything in it */
+    return status;
 }
 
 lf_status lf_program_borrow_param_cuda(lf_program *program, const char *name, const float *data, size_t count,
@@ -340,14 +353,18 @@ static lf_status read_from_there(lf_program *p)
     lf_status status = looked ? find_looked_at(p, looked) : lf_fail_nomem(&p->diag, "preparing weights");
     for (int32_t i = 0; i < p->written.params && status == LF_OK; i++) {
         float *to;
+        char what[WHAT];
         if (p->param[i] || !looked[i])
             continue;
         status = make_room(p, i, &to);
         if (status == LF_OK)
             status = lf_cuda_device_read(p->context->gpu, to, p->there[i], lf_param_count(p, i) * sizeof *to, NULL,
-                                         &p->diag);
-        if (status != LF_OK)
-            p->param[i] = NULL; /* it has its values, but not here */
+                                         say_param(p, i, what), &p->diag);
+        if (status != LF_OK) { /* it has its values, but not here */
+            lf_aligned_free(p->copied[i]);
+            p->copied[i] = NULL;
+            p->param[i] = NULL;
+        }
     }
     free(looked);
     return status;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Weights, when they are prepared for products on tensor cores.
 //
-// In fp32 mode an operand's row has an error of at most 2^-40 of its largest element in every other (text/split.cu). In
+// In fp32 mode an operand's row has an error of at most 2^-39 of its largest element in every other (text/split.cu). In
 // a sum that is less than f32's own rounding, unless what is multiplied by the large elements is so small that only
 // small ones count. Two things see to that:
 //   - Columns are balanced: one whose largest element is small is multiplied by a power of two, and x's element by what
@@ -10,8 +10,10 @@
 //     If so, what is large in x counts nearly everywhere, and small elements of x or of the weight may vanish. If not
 //     (most of it is 0, say, or it is diagonal), outputs may hang on small elements alone, and rows of x with a wide
 //     range are done on the ordinary units.
-// So the error of a row of outputs, taken together, is less than f32's whatever x and the weight are. One output of a
-// weight that is not dense may lose digits if it hangs on elements of x between 2^-17 and 2^-SPAN of the row's largest.
+// So the error of a row of outputs, taken together, is within what f32's may be, whatever x and the weight are. (f32's
+// is less where large elements of x cancel exactly.) It is not so of every single output: one may lose digits if it
+// hangs on small elements of x alone, where the weight is dense because it is one of the few that do not see the large
+// ones, where it is not because these are between 2^-17 and 2^-SPAN of the row's largest.
 enum { EVEN = 4, MOST_UP = 100 }; // a column may be 2^-EVEN of the largest; 2^MOST_UP is the most it is multiplied by
 enum { SEEN = 12, FEW_UNSEEN = 8 }; // 2^-SEEN of a row's largest is a weight of some size; one of 8 may be less
 // Where a weight is not dense, 2^-SPAN of a row's largest element is the least that another of x's, or of its own, may
