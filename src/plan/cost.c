@@ -499,6 +499,10 @@ static work group_work(const lf_plan *plan, const lf_group *g, const product_cos
      * on an H200) */
     if (g->product.narrow && d->stage_us > 0 && !holds_column(plan, g, d))
         w.cached += 4 * product->m * product->n * product->k;
+    if (g->product.bias != LF_NONE) { /* no step of its own adds it */
+        w.read += product->m > 0 ? 4 * product->n : 0;
+        add_op(&w, LF_OP_add, product->m * product->n, d);
+    }
     count_touches(&(touching){plan, g, dims, d, &w});
     count_tail(g, dims, d, &w);
     return w;

@@ -64,6 +64,8 @@ static void product_words(listing *l, const lf_account *a, const lf_group *g)
              at(g->product.k, a->dims));
     name(l, text);
     l->run = 0; /* the text goes out of scope */
+    if (g->product.bias != LF_NONE) /* of a narrow one, which no step adds */
+        name(l, "bias");
 }
 
 /* An op once for its node, whatever steps it takes: a norm with weight and bias takes three. */

@@ -191,6 +191,14 @@ def test_many_ops(tmp_path):
     assert "v60" in " ".join(checker.words)
 
 
+@pytest.mark.parametrize("columns", [8, 9])  # narrow, which adds the bias with the product, and not
+def test_bias_is_told(tmp_path, columns):
+    lines = "input x f32[B, 64]", f"param w f32[{columns}, 64]", f"param b f32[{columns}]", "a = linear(x, w, b)"
+    (tmp_path / "bias.lf").write_text("\n".join([*lines, "return a", ""]))
+    account = linfuse.explain(tmp_path / "bias.lf", device="a100")
+    assert f"x {columns} x 64, bias" in str(account)
+
+
 def test_one_reason_for_several():
     several = [Fallback(f"sin_{i}", "torch.sin", "", "no op") for i in (1, 2)]
     text = str(Account([], [*several, Fallback("cos", "torch.cos", "", "another")]))
