@@ -34,7 +34,7 @@ _loans: dict[int, _Loan] = {}  # by id
 
 
 def _take_back(loan: _Loan) -> None:
-    del _loans[id(loan)]
+    _loans.pop(id(loan), None)  # not there if an interrupt came between
     _free.append(loan.block)
 
 
