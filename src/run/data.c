@@ -68,6 +68,13 @@ lf_status lf_array_save(lf_context *context, const char *path, int rank, const i
     return lf_file_write(path, head, used, data, bytes, &context->diag);
 }
 
+void lf_param_leave_here(lf_program *p, int32_t index)
+{
+    lf_aligned_free(p->copied[index]);
+    p->copied[index] = NULL;
+    p->param[index] = NULL;
+}
+
 /* One parameter from the tensor of its name. */
 static lf_status load_param(lf_program *p, int32_t index, const lf_safetensors *file, const char *path)
 {
@@ -87,11 +94,8 @@ static lf_status load_param(lf_program *p, int32_t index, const lf_safetensors *
     lf_status status = lf_param_memory(p, index, &memory);
     if (status == LF_OK)
         status = lf_tensor_floats(t, memory, &p->diag);
-    if (status != LF_OK && !copied) { /* without values, still or now */
-        lf_aligned_free(p->copied[index]);
-        p->copied[index] = NULL;
-        p->param[index] = NULL;
-    }
+    if (status != LF_OK && !copied) /* without values, still or now */
+        lf_param_leave_here(p, index);
     return status;
 }
 

@@ -125,6 +125,8 @@ size_t lf_param_count(const lf_program *program, int32_t index);
 
 /* Memory for a parameter, its values to be written by the caller. Message in the program. */
 lf_status lf_param_memory(lf_program *program, int32_t index, float **out);
+/* The parameter has no values in this machine's memory any more; on the GPU it may. */
+void lf_param_leave_here(lf_program *program, int32_t index);
 
 /* A number that changes with the values, as far as it looks at them: all of up to LF_LOOK_ALL, a sample of more. */
 enum { LF_LOOK_ALL = 16384 };

@@ -84,9 +84,7 @@ static void leave_there(lf_program *p, int32_t index)
 static void give_up_param(lf_program *p, int32_t index)
 {
     drop_weights(p); /* they may point into the memory that goes */
-    lf_aligned_free(p->copied[index]);
-    p->copied[index] = NULL;
-    p->param[index] = NULL;
+    lf_param_leave_here(p, index);
     leave_there(p, index);
 }
 
@@ -249,11 +247,11 @@ lf_status lf_program_borrow_param_cuda(lf_program *program, const char *name, co
     lf_status status = given_there(program, name, data, count, &index);
     if (status == LF_OK)
         status = lf_cuda_device_wait(program->context->gpu, stream, &program->diag);
-    if (status == LF_OK) {
-        give_up_param(program, index);
-        program->there[index] = data; /* read when preparing wants to see it */
-    }
-    return status;
+    if (status != LF_OK)
+        return status;
+    give_up_param(program, index);
+    program->there[index] = data; /* read when preparing wants to see it */
+    return LF_OK;
 }
 
 lf_status lf_program_borrow_param(lf_program *program, const char *name, const float *data, size_t count)
@@ -320,18 +318,29 @@ static lf_status upload_weights(lf_program *p, lf_variant *v, const lf_cpu_weigh
     return status;
 }
 
+/* What prepared tensors of the rewritten model are made of; computed: those that are no parameters. NULL: no memory. */
+static bool *find_needed(lf_program *p, bool computed)
+{
+    const lf_graph *g = &p->fused.graph;
+    const lf_node *made = p->fused.plan->prepared;
+    bool *needed = calloc((size_t)g->count + 1, sizeof *needed);
+    if (!needed)
+        return NULL;
+    for (int32_t i = 0; i < p->fused.plan->prepareds; i++)
+        needed[made[i]] = !computed || lf_at(g, made[i])->op != LF_OP_param;
+    lf_graph_needed(g, needed);
+    return needed;
+}
+
 /* Marks the parameters whose values preparing the rewritten model looks at: all where it asks whether they are finite,
  * else those that tensors are made of, or narrow products' weights in double precision. */
 static lf_status find_looked_at(lf_program *p, bool *looked)
 {
     const lf_plan *plan = p->fused.plan;
     const lf_graph *g = &p->fused.graph;
-    bool *needed = calloc((size_t)g->count + 1, sizeof *needed);
+    bool *needed = find_needed(p, true);
     if (!needed)
         return lf_fail_nomem(&p->diag, "preparing weights");
-    for (int32_t i = 0; i < plan->prepareds; i++)
-        needed[plan->prepared[i]] = lf_at(g, plan->prepared[i])->op != LF_OP_param;
-    lf_graph_needed(g, needed);
     for (int32_t i = 0; i < plan->groups; i++) {
         const lf_product *product = &plan->group[i].product;
         if (product->node == LF_NONE || !product->narrow)
@@ -360,11 +369,8 @@ static lf_status read_from_there(lf_program *p)
         if (status == LF_OK)
             status = lf_cuda_device_read(p->context->gpu, to, p->there[i], lf_param_count(p, i) * sizeof *to, NULL,
                                          say_param(p, i, what), &p->diag);
-        if (status != LF_OK) { /* it has its values, but not here */
-            lf_aligned_free(p->copied[i]);
-            p->copied[i] = NULL;
-            p->param[i] = NULL;
-        }
+        if (status != LF_OK)
+            lf_param_leave_here(p, i);
     }
     free(looked);
     return status;
@@ -417,14 +423,10 @@ static lf_status prepare_variant(lf_program *p, lf_variant *v, bool pack, bool *
  * met them. */
 static lf_status unused_finite(lf_program *p, bool *finite)
 {
-    const lf_plan *plan = p->fused.plan;
     const lf_graph *g = &p->fused.graph;
-    bool *needed = calloc((size_t)g->count + 1, sizeof *needed);
+    bool *needed = find_needed(p, false);
     if (!needed)
         return lf_fail_nomem(&p->diag, "preparing weights");
-    for (int32_t i = 0; i < plan->prepareds; i++)
-        needed[plan->prepared[i]] = true;
-    lf_graph_needed(g, needed);
     *finite = true;
     for (int32_t i = 0; i < g->params; i++)
         if (!needed[g->param[i]])

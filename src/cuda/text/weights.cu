@@ -46,12 +46,13 @@ __device__ __forceinline__ void find_columns(const float *from, i64 row_step, i6
 template <i64 K> struct weight_columns {
     const unsigned *most; // of find_columns
     __device__ __forceinline__ bool uneven() const { return true; }
-    // The power of two that a column is multiplied by; 0 where all of it is 0, and x's element does not matter.
+    // Column k is multiplied by 2^up(k).
     __device__ __forceinline__ int up(i64 k) const
     {
         const int above = (int)(most[K] >> 23) - max((int)(most[k] >> 23), 1);
         return above <= EVEN ? 0 : min(above, MOST_UP);
     }
+    // What x's element is multiplied by: 0 where all of the column is 0, and it does not matter.
     __device__ __forceinline__ float of_x(i64 k) const
     {
         return k >= K || most[K] == 0 ? 1.0f : most[k] == 0 ? 0.0f : __uint_as_float((unsigned)(127 - up(k)) << 23);
