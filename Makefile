@@ -100,7 +100,7 @@ bench-cuda: $(if $(BUILT),,$(BUILD)/build.ninja)
 
 # BENCH: options of bench/door.py.
 bench-torch: $(BUILD)/build.ninja .venv-bench/ready
-	@cmake --build $(BUILD) -j $(JOBS) --target liblinfuse.so liblinfuse.a
+	@cmake --build $(BUILD) -j $(JOBS) --target liblinfuse.so liblinfuse.a liblinfuse_shortcut.so
 	@.venv-bench/bin/python bench/door.py $(BENCH)
 
 .venv-bench/ready: requirements-bench.txt

@@ -46,7 +46,7 @@ endif()
 # wheel_install(): what goes into the wheel. A wheel holds no symbolic links: no version in the file's name.
 function(wheel_install)
     set_target_properties(linfuse PROPERTIES VERSION "" SOVERSION "" NO_SONAME ON)
-    install(TARGETS linfuse LIBRARY DESTINATION . COMPONENT wheel)
+    install(TARGETS linfuse linfuse_shortcut LIBRARY DESTINATION . COMPONENT wheel)
     if(JANSSON_ARCHIVE AND SKBUILD_SCRIPTS_DIR)
         set_target_properties(linfuse_command PROPERTIES INSTALL_RPATH "")
         install(TARGETS linfuse_command RUNTIME DESTINATION ${SKBUILD_SCRIPTS_DIR} COMPONENT wheel)

@@ -22,7 +22,7 @@ import functools
 import glob
 import os
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -102,6 +102,10 @@ class CudaPart(fused.Part):
     """A fused piece of a graph that runs on a GPU."""
 
     kept_as = CudaPrepared
+
+    def entry(self) -> Callable[..., Any]:
+        """The part itself: shortcuts are for the CPU."""
+        return self.__call__
 
     def __call__(self, *args: Any) -> tuple[torch.Tensor, ...]:
         if _grad_enabled() or _transforms() is not None or forward_ad._current_level >= 0:

@@ -17,7 +17,7 @@ import torch
 from torch.autograd import forward_ad
 from torch.fx import GraphModule, Node
 
-from . import memory, native, weights
+from . import memory, native, shortcut, weights
 from .capture import Capture, Leaf, elsewhere, example, hint
 from .counters import NEEDS_GRADIENTS, Left, registry
 
@@ -61,21 +61,16 @@ def _shapes_of(tensors: tuple[torch.Tensor, ...]) -> Any:
 class Sized:
     """What follows from the extents of the inputs."""
 
-    __slots__ = ("any_large", "dims", "dims_at", "key", "outputs")
+    __slots__ = ("dims", "dims_at", "key", "makers", "outputs")
 
     def __init__(self, dims: Sequence[int], shapes: list[tuple[int, ...]]):
         self.key = tuple(dims)
         self.dims = (ctypes.c_int64 * max(len(dims), 1))(*dims)
         self.dims_at = ctypes.addressof(self.dims)
         self.outputs = [(shape, _strides(shape)) for shape in shapes]
-        self.any_large = any(map(memory.is_large, shapes))
-
-    def make_outputs(self) -> list[torch.Tensor]:
-        """For outputs some of which are large."""
-        return [
-            memory.empty(shape, strides)
-            if memory.is_large(shape)
-            else _new(shape, strides, _f32)
+        # what makes them on the CPU: a function and its arguments
+        self.makers: list[tuple[Callable[..., torch.Tensor], tuple[Any, ...]]] = [
+            (memory.empty, (shape, strides)) if memory.is_large(shape) else (_new, (shape, strides, _f32))
             for shape, strides in self.outputs
         ]
 
@@ -103,6 +98,10 @@ class Part:
         self._sized: dict[Any, Sized] = {}
         self._key_of = _shape_of_one if len(self._inputs) == 1 else _shapes_of
         self._current: Callable[[], weights.Prepared | None]
+        self._args = len(args)
+        self._shortcut: Callable[[], Any] = lambda: None
+        self._last: Any = None  # what the last call was like, and what the shortcut is for
+        self._set_up_for: Any = None
         self.device = capture.context.device
         self._serve(_threads())
         registry.parts.add(self)
@@ -137,10 +136,7 @@ class Part:
         sized = self._sized.get(self._key_of(tensors)) or self._size(tensors)
         if isinstance(sized, str):
             return self._in_pytorch(args, sized)
-        if sized.any_large:
-            results = sized.make_outputs()
-        else:
-            results = [_new(shape, strides, _f32) for shape, strides in sized.outputs]
+        results = [make(*how) for make, how in sized.makers]
         threads = _threads()
         if threads > self.threads:
             self._serve(threads)
@@ -164,7 +160,31 @@ class Part:
             prepared.idle.append(slot)
         if message is not None:
             return self._in_pytorch(args, message)
+        self._remember(tensors, sized, prepared, slot, threads)
         return tuple(results) if self._as_written else self._laid_out(results)
+
+    def entry(self) -> Callable[..., Any]:
+        """What is called in place of the part: its shortcut, where there is one, which keeps the part alive."""
+        made = shortcut.new(self.__call__, self._input_at, self.param_at, self._args, len(self.outputs))
+        if made is None:
+            return self.__call__
+        self._shortcut = weakref.ref(made)
+        return made  # type: ignore[no-any-return]
+
+    def _remember(self, tensors: tuple[torch.Tensor, ...], sized: Sized, prepared: weights.Prepared,
+                  slot: weights.Slot, threads: int) -> None:
+        """The second of two calls that are alike has the shortcut set up for the third."""
+        like = sized, prepared.stamps, id(slot), threads
+        if not _alike(self._last, like):
+            self._last = like
+        elif not _alike(self._set_up_for, like) and self._as_written and not prepared.copied:
+            self._set_up_for = like
+            function = self._shortcut()
+            if function is not None:
+                shapes = tuple([tensor.shape for tensor in tensors])
+                at = sized.dims_at, prepared.handle, slot.handle, slot.inputs_at, slot.outputs_at
+                kept = self._current, prepared.stamps, prepared.idle, slot, sized
+                shortcut.set_up(function, (*kept, shapes, tuple(sized.makers), *at, threads))
 
     @staticmethod
     def _why_differentiated(args: Sequence[Any]) -> str | None:
@@ -251,6 +271,11 @@ class Part:
         return results
 
 
+def _alike(one: Any, other: Any) -> bool:
+    """Whether two calls are: stamps prepared anew are others, though they may be equal."""
+    return one is not None and one[0] is other[0] and one[1] is other[1] and one[2:] == other[2:]
+
+
 def _picker(places: list[int]) -> tuple[list[int], Callable[[Sequence[Any]], tuple[Any, ...]]]:
     if len(places) > 1:
         return places, itemgetter(*places)
@@ -276,10 +301,10 @@ class Fused(torch.nn.Module):
 
     def __init__(self, part: Part):
         super().__init__()
-        self.part = part
+        self.run = part.entry()
 
     def forward(self, *args: Any) -> tuple[torch.Tensor, ...]:
-        return self.part(*args)
+        return self.run(*args)  # type: ignore[no-any-return]
 
 
 class CompiledGraph:

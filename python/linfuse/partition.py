@@ -212,7 +212,7 @@ def split(module: GraphModule, context: weights.Context, options: dict[str, str]
             if not (work.idle(node) or running.is_own(node))]
     whole = _as_a_whole(module, work, parts, captures, options, strict) if not left else None
     if whole is not None:
-        return CompiledGraph([whole], [], whole.__call__)
+        return CompiledGraph([whole], [], whole.entry())
     return _around(module, work, parts, captures, options, strict, left)
 
 

@@ -89,7 +89,7 @@ class Prepared:
         self.runs_before_reset = 0
         self.watch: list[Any] = []  # weak references to the parameters
         self._held: list[torch.Tensor] = []  # what the program borrows; not the parameters themselves, which may go
-        self._copied: list[int] = []  # which of them are copies, of parameters that are not contiguous
+        self.copied: list[int] = []  # which of them are copies, of parameters that are not contiguous
         registry.programs.add(self)
 
     def __del__(self) -> None:
@@ -107,7 +107,7 @@ class Prepared:
             self.program.borrow_param(name, values.data_ptr(), values.numel())
         self.program.prepare()
         self._held, self.stamps = held, stamps
-        self._copied = [at for at, param in enumerate(params) if held[at].data_ptr() != param.data_ptr()]
+        self.copied = [at for at, param in enumerate(params) if held[at].data_ptr() != param.data_ptr()]
         registry.count("prepared")
 
     def current(self, params: Sequence[torch.Tensor]) -> bool:
@@ -118,7 +118,7 @@ class Prepared:
 
     def copies_hold(self, params: Sequence[torch.Tensor]) -> bool:
         """Whether parameters that had to be copied are still what was copied: the C library sees the copies alone."""
-        return not self._copied or all(torch.equal(_sample(params[at]), _sample(self._held[at])) for at in self._copied)
+        return not self.copied or all(torch.equal(_sample(params[at]), _sample(self._held[at])) for at in self.copied)
 
     def take(self, stream: int) -> Slot | None:
         """A slot that is not in use, where there is one."""

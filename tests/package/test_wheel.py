@@ -86,7 +86,8 @@ def test_wheel(wheel):
     assert re.fullmatch(rf"linfuse-{header_version()}-py3-none-\w+\.whl", wheel.name)
     with zipfile.ZipFile(wheel) as file:
         names = set(file.namelist())
-        assert {"linfuse/liblinfuse.so", "linfuse/py.typed", "linfuse/__init__.py"} <= names
+        libraries = {"linfuse/liblinfuse.so", "linfuse/liblinfuse_shortcut.so"}
+        assert libraries | {"linfuse/py.typed", "linfuse/__init__.py"} <= names
         modules = {f"linfuse/{path.name}" for path in (ROOT / "python" / "linfuse").glob("*.py")}
         assert {name for name in names if name.endswith(".py")} == modules
         info = f"linfuse-{header_version()}.dist-info"

@@ -1,0 +1,402 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A call like the last, without Python: of a part of a graph (linfuse/fused.py) on the CPU.
+ *
+ * Python's own way through a part's call takes some 10 us behind PyTorch's guards, more than a small model does. Most
+ * calls are like the one before: extents, threads, and parameters are the same. A shortcut is what PyTorch calls. It
+ * looks whether that is so, asks PyTorch's objects what the Python code asks, and runs; in any doubt, and where
+ * anything fails, it calls the part, which knows all cases and sets the shortcut up for the next call (linfuse/
+ * shortcut.py). So it may be left out, and is where this library cannot be loaded.
+ *
+ * It is loaded by ctypes.PyDLL and uses nothing but Python's stable ABI, of which it declares what it wants: no
+ * headers of Python are needed, and one binary serves every Python 3. All functions need the GIL. */
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include "linfuse.h"
+
+/* ---- Python's stable ABI, as of 3.10 ---- */
+
+typedef struct _object PyObject;
+typedef intptr_t Py_ssize_t;
+typedef struct PyMethodDef {
+    const char *name;
+    PyObject *(*function)(PyObject *self, PyObject *const *args, Py_ssize_t count);
+    int flags;
+    const char *doc;
+} PyMethodDef;
+enum { METH_FASTCALL = 0x80, Py_EQ = 2 };
+
+void Py_IncRef(PyObject *object);
+void Py_DecRef(PyObject *object);
+void PyErr_Clear(void);
+PyObject *PyErr_Occurred(void);
+PyObject *PyObject_GetAttr(PyObject *object, PyObject *name);
+int PyObject_SetAttr(PyObject *object, PyObject *name, PyObject *value);
+PyObject *PyObject_CallObject(PyObject *callable, PyObject *args);
+PyObject *PyObject_CallFunctionObjArgs(PyObject *callable, ...);
+PyObject *PyObject_CallMethodObjArgs(PyObject *object, PyObject *name, ...);
+int PyObject_RichCompareBool(PyObject *a, PyObject *b, int how);
+PyObject *PyNumber_Add(PyObject *a, PyObject *b);
+long long PyLong_AsLongLong(PyObject *number);
+void *PyLong_AsVoidPtr(PyObject *number);
+PyObject *PyTuple_New(Py_ssize_t count);
+Py_ssize_t PyTuple_Size(PyObject *tuple);
+PyObject *PyTuple_GetItem(PyObject *tuple, Py_ssize_t at); /* borrowed */
+int PyTuple_SetItem(PyObject *tuple, Py_ssize_t at, PyObject *taken);
+Py_ssize_t PyList_Size(PyObject *list);
+PyObject *PyList_GetItem(PyObject *list, Py_ssize_t at); /* borrowed */
+int PyList_SetSlice(PyObject *list, Py_ssize_t from, Py_ssize_t to, PyObject *items);
+int PyList_Append(PyObject *list, PyObject *item);
+PyObject *PyCapsule_New(void *pointer, const char *name, void (*end)(PyObject *capsule));
+void *PyCapsule_GetPointer(PyObject *capsule, const char *name);
+PyObject *PyCFunction_NewEx(PyMethodDef *method, PyObject *self, PyObject *module);
+PyObject *PyCFunction_GetSelf(PyObject *function); /* borrowed */
+void *PyEval_SaveThread(void);
+void PyEval_RestoreThread(void *state);
+
+/* ---- what is the same for all ---- */
+
+/* In the order in which linfuse/shortcut.py gives them. */
+typedef struct world {
+    PyObject *no, *yes, *none, *one, *f32;
+    PyObject *grad_enabled, *transforms, *threads; /* PyTorch's functions */
+    PyObject *forward_ad; /* the module */
+    /* names */
+    PyObject *level, *dtype, *is_cpu, *is_contiguous, *shape, *version, *data_ptr, *stamps, *runs;
+} world;
+enum { WORLD = sizeof(world) / sizeof(PyObject *) };
+
+static world its;
+static lf_status (*run_at)(lf_call *call, const int64_t *dims, const float *const *inputs, float *const *outputs,
+                           int threads);
+static bool (*params_hold)(const lf_program *program);
+
+/* words: a tuple. Returns how many it wants to have in it, and takes them if they are. The others are functions of the
+ * C library, wherever it was loaded from. */
+LF_API Py_ssize_t linfuse_shortcut_begin(PyObject *words, void *lf_call_run_at_, void *lf_program_params_hold_);
+LF_API Py_ssize_t linfuse_shortcut_begin(PyObject *words, void *lf_call_run_at_, void *lf_program_params_hold_)
+{
+    PyObject **to = (PyObject **)&its;
+    *(void **)&run_at = lf_call_run_at_;
+    *(void **)&params_hold = lf_program_params_hold_;
+    for (Py_ssize_t i = 0; PyTuple_Size(words) == WORLD && i < WORLD; i++) {
+        to[i] = PyTuple_GetItem(words, i);
+        Py_IncRef(to[i]);
+    }
+    return WORLD;
+}
+
+/* ---- a shortcut ---- */
+
+enum { MOST = 32 }; /* inputs, outputs and parameters, each */
+
+typedef struct stamp {
+    PyObject *param; /* who it is; not held */
+    long long version;
+    void *address;
+} stamp;
+
+/* What a call must be like, and what it then is. */
+typedef struct ready {
+    PyObject *prepared;      /* a weak reference: programs go with their parameters */
+    PyObject *stamps;        /* its list of them: another when they are no longer what is prepared */
+    PyObject *idle, *slot;   /* not held: prepared has them */
+    PyObject *sized;         /* has dims */
+    PyObject *shape[MOST];   /* of inputs */
+    PyObject *out[MOST];     /* what makes an output: a function and its arguments */
+    const int64_t *dims;
+    lf_program *program;
+    lf_call *call;
+    const float **in_at;     /* slot's arrays */
+    float **out_at;
+    long long threads;
+    stamp param[MOST];
+} ready;
+
+typedef struct shortcut {
+    PyObject *part;          /* what does all other calls */
+    Py_ssize_t args, inputs, params, outputs;
+    Py_ssize_t input[MOST], param[MOST]; /* which arguments they are */
+    bool is_ready;
+    ready as;
+} shortcut;
+
+static const char NAME[] = "linfuse.shortcut";
+
+static void drop(PyObject **object)
+{
+    if (*object)
+        Py_DecRef(*object);
+    *object = NULL;
+}
+
+static void forget(shortcut *s)
+{
+    s->is_ready = false;
+    drop(&s->as.prepared);
+    drop(&s->as.stamps);
+    drop(&s->as.sized);
+    for (int i = 0; i < MOST; i++) {
+        drop(&s->as.shape[i]);
+        drop(&s->as.out[i]);
+    }
+}
+
+static void end(PyObject *capsule)
+{
+    shortcut *s = PyCapsule_GetPointer(capsule, NAME);
+    forget(s);
+    drop(&s->part);
+    free(s);
+}
+
+/* ---- questions; each takes what it is given, and says no where there was an error ---- */
+
+static bool is_this(PyObject *got, const PyObject *wanted)
+{
+    const bool is = got == wanted;
+    drop(&got);
+    return is;
+}
+
+static bool is_address(PyObject *got, const void *wanted)
+{
+    const bool is = got && PyLong_AsVoidPtr(got) == wanted && !PyErr_Occurred();
+    drop(&got);
+    return is;
+}
+
+static bool is_number(PyObject *got, long long wanted)
+{
+    const bool is = got && PyLong_AsLongLong(got) == wanted && !PyErr_Occurred();
+    drop(&got);
+    return is;
+}
+
+static bool is_equal(PyObject *got, PyObject *wanted)
+{
+    const bool is = got && PyObject_RichCompareBool(got, wanted, Py_EQ) == 1;
+    drop(&got);
+    return is;
+}
+
+/* Gradients, transforms and threads. */
+static bool is_plain(const ready *r)
+{
+    return is_this(PyObject_CallFunctionObjArgs(its.grad_enabled, NULL), its.no) &&
+           is_this(PyObject_CallFunctionObjArgs(its.transforms, NULL), its.none) &&
+           is_number(PyObject_GetAttr(its.forward_ad, its.level), -1) &&
+           is_number(PyObject_CallFunctionObjArgs(its.threads, NULL), r->threads);
+}
+
+static bool is_input(PyObject *tensor, PyObject *shape)
+{
+    return is_this(PyObject_GetAttr(tensor, its.dtype), its.f32) &&
+           is_this(PyObject_GetAttr(tensor, its.is_cpu), its.yes) &&
+           is_this(PyObject_CallMethodObjArgs(tensor, its.is_contiguous, NULL), its.yes) &&
+           is_equal(PyObject_GetAttr(tensor, its.shape), shape);
+}
+
+static bool is_param(PyObject *tensor, const stamp *as)
+{
+    return tensor == as->param && is_number(PyObject_GetAttr(tensor, its.version), as->version) &&
+           is_address(PyObject_CallMethodObjArgs(tensor, its.data_ptr, NULL), as->address);
+}
+
+/* Are the parameters what is prepared? Whoever holds a slot may ask: they stay so as long. */
+static bool are_params(const shortcut *s, PyObject *prepared, PyObject *const *args)
+{
+    if (!is_this(PyObject_GetAttr(prepared, its.stamps), s->as.stamps))
+        return false;
+    for (Py_ssize_t i = 0; i < s->params; i++)
+        if (!is_param(args[s->param[i]], &s->as.param[i]))
+            return false;
+    return params_hold(s->as.program);
+}
+
+static bool put_address(PyObject *tensor, void *to)
+{
+    PyObject *number = tensor ? PyObject_CallMethodObjArgs(tensor, its.data_ptr, NULL) : NULL;
+    if (!number)
+        return false;
+    *(void **)to = PyLong_AsVoidPtr(number);
+    drop(&number);
+    return !PyErr_Occurred();
+}
+
+/* ---- a call ---- */
+
+/* New tensors for the results, in a tuple; NULL where one cannot be made. */
+static PyObject *make_outputs(const shortcut *s)
+{
+    PyObject *results = PyTuple_New(s->outputs);
+    for (Py_ssize_t i = 0; results && i < s->outputs; i++) {
+        PyObject *how = s->as.out[i], *made = PyObject_CallObject(PyTuple_GetItem(how, 0), PyTuple_GetItem(how, 1));
+        if (!put_address(made, &s->as.out_at[i])) {
+            drop(&made);
+            drop(&results);
+            break;
+        }
+        PyTuple_SetItem(results, i, made);
+    }
+    return results;
+}
+
+/* Runs with a slot in hand; everything that is used while others may run is held by the caller. */
+static PyObject *run(const shortcut *s, PyObject *const *args, PyObject *slot)
+{
+    PyObject *results = make_outputs(s);
+    for (Py_ssize_t i = 0; results && i < s->inputs; i++)
+        if (!put_address(args[s->input[i]], &s->as.in_at[i]))
+            drop(&results);
+    if (!results)
+        return NULL;
+    lf_call *call = s->as.call;
+    const int64_t *dims = s->as.dims;
+    const float *const *in = s->as.in_at;
+    float *const *out = s->as.out_at;
+    const int threads = (int)s->as.threads;
+    void *state = PyEval_SaveThread();
+    const lf_status status = run_at(call, dims, in, out, threads);
+    PyEval_RestoreThread(state);
+    PyObject *runs = status == LF_OK ? PyObject_GetAttr(slot, its.runs) : NULL,
+             *more = runs ? PyNumber_Add(runs, its.one) : NULL;
+    if (!more || PyObject_SetAttr(slot, its.runs, more) != 0)
+        drop(&results);
+    drop(&runs);
+    drop(&more);
+    return results;
+}
+
+/* With a slot of the program, which is put back. */
+static PyObject *run_prepared(const shortcut *s, PyObject *const *args, PyObject *prepared)
+{
+    PyObject *idle = s->as.idle, *slot = s->as.slot, *sized = s->as.sized, *results = NULL;
+    const Py_ssize_t last = PyList_Size(idle) - 1;
+    if (last < 0 || PyList_GetItem(idle, last) != slot)
+        return NULL;
+    Py_IncRef(slot);
+    Py_IncRef(sized); /* another thread may set the shortcut up anew meanwhile */
+    if (PyList_SetSlice(idle, last, last + 1, NULL) == 0) {
+        if (are_params(s, prepared, args))
+            results = run(s, args, slot);
+        if (!results)
+            PyErr_Clear();
+        if (PyList_Append(idle, slot) != 0)
+            PyErr_Clear(); /* no memory for it: the program makes another slot */
+    }
+    Py_DecRef(sized);
+    Py_DecRef(slot);
+    return results;
+}
+
+static PyObject *run_ready(const shortcut *s, PyObject *const *args)
+{
+    PyObject *prepared, *results = NULL;
+    if (!is_plain(&s->as))
+        return NULL;
+    for (Py_ssize_t i = 0; i < s->inputs; i++)
+        if (!is_input(args[s->input[i]], s->as.shape[i]))
+            return NULL;
+    prepared = PyObject_CallFunctionObjArgs(s->as.prepared, NULL);
+    if (prepared && prepared != its.none)
+        results = run_prepared(s, args, prepared);
+    drop(&prepared);
+    return results;
+}
+
+static PyObject *call(PyObject *self, PyObject *const *args, Py_ssize_t count)
+{
+    const shortcut *s = PyCapsule_GetPointer(self, NAME);
+    PyObject *results = s->is_ready && count == s->args ? run_ready(s, args) : NULL;
+    if (results)
+        return results;
+    PyErr_Clear(); /* the part meets it again, and knows what to do */
+    PyObject *all = PyTuple_New(count);
+    for (Py_ssize_t i = 0; all && i < count; i++) {
+        Py_IncRef(args[i]);
+        PyTuple_SetItem(all, i, args[i]);
+    }
+    results = all ? PyObject_CallObject(s->part, all) : NULL;
+    drop(&all);
+    return results;
+}
+
+static PyMethodDef method = {"shortcut", call, METH_FASTCALL, NULL};
+
+static bool read_places(PyObject *from, Py_ssize_t *to, Py_ssize_t *count)
+{
+    *count = PyTuple_Size(from);
+    for (Py_ssize_t i = 0; *count <= MOST && i < *count; i++)
+        to[i] = (Py_ssize_t)PyLong_AsLongLong(PyTuple_GetItem(from, i));
+    return *count <= MOST;
+}
+
+/* A function that calls part with so many arguments, until it knows better. inputs, params: which of them are. None
+ * where there are too many. */
+LF_API PyObject *linfuse_shortcut_new(PyObject *part, PyObject *inputs, PyObject *params, Py_ssize_t args,
+                                      Py_ssize_t outputs);
+LF_API PyObject *linfuse_shortcut_new(PyObject *part, PyObject *inputs, PyObject *params, Py_ssize_t args,
+                                      Py_ssize_t outputs)
+{
+    shortcut *s = calloc(1, sizeof *s);
+    if (!s || outputs > MOST || !read_places(inputs, s->input, &s->inputs) ||
+        !read_places(params, s->param, &s->params)) {
+        free(s);
+        Py_IncRef(its.none);
+        return its.none;
+    }
+    s->args = args, s->outputs = outputs, s->part = part;
+    Py_IncRef(part);
+    PyObject *capsule = PyCapsule_New(s, NAME, end);
+    if (!capsule) {
+        Py_DecRef(part);
+        free(s);
+        return NULL;
+    }
+    PyObject *function = PyCFunction_NewEx(&method, capsule, NULL);
+    Py_DecRef(capsule);
+    return function;
+}
+
+static PyObject *held(PyObject *tuple, Py_ssize_t at)
+{
+    PyObject *item = PyTuple_GetItem(tuple, at);
+    Py_IncRef(item);
+    return item;
+}
+
+/* Sets it up for calls like one that was made. how: (weak reference to prepared, its stamps, its idle slots, the slot,
+ * sized, shapes of inputs, what makes the outputs, addresses of the extents, the program, the call and the slot's two
+ * arrays, threads). */
+LF_API PyObject *linfuse_shortcut_set(PyObject *function, PyObject *how);
+LF_API PyObject *linfuse_shortcut_set(PyObject *function, PyObject *how)
+{
+    shortcut *s = PyCapsule_GetPointer(PyCFunction_GetSelf(function), NAME);
+    PyObject *shapes = PyTuple_GetItem(how, 5), *outs = PyTuple_GetItem(how, 6), *stamps = PyTuple_GetItem(how, 1);
+    void *at[5];
+    for (int i = 0; i < 5; i++)
+        at[i] = PyLong_AsVoidPtr(PyTuple_GetItem(how, 7 + i));
+    forget(s);
+    s->as.prepared = held(how, 0);
+    s->as.stamps = held(how, 1);
+    s->as.idle = PyTuple_GetItem(how, 2);
+    s->as.slot = PyTuple_GetItem(how, 3);
+    s->as.sized = held(how, 4);
+    for (Py_ssize_t i = 0; i < s->inputs; i++)
+        s->as.shape[i] = held(shapes, i);
+    for (Py_ssize_t i = 0; i < s->outputs; i++)
+        s->as.out[i] = held(outs, i);
+    for (Py_ssize_t i = 0; i < s->params; i++) {
+        PyObject *one = PyList_GetItem(stamps, i);
+        s->as.param[i] = (stamp){PyLong_AsVoidPtr(PyTuple_GetItem(one, 0)),
+                                 PyLong_AsLongLong(PyTuple_GetItem(one, 1)), PyLong_AsVoidPtr(PyTuple_GetItem(one, 2))};
+    }
+    s->as.dims = at[0], s->as.program = at[1], s->as.call = at[2], s->as.in_at = at[3], s->as.out_at = at[4];
+    s->as.threads = PyLong_AsLongLong(PyTuple_GetItem(how, 12));
+    s->is_ready = !PyErr_Occurred();
+    PyErr_Clear();
+    Py_IncRef(its.none);
+    return its.none;
+}
