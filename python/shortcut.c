@@ -4,8 +4,11 @@
  * Python's own way through a part's call takes some 10 us behind PyTorch's guards, more than a small model does. Most
  * calls are like the one before: extents, threads, and parameters are the same. A shortcut is what PyTorch calls. It
  * looks whether that is so, asks PyTorch's objects what the Python code asks, and runs; in any doubt, and where
- * anything fails, it calls the part, which knows all cases and sets the shortcut up for the next call (linfuse/
- * shortcut.py). So it may be left out, and is where this library cannot be loaded.
+ * PyTorch or the library refuse something, it calls the part, which knows all cases and sets the shortcut up for the
+ * next call (linfuse/shortcut.py). So it may be left out, and is where this library cannot be loaded.
+ *
+ * Whatever is asked may run Python code (a mode of PyTorch's, a collection of garbage, a handler of a signal): other
+ * threads, and the same function again. So a call goes by what the shortcut was set up for when it began.
  *
  * It is loaded by ctypes.PyDLL and uses nothing but Python's stable ABI, of which it declares what it wants: no
  * headers of Python are needed, and one binary serves every Python 3. All functions need the GIL. */
@@ -29,8 +32,12 @@ enum { METH_FASTCALL = 0x80, Py_EQ = 2 };
 
 void Py_IncRef(PyObject *object);
 void Py_DecRef(PyObject *object);
+extern PyObject *PyExc_RuntimeError, *PyExc_AttributeError, *PyExc_TypeError, *PyExc_ValueError;
 void PyErr_Clear(void);
 PyObject *PyErr_Occurred(void);
+int PyErr_ExceptionMatches(PyObject *sort);
+void PyErr_Fetch(PyObject **sort, PyObject **value, PyObject **trace);
+void PyErr_Restore(PyObject *sort, PyObject *value, PyObject *trace);
 PyObject *PyObject_GetAttr(PyObject *object, PyObject *name);
 int PyObject_SetAttr(PyObject *object, PyObject *name, PyObject *value);
 PyObject *PyObject_CallObject(PyObject *callable, PyObject *args);
@@ -97,11 +104,12 @@ typedef struct stamp {
     void *address;
 } stamp;
 
-/* What a call must be like, and what it then is. */
+/* What a call must be like, and what it then is. It never changes; calls under way keep it. */
 typedef struct ready {
+    unsigned users;
     PyObject *prepared;      /* a weak reference: programs go with their parameters */
     PyObject *stamps;        /* its list of them: another when they are no longer what is prepared */
-    PyObject *idle, *slot;   /* not held: prepared has them */
+    PyObject *idle, *slot;   /* not held: prepared has them as long as it is there */
     PyObject *sized;         /* has dims */
     PyObject *shape[MOST];   /* of inputs */
     PyObject *out[MOST];     /* what makes an output: a function and its arguments */
@@ -118,8 +126,7 @@ typedef struct shortcut {
     PyObject *part;          /* what does all other calls */
     Py_ssize_t args, inputs, params, outputs;
     Py_ssize_t input[MOST], param[MOST]; /* which arguments they are */
-    bool is_ready;
-    ready as;
+    ready *as;               /* NULL: not set up */
 } shortcut;
 
 static const char NAME[] = "linfuse.shortcut";
@@ -131,27 +138,29 @@ static void drop(PyObject **object)
     *object = NULL;
 }
 
-static void forget(shortcut *s)
+static void let_go(ready *r)
 {
-    s->is_ready = false;
-    drop(&s->as.prepared);
-    drop(&s->as.stamps);
-    drop(&s->as.sized);
+    if (!r || --r->users > 0)
+        return;
+    drop(&r->prepared);
+    drop(&r->stamps);
+    drop(&r->sized);
     for (int i = 0; i < MOST; i++) {
-        drop(&s->as.shape[i]);
-        drop(&s->as.out[i]);
+        drop(&r->shape[i]);
+        drop(&r->out[i]);
     }
+    free(r);
 }
 
 static void end(PyObject *capsule)
 {
     shortcut *s = PyCapsule_GetPointer(capsule, NAME);
-    forget(s);
+    let_go(s->as);
     drop(&s->part);
     free(s);
 }
 
-/* ---- questions; each takes what it is given, and says no where there was an error ---- */
+/* ---- questions; each takes what it is given, and says no where there was an error, which stays ---- */
 
 static bool is_this(PyObject *got, const PyObject *wanted)
 {
@@ -204,15 +213,20 @@ static bool is_param(PyObject *tensor, const stamp *as)
            is_address(PyObject_CallMethodObjArgs(tensor, its.data_ptr, NULL), as->address);
 }
 
-/* Are the parameters what is prepared? Whoever holds a slot may ask: they stay so as long. */
-static bool are_params(const shortcut *s, PyObject *prepared, PyObject *const *args)
+static bool are_stamps(const ready *r, PyObject *prepared)
 {
-    if (!is_this(PyObject_GetAttr(prepared, its.stamps), s->as.stamps))
+    return is_this(PyObject_GetAttr(prepared, its.stamps), r->stamps);
+}
+
+/* Are the parameters what is prepared? Whoever holds a slot may ask: they stay so as long. */
+static bool are_params(const shortcut *s, const ready *r, PyObject *prepared, PyObject *const *args)
+{
+    if (!are_stamps(r, prepared))
         return false;
     for (Py_ssize_t i = 0; i < s->params; i++)
-        if (!is_param(args[s->param[i]], &s->as.param[i]))
+        if (!is_param(args[s->param[i]], &r->param[i]))
             return false;
-    return params_hold(s->as.program);
+    return params_hold(r->program);
 }
 
 static bool put_address(PyObject *tensor, void *to)
@@ -228,12 +242,12 @@ static bool put_address(PyObject *tensor, void *to)
 /* ---- a call ---- */
 
 /* New tensors for the results, in a tuple; NULL where one cannot be made. */
-static PyObject *make_outputs(const shortcut *s)
+static PyObject *make_outputs(const shortcut *s, const ready *r)
 {
     PyObject *results = PyTuple_New(s->outputs);
     for (Py_ssize_t i = 0; results && i < s->outputs; i++) {
-        PyObject *how = s->as.out[i], *made = PyObject_CallObject(PyTuple_GetItem(how, 0), PyTuple_GetItem(how, 1));
-        if (!put_address(made, &s->as.out_at[i])) {
+        PyObject *how = r->out[i], *made = PyObject_CallObject(PyTuple_GetItem(how, 0), PyTuple_GetItem(how, 1));
+        if (!put_address(made, &r->out_at[i])) {
             drop(&made);
             drop(&results);
             break;
@@ -243,76 +257,92 @@ static PyObject *make_outputs(const shortcut *s)
     return results;
 }
 
-/* Runs with a slot in hand; everything that is used while others may run is held by the caller. */
-static PyObject *run(const shortcut *s, PyObject *const *args, PyObject *slot)
+/* Runs with the slot in hand. */
+static PyObject *run(const shortcut *s, const ready *r, PyObject *const *args)
 {
-    PyObject *results = make_outputs(s);
+    PyObject *results = make_outputs(s, r);
     for (Py_ssize_t i = 0; results && i < s->inputs; i++)
-        if (!put_address(args[s->input[i]], &s->as.in_at[i]))
+        if (!put_address(args[s->input[i]], &r->in_at[i]))
             drop(&results);
     if (!results)
         return NULL;
-    lf_call *call = s->as.call;
-    const int64_t *dims = s->as.dims;
-    const float *const *in = s->as.in_at;
-    float *const *out = s->as.out_at;
-    const int threads = (int)s->as.threads;
     void *state = PyEval_SaveThread();
-    const lf_status status = run_at(call, dims, in, out, threads);
+    const lf_status status = run_at(r->call, r->dims, r->in_at, r->out_at, (int)r->threads);
     PyEval_RestoreThread(state);
-    PyObject *runs = status == LF_OK ? PyObject_GetAttr(slot, its.runs) : NULL,
+    PyObject *runs = status == LF_OK ? PyObject_GetAttr(r->slot, its.runs) : NULL,
              *more = runs ? PyNumber_Add(runs, its.one) : NULL;
-    if (!more || PyObject_SetAttr(slot, its.runs, more) != 0)
+    if (!more || PyObject_SetAttr(r->slot, its.runs, more) != 0)
         drop(&results);
     drop(&runs);
     drop(&more);
     return results;
 }
 
-/* With a slot of the program, which is put back. */
-static PyObject *run_prepared(const shortcut *s, PyObject *const *args, PyObject *prepared)
+/* An error stays one. Where there is no memory for it, the slot is lost, and the program makes another. */
+static void put_back(PyObject *idle, PyObject *slot)
 {
-    PyObject *idle = s->as.idle, *slot = s->as.slot, *sized = s->as.sized, *results = NULL;
-    const Py_ssize_t last = PyList_Size(idle) - 1;
-    if (last < 0 || PyList_GetItem(idle, last) != slot)
+    PyObject *sort, *value, *trace;
+    PyErr_Fetch(&sort, &value, &trace);
+    if (PyList_Append(idle, slot) != 0)
+        PyErr_Clear();
+    PyErr_Restore(sort, value, trace);
+}
+
+/* With a slot of the program, which is put back. */
+static PyObject *run_prepared(const shortcut *s, const ready *r, PyObject *const *args, PyObject *prepared)
+{
+    PyObject *results = NULL;
+    const Py_ssize_t last = PyList_Size(r->idle) - 1;
+    if (last < 0 || PyList_GetItem(r->idle, last) != r->slot)
         return NULL;
-    Py_IncRef(slot);
-    Py_IncRef(sized); /* another thread may set the shortcut up anew meanwhile */
-    if (PyList_SetSlice(idle, last, last + 1, NULL) == 0) {
-        if (are_params(s, prepared, args))
-            results = run(s, args, slot);
-        if (!results)
-            PyErr_Clear();
-        if (PyList_Append(idle, slot) != 0)
-            PyErr_Clear(); /* no memory for it: the program makes another slot */
+    Py_IncRef(r->slot);
+    if (PyList_SetSlice(r->idle, last, last + 1, NULL) == 0) {
+        if (are_params(s, r, prepared, args))
+            results = run(s, r, args);
+        put_back(r->idle, r->slot);
     }
-    Py_DecRef(sized);
-    Py_DecRef(slot);
+    Py_DecRef(r->slot);
     return results;
 }
 
-static PyObject *run_ready(const shortcut *s, PyObject *const *args)
+static PyObject *run_ready(const shortcut *s, const ready *r, PyObject *const *args)
 {
     PyObject *prepared, *results = NULL;
-    if (!is_plain(&s->as))
+    if (!is_plain(r))
         return NULL;
     for (Py_ssize_t i = 0; i < s->inputs; i++)
-        if (!is_input(args[s->input[i]], s->as.shape[i]))
+        if (!is_input(args[s->input[i]], r->shape[i]))
             return NULL;
-    prepared = PyObject_CallFunctionObjArgs(s->as.prepared, NULL);
-    if (prepared && prepared != its.none)
-        results = run_prepared(s, args, prepared);
+    prepared = PyObject_CallFunctionObjArgs(r->prepared, NULL);
+    if (prepared && prepared != its.none && are_stamps(r, prepared))
+        results = run_prepared(s, r, args, prepared);
     drop(&prepared);
     return results;
+}
+
+/* Is there an error that the part should see? It asks the same, and knows what to do with what PyTorch refuses. What
+ * comes from elsewhere, such as an interrupt, comes but once. */
+static bool is_serious(void)
+{
+    return PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_RuntimeError) &&
+           !PyErr_ExceptionMatches(PyExc_AttributeError) && !PyErr_ExceptionMatches(PyExc_TypeError) &&
+           !PyErr_ExceptionMatches(PyExc_ValueError);
 }
 
 static PyObject *call(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
     const shortcut *s = PyCapsule_GetPointer(self, NAME);
-    PyObject *results = s->is_ready && count == s->args ? run_ready(s, args) : NULL;
-    if (results)
+    ready *r = s->as;
+    PyObject *results = NULL;
+    if (r && count == s->args) {
+        r->users++;
+        results = run_ready(s, r, args);
+        if (!results && !is_serious())
+            PyErr_Clear();
+        let_go(r);
+    }
+    if (results || PyErr_Occurred())
         return results;
-    PyErr_Clear(); /* the part meets it again, and knows what to do */
     PyObject *all = PyTuple_New(count);
     for (Py_ssize_t i = 0; all && i < count; i++) {
         Py_IncRef(args[i]);
@@ -375,28 +405,36 @@ LF_API PyObject *linfuse_shortcut_set(PyObject *function, PyObject *how)
 {
     shortcut *s = PyCapsule_GetPointer(PyCFunction_GetSelf(function), NAME);
     PyObject *shapes = PyTuple_GetItem(how, 5), *outs = PyTuple_GetItem(how, 6), *stamps = PyTuple_GetItem(how, 1);
+    ready *r = calloc(1, sizeof *r), *before = s->as;
     void *at[5];
     for (int i = 0; i < 5; i++)
         at[i] = PyLong_AsVoidPtr(PyTuple_GetItem(how, 7 + i));
-    forget(s);
-    s->as.prepared = held(how, 0);
-    s->as.stamps = held(how, 1);
-    s->as.idle = PyTuple_GetItem(how, 2);
-    s->as.slot = PyTuple_GetItem(how, 3);
-    s->as.sized = held(how, 4);
-    for (Py_ssize_t i = 0; i < s->inputs; i++)
-        s->as.shape[i] = held(shapes, i);
-    for (Py_ssize_t i = 0; i < s->outputs; i++)
-        s->as.out[i] = held(outs, i);
-    for (Py_ssize_t i = 0; i < s->params; i++) {
-        PyObject *one = PyList_GetItem(stamps, i);
-        s->as.param[i] = (stamp){PyLong_AsVoidPtr(PyTuple_GetItem(one, 0)),
-                                 PyLong_AsLongLong(PyTuple_GetItem(one, 1)), PyLong_AsVoidPtr(PyTuple_GetItem(one, 2))};
+    if (r) {
+        r->users = 1;
+        r->prepared = held(how, 0);
+        r->stamps = held(how, 1);
+        r->idle = PyTuple_GetItem(how, 2);
+        r->slot = PyTuple_GetItem(how, 3);
+        r->sized = held(how, 4);
+        for (Py_ssize_t i = 0; i < s->inputs; i++)
+            r->shape[i] = held(shapes, i);
+        for (Py_ssize_t i = 0; i < s->outputs; i++)
+            r->out[i] = held(outs, i);
+        for (Py_ssize_t i = 0; i < s->params; i++) {
+            PyObject *one = PyList_GetItem(stamps, i);
+            r->param[i] = (stamp){PyLong_AsVoidPtr(PyTuple_GetItem(one, 0)), PyLong_AsLongLong(PyTuple_GetItem(one, 1)),
+                                  PyLong_AsVoidPtr(PyTuple_GetItem(one, 2))};
+        }
+        r->dims = at[0], r->program = at[1], r->call = at[2], r->in_at = at[3], r->out_at = at[4];
+        r->threads = PyLong_AsLongLong(PyTuple_GetItem(how, 12));
     }
-    s->as.dims = at[0], s->as.program = at[1], s->as.call = at[2], s->as.in_at = at[3], s->as.out_at = at[4];
-    s->as.threads = PyLong_AsLongLong(PyTuple_GetItem(how, 12));
-    s->is_ready = !PyErr_Occurred();
-    PyErr_Clear();
+    if (PyErr_Occurred()) { /* not what was to be given */
+        PyErr_Clear();
+        let_go(r);
+        r = NULL;
+    }
+    s->as = r;
+    let_go(before);
     Py_IncRef(its.none);
     return its.none;
 }

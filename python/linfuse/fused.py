@@ -183,7 +183,7 @@ class Part:
             if function is not None:
                 shapes = tuple([tensor.shape for tensor in tensors])
                 at = sized.dims_at, prepared.handle, slot.handle, slot.inputs_at, slot.outputs_at
-                kept = self._current, prepared.stamps, prepared.idle, slot, sized
+                kept = weakref.ref(prepared), prepared.stamps, prepared.idle, slot, sized
                 shortcut.set_up(function, (*kept, shapes, tuple(sized.makers), *at, threads))
 
     @staticmethod

@@ -161,12 +161,62 @@ def test_forward_mode(world):
     assert not world.is_parts()
 
 
-def test_errors_of_methods(world, monkeypatch):
-    for name in ("data_ptr", "is_contiguous"):
+def raising(error):
+    def method(self=None):
+        raise error
+
+    return method
+
+
+@pytest.mark.parametrize("name", ["data_ptr", "is_contiguous"])
+def test_errors_of_methods(world, monkeypatch, name):
+    """What PyTorch refuses the part meets again; what comes from elsewhere, an interrupt for one, comes but once."""
+    for error in (RuntimeError(), AttributeError(), TypeError(), ValueError()):
         with monkeypatch.context() as patch:
-            patch.setattr(Tensor, name, lambda self: 1 / 0)
+            patch.setattr(Tensor, name, raising(error))
             assert world.is_parts()
         assert not world.is_parts()
+    for error in (KeyboardInterrupt, MemoryError, ZeroDivisionError, TimeoutError):
+        with monkeypatch.context() as patch:
+            patch.setattr(Tensor, name, raising(error("once")))
+            with pytest.raises(error, match="once"):
+                world()
+            assert world.prepared.idle[-1] is world.slot
+        assert not world.is_parts()
+
+
+def test_set_up_anew_in_the_middle(world):
+    """A call goes by what was there when it began, whatever is set up meanwhile and whoever calls it."""
+    other, deep = list(world.how), []
+    other[3:6] = Thing(), Thing(), ((9, 9),)
+    other[7:] = 1, 1, 1, 1, 1, 1
+
+    def meanwhile():
+        if not deep:
+            deep.append(1)
+            assert world.call(world.x, 5, world.w)[0] == "part"  # the slot is in use
+            world.library.linfuse_shortcut_set(world.call, tuple(other))
+            assert world.call(world.x, 5, world.w)[0] == "part"  # of other extents
+        return Tensor()
+
+    how = list(world.how)
+    how[6] = ((meanwhile, ()),) * 2
+    world.library.linfuse_shortcut_set(world.call, tuple(how))
+    del how
+    results = world()
+    assert deep and world.ran == [(8, 2, world.x.data_ptr(), results[0].data_ptr())]
+    assert world.prepared.idle[-1] is world.slot
+    assert world()[0] == "part"
+
+
+def test_programs_are_told_apart(world):
+    """Slots are a program's own, as long as it is there: they are not looked at where another is asked."""
+    other = Thing()
+    other.stamps = list(world.prepared.stamps)
+    how = list(world.how)
+    how[0] = weakref.ref(other)
+    world.library.linfuse_shortcut_set(world.call, tuple(how))
+    assert world.is_parts()
 
 
 def test_outputs_that_cannot_be_made(world):
@@ -174,7 +224,9 @@ def test_outputs_that_cannot_be_made(world):
 
     def second_fails():
         made.append(Tensor())
-        return made[-1] if len(made) % 2 else 1 / 0
+        if len(made) % 2 == 0:
+            raise RuntimeError("no memory")
+        return made[-1]
 
     how = list(world.how)
     how[6] = ((second_fails, ()),) * 2
