@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A call like the last, without Python: of a part of a graph (linfuse/fused.py) on the CPU.
+/* A call like the last, without Python: of a part of a graph (linfuse/fused.py, linfuse/cuda.py).
  *
  * Python's own way through a part's call takes some 10 us behind PyTorch's guards, more than a small model does. Most
  * calls are like the one before: extents, threads, and parameters are the same. A shortcut is what PyTorch calls. It
@@ -41,7 +41,6 @@ void PyErr_Restore(PyObject *sort, PyObject *value, PyObject *trace);
 PyObject *PyObject_GetAttr(PyObject *object, PyObject *name);
 int PyObject_SetAttr(PyObject *object, PyObject *name, PyObject *value);
 PyObject *PyObject_CallObject(PyObject *callable, PyObject *args);
-PyObject *PyObject_CallFunctionObjArgs(PyObject *callable, ...);
 PyObject *PyObject_CallMethodObjArgs(PyObject *object, PyObject *name, ...);
 int PyObject_RichCompareBool(PyObject *a, PyObject *b, int how);
 PyObject *PyNumber_Add(PyObject *a, PyObject *b);
@@ -66,27 +65,27 @@ void PyEval_RestoreThread(void *state);
 
 /* In the order in which linfuse/shortcut.py gives them. */
 typedef struct world {
-    PyObject *no, *yes, *none, *one, *f32;
-    PyObject *grad_enabled, *transforms, *threads; /* PyTorch's functions */
-    PyObject *forward_ad; /* the module */
-    /* names */
-    PyObject *level, *dtype, *is_cpu, *is_contiguous, *shape, *version, *data_ptr, *stamps, *runs;
+    PyObject *none, *one;
+    PyObject *shape, *version, *data_ptr, *stamps, *runs, *room_at; /* names */
 } world;
 enum { WORLD = sizeof(world) / sizeof(PyObject *) };
 
 static world its;
 static lf_status (*run_at)(lf_call *call, const int64_t *dims, const float *const *inputs, float *const *outputs,
                            int threads);
+static lf_status (*run_on)(lf_call *call, const int64_t *dims, const float *const *inputs, float *const *outputs,
+                           void *stream, void *workspace, size_t bytes);
 static bool (*params_hold)(const lf_program *program);
 
 /* words: a tuple. Returns how many it wants to have in it, and takes them if they are. The others are functions of the
- * C library, wherever it was loaded from. */
-LF_API Py_ssize_t linfuse_shortcut_begin(PyObject *words, void *lf_call_run_at_, void *lf_program_params_hold_);
-LF_API Py_ssize_t linfuse_shortcut_begin(PyObject *words, void *lf_call_run_at_, void *lf_program_params_hold_)
+ * C library, wherever it was loaded from: lf_call_run_at, lf_call_run_on, lf_program_params_hold. */
+LF_API Py_ssize_t linfuse_shortcut_begin(PyObject *words, void *at, void *on, void *hold);
+LF_API Py_ssize_t linfuse_shortcut_begin(PyObject *words, void *at, void *on, void *hold)
 {
     PyObject **to = (PyObject **)&its;
-    *(void **)&run_at = lf_call_run_at_;
-    *(void **)&params_hold = lf_program_params_hold_;
+    *(void **)&run_at = at;
+    *(void **)&run_on = on;
+    *(void **)&params_hold = hold;
     for (Py_ssize_t i = 0; PyTuple_Size(words) == WORLD && i < WORLD; i++) {
         to[i] = PyTuple_GetItem(words, i);
         Py_IncRef(to[i]);
@@ -107,18 +106,24 @@ typedef struct stamp {
 /* What a call must be like, and what it then is. It never changes; calls under way keep it. */
 typedef struct ready {
     unsigned users;
+    PyObject *how;           /* holds all the others */
     PyObject *prepared;      /* a weak reference: programs go with their parameters */
     PyObject *stamps;        /* its list of them: another when they are no longer what is prepared */
-    PyObject *idle, *slot;   /* not held: prepared has them as long as it is there */
-    PyObject *sized;         /* has dims */
-    PyObject *shape[MOST];   /* of inputs */
-    PyObject *out[MOST];     /* what makes an output: a function and its arguments */
+    PyObject *idle, *slot;   /* its own */
+    PyObject *questions;     /* functions, arguments, answers */
+    PyObject *features;      /* of every input: names of attributes, or of methods, and answers */
+    PyObject *shapes;        /* of inputs */
+    PyObject *makers;        /* of outputs: functions and arguments */
     const int64_t *dims;
-    lf_program *program;
+    lf_program *program;     /* whose parameters may be written without PyTorch's knowledge; NULL: nobody looks */
     lf_call *call;
     const float **in_at;     /* slot's arrays */
     float **out_at;
-    long long threads;
+    int threads;             /* on the CPU; 0: on a GPU */
+    void *stream;
+    uintptr_t aligned;       /* what addresses of inputs are multiples of */
+    size_t room_bytes;       /* of workspace */
+    PyObject *room_maker;    /* what makes it; NULL: slot has it */
     stamp param[MOST];
 } ready;
 
@@ -142,13 +147,7 @@ static void let_go(ready *r)
 {
     if (!r || --r->users > 0)
         return;
-    drop(&r->prepared);
-    drop(&r->stamps);
-    drop(&r->sized);
-    for (int i = 0; i < MOST; i++) {
-        drop(&r->shape[i]);
-        drop(&r->out[i]);
-    }
+    drop(&r->how);
     free(r);
 }
 
@@ -190,21 +189,34 @@ static bool is_equal(PyObject *got, PyObject *wanted)
     return is;
 }
 
-/* Gradients, transforms and threads. */
-static bool is_plain(const ready *r)
+/* maker: a function, its arguments, and what else. */
+static PyObject *call_maker(PyObject *maker)
 {
-    return is_this(PyObject_CallFunctionObjArgs(its.grad_enabled, NULL), its.no) &&
-           is_this(PyObject_CallFunctionObjArgs(its.transforms, NULL), its.none) &&
-           is_number(PyObject_GetAttr(its.forward_ad, its.level), -1) &&
-           is_number(PyObject_CallFunctionObjArgs(its.threads, NULL), r->threads);
+    return PyObject_CallObject(PyTuple_GetItem(maker, 0), PyTuple_GetItem(maker, 1));
 }
 
-static bool is_input(PyObject *tensor, PyObject *shape)
+/* Gradients, transforms, threads or streams. */
+static bool is_plain(const ready *r)
 {
-    return is_this(PyObject_GetAttr(tensor, its.dtype), its.f32) &&
-           is_this(PyObject_GetAttr(tensor, its.is_cpu), its.yes) &&
-           is_this(PyObject_CallMethodObjArgs(tensor, its.is_contiguous, NULL), its.yes) &&
-           is_equal(PyObject_GetAttr(tensor, its.shape), shape);
+    for (Py_ssize_t i = 0, count = PyTuple_Size(r->questions); i < count; i++) {
+        PyObject *question = PyTuple_GetItem(r->questions, i);
+        if (!is_equal(call_maker(question), PyTuple_GetItem(question, 2)))
+            return false;
+    }
+    return true;
+}
+
+static bool is_input(const ready *r, PyObject *tensor, PyObject *shape)
+{
+    for (Py_ssize_t i = 0, count = PyTuple_Size(r->features); i < count; i++) {
+        PyObject *feature = PyTuple_GetItem(r->features, i), *name = PyTuple_GetItem(feature, 0),
+                 *method = PyTuple_GetItem(feature, 1), *answer = PyTuple_GetItem(feature, 2);
+        if (!is_equal(name != its.none ? PyObject_GetAttr(tensor, name)
+                                       : PyObject_CallMethodObjArgs(tensor, method, NULL),
+                      answer))
+            return false;
+    }
+    return is_equal(PyObject_GetAttr(tensor, its.shape), shape);
 }
 
 static bool is_param(PyObject *tensor, const stamp *as)
@@ -226,17 +238,21 @@ static bool are_params(const shortcut *s, const ready *r, PyObject *prepared, Py
     for (Py_ssize_t i = 0; i < s->params; i++)
         if (!is_param(args[s->param[i]], &r->param[i]))
             return false;
-    return params_hold(r->program);
+    return !r->program || params_hold(r->program);
 }
 
-static bool put_address(PyObject *tensor, void *to)
+static bool put_number(PyObject *number, void *to)
 {
-    PyObject *number = tensor ? PyObject_CallMethodObjArgs(tensor, its.data_ptr, NULL) : NULL;
     if (!number)
         return false;
     *(void **)to = PyLong_AsVoidPtr(number);
     drop(&number);
     return !PyErr_Occurred();
+}
+
+static bool put_address(PyObject *tensor, void *to)
+{
+    return tensor && put_number(PyObject_CallMethodObjArgs(tensor, its.data_ptr, NULL), to);
 }
 
 /* ---- a call ---- */
@@ -246,36 +262,47 @@ static PyObject *make_outputs(const shortcut *s, const ready *r)
 {
     PyObject *results = PyTuple_New(s->outputs);
     for (Py_ssize_t i = 0; results && i < s->outputs; i++) {
-        PyObject *how = r->out[i], *made = PyObject_CallObject(PyTuple_GetItem(how, 0), PyTuple_GetItem(how, 1));
+        PyObject *made = call_maker(PyTuple_GetItem(r->makers, i));
         if (!put_address(made, &r->out_at[i])) {
             drop(&made);
             drop(&results);
-            break;
+        } else if (PyTuple_SetItem(results, i, made) != 0) {
+            drop(&results);
         }
-        PyTuple_SetItem(results, i, made);
     }
     return results;
 }
 
-/* Runs with the slot in hand. */
-static PyObject *run(const shortcut *s, const ready *r, PyObject *const *args)
+static bool put_inputs(const shortcut *s, const ready *r, PyObject *const *args)
 {
-    PyObject *results = make_outputs(s, r);
-    for (Py_ssize_t i = 0; results && i < s->inputs; i++)
-        if (!put_address(args[s->input[i]], &r->in_at[i]))
-            drop(&results);
-    if (!results)
-        return NULL;
+    for (Py_ssize_t i = 0; i < s->inputs; i++)
+        if (!put_address(args[s->input[i]], &r->in_at[i]) || (uintptr_t)r->in_at[i] % r->aligned != 0)
+            return false;
+    return true;
+}
+
+/* The library's call, and whether it was made. */
+static bool run(const ready *r)
+{
+    PyObject *room = NULL;
+    void *room_at = NULL;
+    if (r->threads == 0 && !(r->room_maker ? put_address(room = call_maker(r->room_maker), &room_at)
+                                           : put_number(PyObject_GetAttr(r->slot, its.room_at), &room_at))) {
+        drop(&room);
+        return false;
+    }
     void *state = PyEval_SaveThread();
-    const lf_status status = run_at(r->call, r->dims, r->in_at, r->out_at, (int)r->threads);
+    const lf_status status =
+        r->threads > 0 ? run_at(r->call, r->dims, r->in_at, r->out_at, r->threads)
+                       : run_on(r->call, r->dims, r->in_at, r->out_at, r->stream, room_at, r->room_bytes);
     PyEval_RestoreThread(state);
+    drop(&room); /* its memory is the stream's next work's */
     PyObject *runs = status == LF_OK ? PyObject_GetAttr(r->slot, its.runs) : NULL,
              *more = runs ? PyNumber_Add(runs, its.one) : NULL;
-    if (!more || PyObject_SetAttr(r->slot, its.runs, more) != 0)
-        drop(&results);
+    const bool counted = more && PyObject_SetAttr(r->slot, its.runs, more) == 0;
     drop(&runs);
     drop(&more);
-    return results;
+    return counted;
 }
 
 /* An error stays one. Where there is no memory for it, the slot is lost, and the program makes another. */
@@ -293,15 +320,13 @@ static PyObject *run_prepared(const shortcut *s, const ready *r, PyObject *const
 {
     PyObject *results = NULL;
     const Py_ssize_t last = PyList_Size(r->idle) - 1;
-    if (last < 0 || PyList_GetItem(r->idle, last) != r->slot)
+    if (last < 0 || PyList_GetItem(r->idle, last) != r->slot || PyList_SetSlice(r->idle, last, last + 1, NULL) != 0)
         return NULL;
-    Py_IncRef(r->slot);
-    if (PyList_SetSlice(r->idle, last, last + 1, NULL) == 0) {
-        if (are_params(s, r, prepared, args))
-            results = run(s, r, args);
-        put_back(r->idle, r->slot);
-    }
-    Py_DecRef(r->slot);
+    if (are_params(s, r, prepared, args))
+        results = make_outputs(s, r);
+    if (results && !(put_inputs(s, r, args) && run(r)))
+        drop(&results);
+    put_back(r->idle, r->slot);
     return results;
 }
 
@@ -311,9 +336,9 @@ static PyObject *run_ready(const shortcut *s, const ready *r, PyObject *const *a
     if (!is_plain(r))
         return NULL;
     for (Py_ssize_t i = 0; i < s->inputs; i++)
-        if (!is_input(args[s->input[i]], r->shape[i]))
+        if (!is_input(r, args[s->input[i]], PyTuple_GetItem(r->shapes, i)))
             return NULL;
-    prepared = PyObject_CallFunctionObjArgs(r->prepared, NULL);
+    prepared = PyObject_CallObject(r->prepared, NULL);
     if (prepared && prepared != its.none && are_stamps(r, prepared))
         results = run_prepared(s, r, args, prepared);
     drop(&prepared);
@@ -390,50 +415,54 @@ LF_API PyObject *linfuse_shortcut_new(PyObject *part, PyObject *inputs, PyObject
     return function;
 }
 
-static PyObject *held(PyObject *tuple, Py_ssize_t at)
-{
-    PyObject *item = PyTuple_GetItem(tuple, at);
-    Py_IncRef(item);
-    return item;
-}
-
 /* Sets it up for calls like one that was made. how: (weak reference to prepared, its stamps, its idle slots, the slot,
- * sized, shapes of inputs, what makes the outputs, addresses of the extents, the program, the call and the slot's two
- * arrays, threads). */
+ * questions, features, shapes, makers, addresses, where, and whatever else has to be there). addresses: of the extents,
+ * the program, the call and the slot's two arrays. where: (threads, the stream, what addresses are multiples of, bytes
+ * of workspace, what makes it or None). */
 LF_API PyObject *linfuse_shortcut_set(PyObject *function, PyObject *how);
 LF_API PyObject *linfuse_shortcut_set(PyObject *function, PyObject *how)
 {
+    enum { PARTS = 10, ADDRESSES = 5, WHERE = 4 };
     shortcut *s = PyCapsule_GetPointer(PyCFunction_GetSelf(function), NAME);
-    PyObject *shapes = PyTuple_GetItem(how, 5), *outs = PyTuple_GetItem(how, 6), *stamps = PyTuple_GetItem(how, 1);
     ready *r = calloc(1, sizeof *r), *before = s->as;
-    void *at[5];
-    for (int i = 0; i < 5; i++)
-        at[i] = PyLong_AsVoidPtr(PyTuple_GetItem(how, 7 + i));
+    PyObject *part[PARTS];
+    void *at[ADDRESSES], *where[WHERE];
+    for (int i = 0; i < PARTS; i++)
+        part[i] = PyTuple_GetItem(how, i);
+    for (int i = 0; i < ADDRESSES; i++)
+        at[i] = PyLong_AsVoidPtr(PyTuple_GetItem(part[8], i));
+    for (int i = 0; i < WHERE; i++)
+        where[i] = PyLong_AsVoidPtr(PyTuple_GetItem(part[9], i));
+    PyObject *maker = PyTuple_GetItem(part[9], WHERE);
     if (r) {
-        r->users = 1;
-        r->prepared = held(how, 0);
-        r->stamps = held(how, 1);
-        r->idle = PyTuple_GetItem(how, 2);
-        r->slot = PyTuple_GetItem(how, 3);
-        r->sized = held(how, 4);
-        for (Py_ssize_t i = 0; i < s->inputs; i++)
-            r->shape[i] = held(shapes, i);
-        for (Py_ssize_t i = 0; i < s->outputs; i++)
-            r->out[i] = held(outs, i);
+        *r = (ready){.users = 1,
+                     .how = how,
+                     .prepared = part[0],
+                     .stamps = part[1],
+                     .idle = part[2],
+                     .slot = part[3],
+                     .questions = part[4],
+                     .features = part[5],
+                     .shapes = part[6],
+                     .makers = part[7],
+                     .dims = at[0],
+                     .program = at[1],
+                     .call = at[2],
+                     .in_at = at[3],
+                     .out_at = at[4],
+                     .threads = (int)(intptr_t)where[0],
+                     .stream = where[1],
+                     .aligned = (uintptr_t)where[2],
+                     .room_bytes = (size_t)where[3],
+                     .room_maker = maker == its.none ? NULL : maker};
+        Py_IncRef(how);
         for (Py_ssize_t i = 0; i < s->params; i++) {
-            PyObject *one = PyList_GetItem(stamps, i);
+            PyObject *one = PyList_GetItem(r->stamps, i);
             r->param[i] = (stamp){PyLong_AsVoidPtr(PyTuple_GetItem(one, 0)), PyLong_AsLongLong(PyTuple_GetItem(one, 1)),
                                   PyLong_AsVoidPtr(PyTuple_GetItem(one, 2))};
         }
-        r->dims = at[0], r->program = at[1], r->call = at[2], r->in_at = at[3], r->out_at = at[4];
-        r->threads = PyLong_AsLongLong(PyTuple_GetItem(how, 12));
     }
-    if (PyErr_Occurred()) { /* not what was to be given */
-        PyErr_Clear();
-        let_go(r);
-        r = NULL;
-    }
-    s->as = r;
+    s->as = r; /* without memory for it there is none */
     let_go(before);
     Py_IncRef(its.none);
     return its.none;

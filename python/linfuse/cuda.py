@@ -22,14 +22,14 @@ import functools
 import glob
 import os
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch.autograd import forward_ad
 
-from . import fused, native, weights
+from . import fused, native, shortcut, weights
 from .counters import registry
 from .program import ALIGNED
 from .weights import Prepared, Slot, stamp
@@ -103,10 +103,6 @@ class CudaPart(fused.Part):
 
     kept_as = CudaPrepared
 
-    def entry(self) -> Callable[..., Any]:
-        """The part itself: shortcuts are for the CPU."""
-        return self.__call__
-
     def __call__(self, *args: Any) -> tuple[torch.Tensor, ...]:
         if _grad_enabled() or _transforms() is not None or forward_ad._current_level >= 0:
             reason = self._why_differentiated(args)
@@ -168,7 +164,21 @@ class CudaPart(fused.Part):
         finally:
             if not capturing:
                 prepared.idle.append(slot)
+        if not capturing and self._is_again(sized, prepared, slot, stream):
+            self._set_up_on(tensors, sized, prepared, slot, size)
         return tuple(results) if self._as_written else self._laid_out(results)
+
+    def _set_up_on(self, tensors: tuple[torch.Tensor, ...], sized: fused.Sized, prepared: CudaPrepared, slot: Slot,
+                   size: int) -> None:
+        """The shortcut, on this slot's stream. Nobody looks at values."""
+        index, stream = self.device.index, slot.stream
+        questions = *shortcut.PLAIN, (_current_gpu, (), index), (_stream_of, (index,), stream)
+        if stream:
+            questions += ((_capturing, (), False),)
+        makers = [(_new, (shape, strides, _f32)) for shape, strides in sized.outputs]
+        room = (_new, ((size,), (1,), _bytes)) if size > slot.room_size else None
+        self._set_up(tensors, sized, prepared, slot, questions, (None, "get_device", index), makers, 0,
+                     (0, stream, ALIGNED, size, room))
 
     def _slot_on(self, stream: int, capturing: bool, params: tuple[torch.Tensor, ...],
                  extents: tuple[int, ...]) -> tuple[CudaPrepared, Slot]:

@@ -174,17 +174,32 @@ class Part:
     def _remember(self, tensors: tuple[torch.Tensor, ...], sized: Sized, prepared: weights.Prepared,
                   slot: weights.Slot, threads: int) -> None:
         """The second of two calls that are alike has the shortcut set up for the third."""
-        like = sized, prepared.stamps, id(slot), threads
+        if self._is_again(sized, prepared, slot, threads) and not prepared.copied:
+            questions = *shortcut.PLAIN, (_threads, (), threads)
+            self._set_up(tensors, sized, prepared, slot, questions, ("is_cpu", None, True), sized.makers,
+                         prepared.handle, (threads, 0, 1, 0, None))
+
+    def _is_again(self, sized: Sized, prepared: weights.Prepared, slot: weights.Slot, where: int) -> bool:
+        """Whether a call is like the last, and the shortcut is not yet for such. where: threads, or a stream."""
+        like = sized, prepared.stamps, id(slot), where
         if not _alike(self._last, like):
             self._last = like
-        elif not _alike(self._set_up_for, like) and self._as_written and not prepared.copied:
-            self._set_up_for = like
-            function = self._shortcut()
-            if function is not None:
-                shapes = tuple([tensor.shape for tensor in tensors])
-                at = sized.dims_at, prepared.handle, slot.handle, slot.inputs_at, slot.outputs_at
-                kept = weakref.ref(prepared), prepared.stamps, prepared.idle, slot, sized
-                shortcut.set_up(function, (*kept, shapes, tuple(sized.makers), *at, threads))
+            return False
+        if _alike(self._set_up_for, like) or not self._as_written:
+            return False
+        self._set_up_for = like
+        return True
+
+    def _set_up(self, tensors: tuple[torch.Tensor, ...], sized: Sized, prepared: weights.Prepared, slot: weights.Slot,
+                questions: tuple[Any, ...], place: tuple[Any, ...], makers: Sequence[Any], looked_at: int,
+                where: tuple[Any, ...]) -> None:
+        """The shortcut, for calls like this one: see linfuse_shortcut_set in python/shortcut.c."""
+        function = self._shortcut()
+        if function is not None:
+            kept = weakref.ref(prepared), prepared.stamps, prepared.idle, slot
+            features, shapes = (*shortcut.DENSE, place), tuple([tensor.shape for tensor in tensors])
+            at = sized.dims_at, looked_at, slot.handle, slot.inputs_at, slot.outputs_at
+            shortcut.set_up(function, (*kept, questions, features, shapes, tuple(makers), at, where, sized))
 
     @staticmethod
     def _why_differentiated(args: Sequence[Any]) -> str | None:

@@ -7,6 +7,7 @@ Where its library is not there, or this Python cannot have it, parts are called 
 from __future__ import annotations
 
 import ctypes
+import operator
 import platform
 import sys
 from collections.abc import Callable, Sequence
@@ -18,7 +19,15 @@ from torch.autograd import forward_ad
 from . import native
 
 _LIBRARY_NAME = "liblinfuse_shortcut.so"
-_NAMES = ("_current_level", "dtype", "is_cpu", "is_contiguous", "shape", "_version", "data_ptr", "stamps", "runs")
+_NAMES = ("shape", "_version", "data_ptr", "stamps", "runs", "room_at")
+# What a call must be answered where nothing is differentiated or transformed: functions, arguments, answers.
+PLAIN: tuple[tuple[Any, ...], ...] = (
+    (torch.is_grad_enabled, (), False),
+    (torch._C._functorch.peek_interpreter_stack, (), None),
+    (operator.attrgetter("_current_level"), (forward_ad,), -1),
+)
+# What every input is like: names of attributes or of methods, and answers.
+DENSE: tuple[tuple[Any, ...], ...] = (("dtype", None, torch.float32), (None, "is_contiguous", True))
 
 
 def _address(function: Any) -> int:
@@ -32,17 +41,16 @@ def _load() -> ctypes.PyDLL | None:
     try:
         library = ctypes.PyDLL(str(native.library_path().with_name(_LIBRARY_NAME)))
         library.linfuse_shortcut_begin.restype = ctypes.c_ssize_t
-        library.linfuse_shortcut_begin.argtypes = [ctypes.py_object, ctypes.c_void_p, ctypes.c_void_p]
+        library.linfuse_shortcut_begin.argtypes = [ctypes.py_object] + [ctypes.c_void_p] * 3
         library.linfuse_shortcut_new.restype = ctypes.py_object
         library.linfuse_shortcut_new.argtypes = [ctypes.py_object] * 3 + [ctypes.c_ssize_t] * 2
         library.linfuse_shortcut_set.restype = ctypes.py_object
         library.linfuse_shortcut_set.argtypes = [ctypes.py_object] * 2
     except (OSError, AttributeError):
         return None
-    functions = torch.is_grad_enabled, torch._C._functorch.peek_interpreter_stack, torch.get_num_threads
-    words = (False, True, None, 1, torch.float32, *functions, forward_ad, *map(sys.intern, _NAMES))
-    c = _address(native.lib.lf_call_run_at), _address(native.lib.lf_program_params_hold)
-    return library if library.linfuse_shortcut_begin(words, *c) == len(words) else None
+    words = (None, 1, *map(sys.intern, _NAMES))
+    functions = native.lib.lf_call_run_at, native.lib.lf_call_run_on, native.lib.lf_program_params_hold
+    return library if library.linfuse_shortcut_begin(words, *map(_address, functions)) == len(words) else None
 
 
 _library = _load()

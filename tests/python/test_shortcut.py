@@ -3,15 +3,20 @@
 error, leads to the part, and nothing is lost on the way."""
 
 import ctypes
+import gc
 import shutil
 import sys
 import weakref
 
 import pytest
 
-NAMES = ("_current_level", "dtype", "is_cpu", "is_contiguous", "shape", "_version", "data_ptr", "stamps", "runs")
-Run = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, *[ctypes.POINTER(ctypes.c_void_p)] * 3, ctypes.c_int)
+NAMES = ("shape", "_version", "data_ptr", "stamps", "runs", "room_at")
+_call = ctypes.c_int, ctypes.c_void_p, *[ctypes.POINTER(ctypes.c_void_p)] * 3
+RunAt = ctypes.CFUNCTYPE(*_call, ctypes.c_int)
+RunOn = ctypes.CFUNCTYPE(*_call, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 Hold = ctypes.CFUNCTYPE(ctypes.c_bool, ctypes.c_void_p)
+SHAPES, MAKERS, WHERE = 6, 7, 9  # places in what a shortcut is set up by
+ON_GPU = 0, 77, 16, 512, None
 
 
 class Tensor:
@@ -35,31 +40,35 @@ class Thing:
 class World:
     """A shortcut that is set up, and all it looks at. Values of `state` change what it is told."""
 
-    def __init__(self, library, outputs=2):
+    def __init__(self, library, where=(2, 0, 1, 0, None)):
         self.state = {"grad": False, "transforms": None, "threads": 2, "status": 0, "holds": True}
         state = self.state
-        self.forward_ad = Thing()
-        self.forward_ad._current_level = -1
         self.ran = []
-        self.functions = Run(self.run), Hold(lambda program: state["holds"])
-        asked = (lambda: state["grad"]), (lambda: state["transforms"]), (lambda: state["threads"])
-        words = (False, True, None, 1, "f32", *asked, self.forward_ad, *map(sys.intern, NAMES))
+        self.functions = RunAt(self.run), RunOn(self.run), Hold(lambda program: state["holds"])
+        words = (None, 1, *map(sys.intern, NAMES))
         addresses = [ctypes.cast(function, ctypes.c_void_p).value for function in self.functions]
         assert library.linfuse_shortcut_begin(words, *addresses) == len(words)
         self.x, self.w = Tensor(), Tensor()
         self.prepared, self.slot = Thing(), Thing()
-        self.prepared.stamps, self.slot.runs = [(id(self.w), 3, self.w.data_ptr())], 0
+        self.prepared.stamps, self.slot.runs, self.slot.room_at = [(id(self.w), 3, self.w.data_ptr())], 0, 4096
         self.prepared.idle = [Thing(), self.slot]
-        self.arrays = (ctypes.c_void_p * 1)(), (ctypes.c_void_p * outputs)(), (ctypes.c_int64 * 1)(2)
-        inputs_at, outputs_at, dims_at = map(ctypes.addressof, self.arrays)
-        self.call = library.linfuse_shortcut_new(lambda *args: ("part", *args), (0,), (2,), 3, outputs)
-        self.makers = ((Tensor, ()),) * outputs
-        self.how = (weakref.ref(self.prepared), self.prepared.stamps, self.prepared.idle, self.slot, Thing(),
-                    (self.x.shape,), self.makers, dims_at, 7, 8, inputs_at, outputs_at, 2)
+        self.arrays = (ctypes.c_int64 * 1)(2), (ctypes.c_void_p * 1)(), (ctypes.c_void_p * 2)()
+        dims_at, *arrays_at = map(ctypes.addressof, self.arrays)
+        self.call = library.linfuse_shortcut_new(lambda *args: ("part", *args), (0,), (2,), 3, 2)
+        questions = tuple((state.get, (name,), state[name]) for name in ("grad", "transforms", "threads"))
+        features = ("dtype", None, "f32"), ("is_cpu", None, True), (None, "is_contiguous", True)
+        at = dims_at, 7 if where[0] else 0, 8, *arrays_at
+        self.how = (weakref.ref(self.prepared), self.prepared.stamps, self.prepared.idle, self.slot, questions,
+                    features, (self.x.shape,), ((Tensor, ()),) * 2, at, where, Thing())
+        self.library = library
         library.linfuse_shortcut_set(self.call, self.how)
 
-    def run(self, call, dims, inputs, outputs, threads):
-        self.ran.append((call, threads, inputs[0], outputs[0]))
+    def set(self, place, what):
+        """The same with something else in one place."""
+        self.library.linfuse_shortcut_set(self.call, (*self.how[:place], what, *self.how[place + 1:]))
+
+    def run(self, call, dims, inputs, outputs, *where):
+        self.ran.append((call, inputs[0], outputs[0], *where))
         return self.state["status"]
 
     def __call__(self):
@@ -77,28 +86,66 @@ class World:
 
 
 @pytest.fixture
-def world(library, tmp_path):
+def loaded(library, tmp_path):
     # a copy: the library itself may be in use, with PyTorch's own objects
     loaded = ctypes.PyDLL(shutil.copy(library.with_name("liblinfuse_shortcut.so"), tmp_path))
     loaded.linfuse_shortcut_begin.restype = ctypes.c_ssize_t
-    loaded.linfuse_shortcut_begin.argtypes = [ctypes.py_object, ctypes.c_void_p, ctypes.c_void_p]
+    loaded.linfuse_shortcut_begin.argtypes = [ctypes.py_object] + [ctypes.c_void_p] * 3
     loaded.linfuse_shortcut_new.restype = loaded.linfuse_shortcut_set.restype = ctypes.py_object
     loaded.linfuse_shortcut_new.argtypes = [ctypes.py_object] * 3 + [ctypes.c_ssize_t] * 2
     loaded.linfuse_shortcut_set.argtypes = [ctypes.py_object] * 2
-    made = World(loaded)
-    made.library = loaded
-    return made
+    return loaded
+
+
+@pytest.fixture
+def world(loaded):
+    return World(loaded)
 
 
 def test_runs(world):
     results = world()
-    assert world.ran == [(8, 2, world.x.data_ptr(), results[0].data_ptr())]
+    assert world.ran == [(8, world.x.data_ptr(), results[0].data_ptr(), 2)]
     assert world.slot.runs == 1 and len(results) == 2
     assert not world.is_parts()
 
 
+def test_runs_on_a_gpu(loaded):
+    """Nobody looks at the values of parameters there. Workspace is the slot's, wherever it is by then, or made."""
+    world = World(loaded, where=ON_GPU)
+    world.state["holds"] = False
+    results = world()
+    assert world.ran == [(8, world.x.data_ptr(), results[0].data_ptr(), 77, 4096, 512)]
+    world.slot.room_at = 8192
+    assert not world.is_parts() and world.ran[-1][-2:] == (8192, 512)
+    rooms = []
+
+    def room(size):
+        rooms.append(Tensor())
+        return rooms[-1]
+
+    world.set(WHERE, (*ON_GPU[:-1], (room, (512,))))
+    assert not world.is_parts() and world.ran[-1][-2:] == (rooms[0].data_ptr(), 512)
+    gone = weakref.ref(rooms.pop())
+    assert gone() is None
+    world.set(WHERE, (*ON_GPU[:-1], (raising(RuntimeError("no memory")), ())))
+    assert world.is_parts()
+    world.set(WHERE, (*ON_GPU[:-1], (raising(KeyboardInterrupt("once")), ())))
+    with pytest.raises(KeyboardInterrupt, match="once"):
+        world()
+    assert world.prepared.idle[-1] is world.slot
+
+
+def test_addresses_that_are_not_aligned(loaded, monkeypatch):
+    world = World(loaded, where=ON_GPU)
+    assert not world.is_parts()
+    with monkeypatch.context() as patch:
+        patch.setattr(world.x, "data_ptr", lambda: 1028)
+        assert world.is_parts()
+    assert not world.is_parts()
+
+
 def test_too_few_words(world):
-    assert world.library.linfuse_shortcut_begin((1, 2), None, None) > 2
+    assert world.library.linfuse_shortcut_begin((1, 2), None, None, None) > 2
 
 
 def test_too_many_of_anything(world):
@@ -153,16 +200,8 @@ def test_parameters(world):
     assert world.is_parts()
 
 
-def test_forward_mode(world):
-    for level in (0, None):
-        world.forward_ad._current_level = level
-        assert world.is_parts()
-    world.forward_ad._current_level = -1
-    assert not world.is_parts()
-
-
 def raising(error):
-    def method(self=None):
+    def method(*args):
         raise error
 
     return method
@@ -187,24 +226,19 @@ def test_errors_of_methods(world, monkeypatch, name):
 
 def test_set_up_anew_in_the_middle(world):
     """A call goes by what was there when it began, whatever is set up meanwhile and whoever calls it."""
-    other, deep = list(world.how), []
-    other[3:6] = Thing(), Thing(), ((9, 9),)
-    other[7:] = 1, 1, 1, 1, 1, 1
+    deep = []
 
     def meanwhile():
         if not deep:
             deep.append(1)
             assert world.call(world.x, 5, world.w)[0] == "part"  # the slot is in use
-            world.library.linfuse_shortcut_set(world.call, tuple(other))
+            world.set(SHAPES, ((9, 9),))
             assert world.call(world.x, 5, world.w)[0] == "part"  # of other extents
         return Tensor()
 
-    how = list(world.how)
-    how[6] = ((meanwhile, ()),) * 2
-    world.library.linfuse_shortcut_set(world.call, tuple(how))
-    del how
+    world.set(MAKERS, ((meanwhile, ()),) * 2)
     results = world()
-    assert deep and world.ran == [(8, 2, world.x.data_ptr(), results[0].data_ptr())]
+    assert deep and world.ran == [(8, world.x.data_ptr(), results[0].data_ptr(), 2)]
     assert world.prepared.idle[-1] is world.slot
     assert world()[0] == "part"
 
@@ -213,9 +247,7 @@ def test_programs_are_told_apart(world):
     """Slots are a program's own, as long as it is there: they are not looked at where another is asked."""
     other = Thing()
     other.stamps = list(world.prepared.stamps)
-    how = list(world.how)
-    how[0] = weakref.ref(other)
-    world.library.linfuse_shortcut_set(world.call, tuple(how))
+    world.set(0, weakref.ref(other))
     assert world.is_parts()
 
 
@@ -228,9 +260,7 @@ def test_outputs_that_cannot_be_made(world):
             raise RuntimeError("no memory")
         return made[-1]
 
-    how = list(world.how)
-    how[6] = ((second_fails, ()),) * 2
-    world.library.linfuse_shortcut_set(world.call, tuple(how))
+    world.set(MAKERS, ((second_fails, ()),) * 2)
     assert world.is_parts()
     gone = [weakref.ref(one) for one in made]
     made.clear()
@@ -262,7 +292,8 @@ def test_error_of_the_part(world):
 
 
 def test_nothing_is_kept(world):
-    objects = world.x, world.w, world.slot, world.prepared, world.how[4], world.makers, world.forward_ad
+    gc.collect()  # worlds of other tests share constants with this one
+    objects = world.x, world.w, world.slot, world.prepared, *world.how
     for trouble in (None, "status", "version"):
         world.state["status"] = trouble == "status"
         world.w._version = 4 if trouble == "version" else 3

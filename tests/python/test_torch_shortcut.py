@@ -12,9 +12,9 @@ from torch import nn
 
 import linfuse
 from linfuse import fused, shortcut
-from torch_door import assert_close, compiled, fresh, not_on_gpu, reasons, reference
+from torch_door import DEVICE, ON_GPU, assert_close, compiled, fresh, not_on_gpu, reasons, reference
 
-pytestmark = not_on_gpu
+on_gpu = pytest.mark.skipif(not ON_GPU, reason="of a GPU alone")
 fresh_each_time = fresh(5)
 
 
@@ -34,13 +34,13 @@ class Net(nn.Module):
 def by_python(monkeypatch):
     """How many calls went through Part's own code, and ran."""
     counts = [0]
-    remember = fused.Part._remember
+    is_again = fused.Part._is_again
 
     def counting(self, *args):
         counts[0] += 1
-        return remember(self, *args)
+        return is_again(self, *args)
 
-    monkeypatch.setattr(fused.Part, "_remember", counting)
+    monkeypatch.setattr(fused.Part, "_is_again", counting)
     return lambda: counts[0]
 
 
@@ -117,7 +117,7 @@ def refreshed(module, inputs):
 
 
 @pytest.mark.parametrize("change", [
-    write_in_place, write_unseen, new_values_elsewhere, load_state, other_batch, refreshed,
+    write_in_place, pytest.param(write_unseen, marks=not_on_gpu), new_values_elsewhere, load_state, other_batch, refreshed,
 ], ids=lambda change: change.__name__)
 def test_changes_are_seen(by_python, change):
     check_change(by_python, change)
@@ -132,6 +132,7 @@ def test_batches_in_turns(by_python):
     assert by_python() == 6
 
 
+@not_on_gpu
 def test_threads_are_respected(by_python):
     module = Net().eval()
     fast, inputs = settled(module)
@@ -191,6 +192,7 @@ def test_subclass_of_tensor():
         torch.testing.assert_close(torch.Tensor(fast(x.as_subclass(Mine))), module(x))
 
 
+@not_on_gpu
 def test_large_results_come_from_kept_memory(by_python):
     module = nn.Sequential(nn.Linear(4, 2048), nn.ReLU()).eval()
     fast, x = compiled(module), torch.randn(1100, 4)
@@ -250,7 +252,8 @@ def test_several_threads_at_once():
         random = torch.Generator().manual_seed(seed)
         with torch.no_grad():
             for step in range(200):
-                x, y = (torch.randn(7 + (seed + step // 50) % 2, 20, generator=random) for _ in range(2))
+                rows = 7 + (seed + step // 50) % 2
+                x, y = (torch.randn(rows, 20, generator=random).to(DEVICE) for _ in range(2))
                 got, want = fast(x, y), module(x, y)
                 if not all(torch.allclose(a, b, rtol=1e-4, atol=1e-5) for a, b in zip(got, want)):
                     failed.append((seed, step))
@@ -312,3 +315,61 @@ def test_parts_of_a_larger_graph(by_python):
             torch.testing.assert_close(fast(x), forward(x))
     parts = linfuse.stats().parts
     assert parts > 0 and by_python() == 2 * parts
+
+
+@on_gpu
+def test_streams(by_python):
+    """A shortcut is for one stream; on another Python is wanted twice again."""
+    module = Net().eval()
+    fast, inputs = settled(module)
+    before, other = by_python(), torch.cuda.Stream()
+    other.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(other):
+        for _ in range(4):
+            agree(fast, module, *inputs)
+    assert by_python() == before + 2
+    torch.cuda.current_stream().wait_stream(other)
+    agree(fast, module, *inputs)
+    assert by_python() == before + 3
+
+
+@on_gpu
+def test_capture_after_calls_alike():
+    """A graph has a slot of its own, whatever the calls on its stream went by before."""
+    module = Net().eval()
+    fast, inputs = settled(module)
+    other, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    other.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(other), torch.no_grad():
+        for _ in range(4):
+            agree(fast, module, *inputs)
+        with torch.cuda.graph(graph, stream=other):
+            captured = fast(*inputs)
+        for _ in range(4):
+            agree(fast, module, *inputs)
+        for tensor in inputs:
+            tensor.add_(1)
+        graph.replay()
+        assert_close(captured, reference(module, *inputs), module(*inputs))
+    torch.cuda.current_stream().wait_stream(other)
+
+
+@on_gpu
+def test_inputs_not_aligned(by_python):
+    module = Net().eval()
+    fast, (x, y) = settled(module)
+    before = by_python()
+    agree(fast, module, torch.randn(7 * 20 + 1)[1:].view(7, 20), y)
+    assert by_python() == before + 1
+    agree(fast, module, x, y)
+    assert by_python() == before + 1
+
+
+@on_gpu
+def test_workspace_made_at_every_call(by_python):
+    """More of it than a slot keeps."""
+    module = nn.Sequential(nn.Linear(64, 8192), nn.Softmax(dim=1), nn.Linear(8192, 64)).eval()
+    fast, x = compiled(module), torch.randn(2000, 64)
+    for _ in range(4):
+        agree(fast, module, x)
+    assert by_python() == 2
