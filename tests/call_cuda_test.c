@@ -463,7 +463,7 @@ static void parameters_stay_on_the_device(void **state)
 {
     (void)state;
     static const char narrow_text[] = "input x f32[B, 40]\nparam w f32[3, 40]\na = linear(x, w)\nreturn a\n";
-    enum { ALL = 48 * 40 * sizeof(float), FOUND = (1 + 40) * sizeof(unsigned) };
+    enum { ALL = 48 * 40 * sizeof(float), FOUND = (2 + 40) * sizeof(unsigned) };
     for (int borrowed = 0; borrowed < 2; borrowed++) {
         /* only what is found out about its range, each time */
         assert_int_equal(brought_by(norm_text, "device=cuda", 48 * 40, borrowed), 2 * FOUND);

@@ -30,10 +30,11 @@ int64_t lf_cuda_tensor_blocks(const lf_cuda_kernel *k, const lf_cuda_stage *stag
  * dense would keep 16 bits of all elements. But one row of a thousand would be done on the ordinary units, where 8192 x
  * 8192 take 2 ms for one row.) */
 enum { IS_BEYOND = 1, HAS_SMALL = 2, HAS_UNSEEN = 4, IS_UNEVEN = 8, FEW_UNSEEN = 8 };
-enum { ANY_SPAN = 1 << 10, SPAN = 36 };
+enum { ANY_SPAN = 1 << 10, SPAN = 36, FOUND = 2 };
 
 /* A weight on its way into lines, and what is found out about it: on the device, in one piece, a word of IS_BEYOND and
- * so on, for each column how many rows do not see it, then the largest of each column and of all. */
+ * so on, how many rows are not 0, for each column how many of these do not see it, then the largest of each column and
+ * of all. */
 typedef struct weight {
     const lf_cuda_stage *stage;
     int64_t rows, columns, row_step, step;
@@ -84,25 +85,25 @@ static lf_status make_lines(lf_cuda_program *p, const weight *w, lf_diag *diag)
                           "preparing weights", diag);
 }
 
-/* found: has room for a word and one for each column. Adds to what is known of the program's weights. */
+/* found: has room for FOUND words and one for each column. Adds to what is known of the program's weights. */
 static lf_status split_weight(lf_cuda_program *p, const lf_cuda_kernel *k, weight *w, unsigned *found, unsigned *all,
                               lf_diag *diag)
 {
     const lf_cuda_driver *driver = p->device->driver;
-    const size_t words = 1 + (size_t)w->columns, room = (words + (size_t)w->columns + 1) * sizeof *found;
+    const size_t words = FOUND + (size_t)w->columns, room = (words + (size_t)w->columns + 1) * sizeof *found;
     lf_status status = make_lines(p, w, diag);
     if (status == LF_OK)
         status = lf_cuda_alloc(p->device, room, "preparing weights", &w->found, diag);
     if (status != LF_OK)
         return status;
-    w->unseen = w->found + sizeof *found, w->most = w->found + words * sizeof *found;
+    w->unseen = w->found + FOUND * sizeof *found, w->most = w->found + words * sizeof *found;
     int error = driver->set_bytes(w->found, 0, room, NULL);
     error = error ? error : split(p, k, w);
     error = error ? error : driver->to_host(found, w->found, words * sizeof *found, NULL);
     error = error ? error : driver->stream_wait(NULL);
     driver->free(w->found);
-    for (size_t i = 1; i < words && error == 0; i++)
-        if ((int64_t)found[i] * FEW_UNSEEN > w->rows)
+    for (size_t i = FOUND; i < words && error == 0; i++)
+        if ((int64_t)found[i] * FEW_UNSEEN > found[1])
             found[0] |= HAS_UNSEEN;
     *all |= found[0];
     return lf_cuda_status(p->device, error, "preparing weights", diag);
@@ -125,7 +126,7 @@ lf_status lf_cuda_tensor_weights(lf_cuda_program *p, const lf_cuda_kernel *k, bo
                     .row_step = product->w_is_kn ? 1 : columns,
                     .step = product->w_is_kn ? rows : 1,
                     .from = &p->prepared[p->plan->where[product->weight]]};
-        unsigned *found = calloc(1 + (size_t)columns, sizeof *found);
+        unsigned *found = calloc(FOUND + (size_t)columns, sizeof *found);
         status = found ? split_weight(p, k, &w, found, &all, diag) : lf_fail_nomem(diag, "preparing weights");
         free(found);
     }

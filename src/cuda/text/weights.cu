@@ -100,6 +100,8 @@ __device__ __forceinline__ void look_at_row(const float *row, i64 step, const ro
             if (is_unseen(k))
                 atomicAdd(unseen + k, 1u);
     }
+    if (here && tid == 0 && range.big != 0)
+        atomicAdd(found + 1, 1u);
     const unsigned is = (is_too_wide(range, ANY_SPAN) ? IS_BEYOND : 0) |
                         (is_too_wide(range, SPAN) ? HAS_SMALL : 0) | (dense ? 0 : HAS_UNSEEN);
     if (here && tid == 0 && is)
@@ -108,7 +110,8 @@ __device__ __forceinline__ void look_at_row(const float *row, i64 step, const ro
 
 // [rows] of K elements, element k of row r at from[r * row_step + k * step], into [LINES][rows]: what is copied at a
 // time, a line of some neighbouring rows, lies in one piece, and blocks that go through their lines in step read one
-// stretch of memory together. by: what x's elements are to be multiplied by. found and unseen are 0 before.
+// stretch of memory together. by: what x's elements are to be multiplied by. found: flags, and how many rows are not 0;
+// it and unseen are 0 before.
 template <int T, int MODE, i64 K, i64 LINES>
 __device__ __forceinline__ void split_weight(const float *from, i64 row_step, i64 step, i64 rows, u8 *to,
                                              float *unscale, float *by, const unsigned *most, unsigned *found,
