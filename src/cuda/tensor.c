@@ -105,6 +105,8 @@ static lf_status split_weight(lf_cuda_program *p, const lf_cuda_kernel *k, weigh
     for (size_t i = FOUND; i < words && error == 0; i++)
         if ((int64_t)found[i] * FEW_UNSEEN > found[1])
             found[0] |= HAS_UNSEEN;
+    if (found[0] & HAS_SMALL && found[0] & HAS_UNSEEN)
+        found[0] |= IS_BEYOND;
     *all |= found[0];
     return lf_cuda_status(p->device, error, "preparing weights", diag);
 }
@@ -130,7 +132,7 @@ lf_status lf_cuda_tensor_weights(lf_cuda_program *p, const lf_cuda_kernel *k, bo
         status = found ? split_weight(p, k, &w, found, &all, diag) : lf_fail_nomem(diag, "preparing weights");
         free(found);
     }
-    *is_wide = all & IS_BEYOND || (all & HAS_SMALL && all & HAS_UNSEEN);
+    *is_wide = all & IS_BEYOND;
     p->span = all & HAS_UNSEEN ? SPAN : ANY_SPAN;
     p->uneven = all & IS_UNEVEN;
     return status;
