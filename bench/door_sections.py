@@ -12,7 +12,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -215,18 +214,13 @@ def first_call(context):
     ways = ["compiler warm", "compiler warm, kernels on disk"] + ["cold"] * (context.device == "cpu")
     names = ["gelu_softmax"] if context.quick else list(REFERENCE)
     todo = [(name, backend) for name in names for backend in reversed(context.backends())]
-    # A GPU's machine has cores enough for a backend's models at once, and its time is dear.
-    found = {}
-    for backend in reversed(context.backends()):
-        own = [one for one in todo if one[1] == backend]
-        with ThreadPoolExecutor(len(own) if context.device == "cuda" else 1) as pool:
-            found.update(zip(own, pool.map(lambda one: first_calls(*one, context, ways), own)))
+    found = {one: first_calls(*one, context, ways) for one in todo}
     how = (
         "Seconds from torch.compile to the first result, 64 x 1024 x 1024, in a process of its own. compiler warm: "
         "after PyTorch's compiler was imported and used once by a backend that does nothing, without caches on disk; "
         "kernels on disk: the same again with what the one before left there."
     )
-    how += " cold: with importing PyTorch's compiler." if "cold" in ways else " A backend's rows at once."
+    how += " cold: with importing PyTorch's compiler." if "cold" in ways else ""
     return {
         "title": "The first call",
         "head": ["model", "backend", *ways],

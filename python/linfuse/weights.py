@@ -151,7 +151,8 @@ class Family:
     def __init__(self, model: native.Model, params: Sequence[str], ports: tuple[int, int], options: dict[str, str],
                  kind: type[Prepared]):
         self.model, self.params, self.ports, self.options, self.kind = model, list(params), ports, options, kind
-        self.lock = threading.Lock()
+        # A collection of garbage may come in between, and what it ends may call the same model.
+        self.lock = threading.RLock()
         self.programs: dict[tuple[int, ...], Prepared] = {}
 
     def acquire(self, params: Sequence[torch.Tensor], stream: int = 0,
@@ -245,7 +246,7 @@ def _after_fork() -> None:
     global making
     making = threading.RLock()
     for one in list(_families.values()):
-        one.lock = threading.Lock()
+        one.lock = threading.RLock()
     for prepared in list(registry.programs):
         prepared.slots = list(prepared.idle)
 

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import linfuse
-from linfuse import weights
+from linfuse import cuda, weights
 from torch_door import (
     DEVICE,
     ON_GPU,
@@ -469,6 +469,28 @@ def test_a_lost_slot_does_not_hang():
         prepared.idle.pop()
         model.one.weight.mul_(2)
         torch.testing.assert_close(fast(x)[0], model(x)[0], rtol=1e-4, atol=1e-5)
+
+
+def test_called_again_while_weights_are_prepared(monkeypatch):
+    """By what a collection of garbage ends, in the same thread."""
+    model, again = Net().eval(), []
+    kind = cuda.CudaPrepared if ON_GPU else weights.Prepared
+    load = kind.load
+
+    def call_in_between(self, names, params):
+        if not again:
+            again.append(None)
+            again[0] = run(*args)
+        load(self, names, params)
+
+    with torch.no_grad():
+        run, args = without_guards(model, X)
+        model.one.weight.mul_(2)
+        monkeypatch.setattr(kind, "load", call_in_between)
+        got = run(*args), *again, run(*args)
+        assert len(got) == 3
+        for one in got:
+            assert_close(one, reference(model, X), model(X))
 
 
 _KEPT_TO_THE_END = """
