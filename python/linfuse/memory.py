@@ -10,32 +10,36 @@ its storage cannot be resized in place.
 from __future__ import annotations
 
 import ctypes
+import functools
 import math
 import mmap
-import weakref
+from typing import Any
 
 import torch
 
 LEAST = 8 << 20  # bytes; smaller ones the C library's own allocator keeps
 MOST_KEPT = 256 << 20  # bytes of blocks nobody uses
-
-
-class _Loan(weakref.ref):  # type: ignore[type-arg]
-    """Of a block to its owner, the object that a tensor's storage keeps alive."""
-
-    __slots__ = ("block",)
-    block: mmap.mmap
-
+_shaped = torch._C._dynamo.guards._reinterpret_tensor  # a tensor of its own on another's storage
 
 # No lock: an owner may be collected at any moment, in a thread that would hold it. Each step below is one of the
-# interpreter's, and a block is only ever in one of the two.
+# interpreter's, and a block is only ever here or with one owner.
 _free: list[mmap.mmap] = []  # the longest unused first
-_loans: dict[int, _Loan] = {}  # by id
 
 
-def _take_back(loan: _Loan) -> None:
-    _loans.pop(id(loan), None)  # not there if an interrupt came between
-    _free.append(loan.block)
+class _Owner:
+    """Of a block: what a tensor's storage keeps alive. When it goes, the block is free."""
+
+    block: mmap.mmap | None = None
+
+    def __del__(self) -> None:
+        # an interrupt may have come before it had one; when the interpreter ends, the list goes first
+        if self.block is not None and _free is not None:
+            _free.append(self.block)
+
+
+@functools.lru_cache(64)
+def _owner_of(size: int) -> Any:
+    return type("Owner", (_Owner, ctypes.c_char * size), {})
 
 
 def _block(size: int) -> mmap.mmap:
@@ -82,10 +86,7 @@ def empty(shape: tuple[int, ...], strides: tuple[int, ...]) -> torch.Tensor:
     """A large f32 tensor of undefined content, on a block that is used again after it."""
     size = 4 * math.prod(shape)
     block = _block(size)
-    owner = (ctypes.c_char * size).from_buffer(block)
-    loan = _Loan(owner, _take_back)
-    loan.block = block
-    _loans[id(loan)] = loan
+    owner = _owner_of(size).from_buffer(block)
+    owner.block = block
     _trim(MOST_KEPT)
-    storage = torch.frombuffer(owner, dtype=torch.uint8).untyped_storage()  # holds the owner
-    return torch.empty(0, dtype=torch.float32, device="cpu").set_(storage, 0, shape, strides)
+    return _shaped(torch.frombuffer(owner, dtype=torch.float32), shape, strides)
