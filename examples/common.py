@@ -31,6 +31,10 @@ def seconds(functions, x: torch.Tensor, least: int = 5, most: int = 101, enough:
     return [statistics.median(own) for own in times]
 
 
+def _ms(seconds: float) -> str:
+    return f"{1e3 * seconds:.3g} ms" if seconds < 1 else f"{1e3 * seconds:.0f} ms"
+
+
 def demonstrate(model: nn.Module, x: torch.Tensor, args: argparse.Namespace) -> None:
     model = model.eval()
     fast = torch.compile(model, backend="linfuse")  # the one line
@@ -38,7 +42,7 @@ def demonstrate(model: nn.Module, x: torch.Tensor, args: argparse.Namespace) -> 
         want, got = model(x), fast(x)
         apart = (got - want).abs().max().item() / want.square().mean().sqrt().item()
         plain, fused = seconds([model, fast], x)
-    print(f"PyTorch {1e3 * plain:.3g} ms, linfuse {1e3 * fused:.3g} ms: {plain / fused:.2f} times as fast")
+    print(f"PyTorch {_ms(plain)}, linfuse {_ms(fused)}: {plain / fused:.2f} times as fast")
     print(f"largest difference {apart:.1e} of the results' rms")
     if args.explain or args.save:
         import linfuse  # for these two; compiling needs no import

@@ -11,7 +11,7 @@
  * threads, and the same function again. So a call goes by what the shortcut was set up for when it began.
  *
  * It is loaded by ctypes.PyDLL and uses nothing but Python's stable ABI, of which it declares what it wants: no
- * headers of Python are needed, and one binary serves every Python 3. All functions need the GIL. */
+ * headers of Python are needed, and one binary serves every Python from 3.10 on. All functions need the GIL. */
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -32,10 +32,8 @@ enum { METH_FASTCALL = 0x80, Py_EQ = 2 };
 
 void Py_IncRef(PyObject *object);
 void Py_DecRef(PyObject *object);
-extern PyObject *PyExc_RuntimeError, *PyExc_AttributeError, *PyExc_TypeError, *PyExc_ValueError;
 void PyErr_Clear(void);
 PyObject *PyErr_Occurred(void);
-int PyErr_ExceptionMatches(PyObject *sort);
 void PyErr_Fetch(PyObject **sort, PyObject **value, PyObject **trace);
 void PyErr_Restore(PyObject *sort, PyObject *value, PyObject *trace);
 PyObject *PyObject_GetAttr(PyObject *object, PyObject *name);
@@ -66,6 +64,7 @@ void PyEval_RestoreThread(void *state);
 /* In the order in which linfuse/shortcut.py gives them. */
 typedef struct world {
     PyObject *none, *one;
+    PyObject *refusals; /* a tuple of exceptions: see is_serious */
     PyObject *shape, *version, *data_ptr, *stamps, *runs, *room_at; /* names */
 } world;
 enum { WORLD = sizeof(world) / sizeof(PyObject *) };
@@ -77,25 +76,27 @@ static lf_status (*run_on)(lf_call *call, const int64_t *dims, const float *cons
                            void *stream, void *workspace, size_t bytes);
 static bool (*params_hold)(const lf_program *program);
 
-/* words: a tuple. Returns how many it wants to have in it, and takes them if they are. The others are functions of the
- * C library, wherever it was loaded from: lf_call_run_at, lf_call_run_on, lf_program_params_hold. */
-LF_API Py_ssize_t linfuse_shortcut_begin(PyObject *words, void *at, void *on, void *hold);
-LF_API Py_ssize_t linfuse_shortcut_begin(PyObject *words, void *at, void *on, void *hold)
+/* words: a tuple. Returns how many it wants to have in it, and takes everything if they are. The others are functions
+ * of the C library, wherever it was loaded from: lf_call_run_at, lf_call_run_on, lf_program_params_hold. */
+LF_API Py_ssize_t lf_shortcut_teach(PyObject *words, void *at, void *on, void *hold);
+LF_API Py_ssize_t lf_shortcut_teach(PyObject *words, void *at, void *on, void *hold)
 {
     PyObject **to = (PyObject **)&its;
-    *(void **)&run_at = at;
-    *(void **)&run_on = on;
-    *(void **)&params_hold = hold;
-    for (Py_ssize_t i = 0; PyTuple_Size(words) == WORLD && i < WORLD; i++) {
+    if (PyTuple_Size(words) != WORLD)
+        return WORLD;
+    for (Py_ssize_t i = 0; i < WORLD; i++) {
         to[i] = PyTuple_GetItem(words, i);
         Py_IncRef(to[i]);
     }
+    *(void **)&run_at = at;
+    *(void **)&run_on = on;
+    *(void **)&params_hold = hold;
     return WORLD;
 }
 
 /* ---- a shortcut ---- */
 
-enum { MOST = 32 }; /* inputs, outputs and parameters, each */
+enum { MOST = 32 }; /* inputs and parameters, each */
 
 typedef struct stamp {
     PyObject *param; /* who it is; not held */
@@ -195,7 +196,7 @@ static PyObject *call_maker(PyObject *maker)
     return PyObject_CallObject(PyTuple_GetItem(maker, 0), PyTuple_GetItem(maker, 1));
 }
 
-/* Gradients, transforms, threads or streams. */
+/* Is what is the same for all arguments (gradients, transforms, threads or stream) as it was? */
 static bool is_plain(const ready *r)
 {
     for (Py_ssize_t i = 0, count = PyTuple_Size(r->questions); i < count; i++) {
@@ -241,7 +242,7 @@ static bool are_params(const shortcut *s, const ready *r, PyObject *prepared, Py
     return !r->program || params_hold(r->program);
 }
 
-static bool put_number(PyObject *number, void *to)
+static bool put_pointer(PyObject *number, void *to)
 {
     if (!number)
         return false;
@@ -252,7 +253,7 @@ static bool put_number(PyObject *number, void *to)
 
 static bool put_address(PyObject *tensor, void *to)
 {
-    return tensor && put_number(PyObject_CallMethodObjArgs(tensor, its.data_ptr, NULL), to);
+    return tensor && put_pointer(PyObject_CallMethodObjArgs(tensor, its.data_ptr, NULL), to);
 }
 
 /* ---- a call ---- */
@@ -287,7 +288,7 @@ static bool run(const ready *r)
     PyObject *room = NULL;
     void *room_at = NULL;
     if (r->threads == 0 && !(r->room_maker ? put_address(room = call_maker(r->room_maker), &room_at)
-                                           : put_number(PyObject_GetAttr(r->slot, its.room_at), &room_at))) {
+                                           : put_pointer(PyObject_GetAttr(r->slot, its.room_at), &room_at))) {
         drop(&room);
         return false;
     }
@@ -345,13 +346,15 @@ static PyObject *run_ready(const shortcut *s, const ready *r, PyObject *const *a
     return results;
 }
 
-/* Is there an error that the part should see? It asks the same, and knows what to do with what PyTorch refuses. What
+/* Is there an error that the caller should see? What PyTorch refuses the part asks again, and knows what to do. What
  * comes from elsewhere, such as an interrupt, comes but once. */
 static bool is_serious(void)
 {
-    return PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_RuntimeError) &&
-           !PyErr_ExceptionMatches(PyExc_AttributeError) && !PyErr_ExceptionMatches(PyExc_TypeError) &&
-           !PyErr_ExceptionMatches(PyExc_ValueError);
+    const PyObject *sort = PyErr_Occurred();
+    for (Py_ssize_t i = 0, count = PyTuple_Size(its.refusals); sort && i < count; i++)
+        if (sort == PyTuple_GetItem(its.refusals, i))
+            return false;
+    return sort != NULL;
 }
 
 static PyObject *call(PyObject *self, PyObject *const *args, Py_ssize_t count)
@@ -389,14 +392,14 @@ static bool read_places(PyObject *from, Py_ssize_t *to, Py_ssize_t *count)
 }
 
 /* A function that calls part with so many arguments, until it knows better. inputs, params: which of them are. None
- * where there are too many. */
-LF_API PyObject *linfuse_shortcut_new(PyObject *part, PyObject *inputs, PyObject *params, Py_ssize_t args,
+ * where there are too many, or no memory. */
+LF_API PyObject *lf_shortcut_new(PyObject *part, PyObject *inputs, PyObject *params, Py_ssize_t args,
                                       Py_ssize_t outputs);
-LF_API PyObject *linfuse_shortcut_new(PyObject *part, PyObject *inputs, PyObject *params, Py_ssize_t args,
+LF_API PyObject *lf_shortcut_new(PyObject *part, PyObject *inputs, PyObject *params, Py_ssize_t args,
                                       Py_ssize_t outputs)
 {
     shortcut *s = calloc(1, sizeof *s);
-    if (!s || outputs > MOST || !read_places(inputs, s->input, &s->inputs) ||
+    if (!s || !read_places(inputs, s->input, &s->inputs) ||
         !read_places(params, s->param, &s->params)) {
         free(s);
         Py_IncRef(its.none);
@@ -415,26 +418,26 @@ LF_API PyObject *linfuse_shortcut_new(PyObject *part, PyObject *inputs, PyObject
     return function;
 }
 
-/* Sets it up for calls like one that was made. how: (weak reference to prepared, its stamps, its idle slots, the slot,
- * questions, features, shapes, makers, addresses, where, and whatever else has to be there). addresses: of the extents,
- * the program, the call and the slot's two arrays. where: (threads, the stream, what addresses are multiples of, bytes
- * of workspace, what makes it or None). */
-LF_API PyObject *linfuse_shortcut_set(PyObject *function, PyObject *how);
-LF_API PyObject *linfuse_shortcut_set(PyObject *function, PyObject *how)
+/* Sets it up for calls like one that was made. how: linfuse/shortcut.py's How. Where that is of another kind than this
+ * library's, or there is no memory for it, there is none. */
+LF_API PyObject *lf_shortcut_set(PyObject *function, PyObject *how);
+LF_API PyObject *lf_shortcut_set(PyObject *function, PyObject *how)
 {
-    enum { PARTS = 10, ADDRESSES = 5, WHERE = 4 };
+    enum { PARTS = 11, ADDRESSES = 5, WHERE = 5 };
     shortcut *s = PyCapsule_GetPointer(PyCFunction_GetSelf(function), NAME);
-    ready *r = calloc(1, sizeof *r), *before = s->as;
+    ready *r = NULL, *before = s->as;
     PyObject *part[PARTS];
-    void *at[ADDRESSES], *where[WHERE];
-    for (int i = 0; i < PARTS; i++)
+    bool fits = PyTuple_Size(how) == PARTS;
+    for (int i = 0; fits && i < PARTS; i++)
         part[i] = PyTuple_GetItem(how, i);
-    for (int i = 0; i < ADDRESSES; i++)
-        at[i] = PyLong_AsVoidPtr(PyTuple_GetItem(part[8], i));
-    for (int i = 0; i < WHERE; i++)
-        where[i] = PyLong_AsVoidPtr(PyTuple_GetItem(part[9], i));
-    PyObject *maker = PyTuple_GetItem(part[9], WHERE);
-    if (r) {
+    fits = fits && PyTuple_Size(part[8]) == ADDRESSES && PyTuple_Size(part[9]) == WHERE;
+    if (fits && (r = calloc(1, sizeof *r))) {
+        void *at[ADDRESSES], *where[WHERE - 1];
+        for (int i = 0; i < ADDRESSES; i++)
+            at[i] = PyLong_AsVoidPtr(PyTuple_GetItem(part[8], i));
+        for (int i = 0; i < WHERE - 1; i++)
+            where[i] = PyLong_AsVoidPtr(PyTuple_GetItem(part[9], i));
+        PyObject *maker = PyTuple_GetItem(part[9], WHERE - 1);
         *r = (ready){.users = 1,
                      .how = how,
                      .prepared = part[0],
@@ -462,7 +465,7 @@ LF_API PyObject *linfuse_shortcut_set(PyObject *function, PyObject *how)
                                   PyLong_AsVoidPtr(PyTuple_GetItem(one, 2))};
         }
     }
-    s->as = r; /* without memory for it there is none */
+    s->as = r;
     let_go(before);
     Py_IncRef(its.none);
     return its.none;

@@ -178,7 +178,7 @@ class CudaPart(fused.Part):
         makers = [(_new, (shape, strides, _f32)) for shape, strides in sized.outputs]
         room = (_new, ((size,), (1,), _bytes)) if size > slot.room_size else None
         self._set_up(tensors, sized, prepared, slot, questions, (None, "get_device", index), makers, 0,
-                     (0, stream, ALIGNED, size, room))
+                     shortcut.Where(stream=stream, aligned=ALIGNED, room_bytes=size, room_maker=room))
 
     def _slot_on(self, stream: int, capturing: bool, params: tuple[torch.Tensor, ...],
                  extents: tuple[int, ...]) -> tuple[CudaPrepared, Slot]:

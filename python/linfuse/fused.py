@@ -100,8 +100,8 @@ class Part:
         self._current: Callable[[], weights.Prepared | None]
         self._args = len(args)
         self._shortcut: Callable[[], Any] = lambda: None
-        self._last: Any = None  # what the last call was like, and what the shortcut is for
-        self._set_up_for: Any = None
+        self._last: Any = None  # what the last call was like
+        self._set_up_for: Any = None  # what calls that the shortcut is for are like
         self.device = capture.context.device
         self._serve(_threads())
         registry.parts.add(self)
@@ -177,7 +177,7 @@ class Part:
         if self._is_again(sized, prepared, slot, threads) and not prepared.copied:
             questions = *shortcut.PLAIN, (_threads, (), threads)
             self._set_up(tensors, sized, prepared, slot, questions, ("is_cpu", None, True), sized.makers,
-                         prepared.handle, (threads, 0, 1, 0, None))
+                         prepared.handle, shortcut.Where(threads=threads))
 
     def _is_again(self, sized: Sized, prepared: weights.Prepared, slot: weights.Slot, where: int) -> bool:
         """Whether a call is like the last, and the shortcut is not yet for such. where: threads, or a stream."""
@@ -192,14 +192,15 @@ class Part:
 
     def _set_up(self, tensors: tuple[torch.Tensor, ...], sized: Sized, prepared: weights.Prepared, slot: weights.Slot,
                 questions: tuple[Any, ...], place: tuple[Any, ...], makers: Sequence[Any], looked_at: int,
-                where: tuple[Any, ...]) -> None:
-        """The shortcut, for calls like this one: see linfuse_shortcut_set in python/shortcut.c."""
+                where: shortcut.Where) -> None:
+        """The shortcut, for calls like this one. looked_at: the program, if its parameters' values are."""
         function = self._shortcut()
         if function is not None:
             kept = weakref.ref(prepared), prepared.stamps, prepared.idle, slot
             features, shapes = (*shortcut.DENSE, place), tuple([tensor.shape for tensor in tensors])
             at = sized.dims_at, looked_at, slot.handle, slot.inputs_at, slot.outputs_at
-            shortcut.set_up(function, (*kept, questions, features, shapes, tuple(makers), at, where, sized))
+            how = shortcut.How(*kept, questions, features, shapes, tuple(makers), at, where, sized)
+            shortcut.set_up(function, how)
 
     @staticmethod
     def _why_differentiated(args: Sequence[Any]) -> str | None:

@@ -13,14 +13,21 @@ import ctypes
 import functools
 import math
 import mmap
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 LEAST = 8 << 20  # bytes; smaller ones the C library's own allocator keeps
 MOST_KEPT = 256 << 20  # bytes of blocks nobody uses
-_shaped = torch._C._dynamo.guards._reinterpret_tensor  # a tensor of its own on another's storage
 
+
+def _plain(flat: torch.Tensor, shape: tuple[int, ...], strides: tuple[int, ...]) -> torch.Tensor:
+    return torch.empty(0, dtype=flat.dtype, device="cpu").set_(flat.untyped_storage(), 0, shape, strides)
+
+
+# A tensor of its own on another's storage. PyTorch's compiled code makes them so, in one step.
+_shaped: Callable[..., torch.Tensor] = getattr(torch._C._dynamo.guards, "_reinterpret_tensor", _plain)
 # No lock: an owner may be collected at any moment, in a thread that would hold it. Each step below is one of the
 # interpreter's, and a block is only ever here or with one owner.
 _free: list[mmap.mmap] = []  # the longest unused first

@@ -11,7 +11,7 @@ import operator
 import platform
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.autograd import forward_ad
@@ -20,6 +20,8 @@ from . import native
 
 _LIBRARY_NAME = "liblinfuse_shortcut.so"
 _NAMES = ("shape", "_version", "data_ptr", "stamps", "runs", "room_at")
+# What PyTorch raises where it refuses something. (Not their own sort: an interrupt's may be derived of these.)
+_REFUSALS = (RuntimeError, NotImplementedError, AttributeError, TypeError, ValueError, torch.cuda.OutOfMemoryError)
 # What a call must be answered where nothing is differentiated or transformed: functions, arguments, answers.
 PLAIN: tuple[tuple[Any, ...], ...] = (
     (torch.is_grad_enabled, (), False),
@@ -40,17 +42,17 @@ def _load() -> ctypes.PyDLL | None:
         return None
     try:
         library = ctypes.PyDLL(str(native.library_path().with_name(_LIBRARY_NAME)))
-        library.linfuse_shortcut_begin.restype = ctypes.c_ssize_t
-        library.linfuse_shortcut_begin.argtypes = [ctypes.py_object] + [ctypes.c_void_p] * 3
-        library.linfuse_shortcut_new.restype = ctypes.py_object
-        library.linfuse_shortcut_new.argtypes = [ctypes.py_object] * 3 + [ctypes.c_ssize_t] * 2
-        library.linfuse_shortcut_set.restype = ctypes.py_object
-        library.linfuse_shortcut_set.argtypes = [ctypes.py_object] * 2
+        library.lf_shortcut_teach.restype = ctypes.c_ssize_t
+        library.lf_shortcut_teach.argtypes = [ctypes.py_object] + [ctypes.c_void_p] * 3
+        library.lf_shortcut_new.restype = ctypes.py_object
+        library.lf_shortcut_new.argtypes = [ctypes.py_object] * 3 + [ctypes.c_ssize_t] * 2
+        library.lf_shortcut_set.restype = ctypes.py_object
+        library.lf_shortcut_set.argtypes = [ctypes.py_object] * 2
     except (OSError, AttributeError):
         return None
-    words = (None, 1, *map(sys.intern, _NAMES))
+    words = (None, 1, _REFUSALS, *map(sys.intern, _NAMES))
     functions = native.lib.lf_call_run_at, native.lib.lf_call_run_on, native.lib.lf_program_params_hold
-    return library if library.linfuse_shortcut_begin(words, *map(_address, functions)) == len(words) else None
+    return library if library.lf_shortcut_teach(words, *map(_address, functions)) == len(words) else None
 
 
 _library = _load()
@@ -61,10 +63,36 @@ def new(part: Callable[..., Any], inputs: Sequence[int], params: Sequence[int], 
     the first set_up on only where a call is not like the one that was set up. None: there can be none."""
     if _library is None:
         return None
-    return _library.linfuse_shortcut_new(part, tuple(inputs), tuple(params), args, outputs)
+    return _library.lf_shortcut_new(part, tuple(inputs), tuple(params), args, outputs)
 
 
-def set_up(function: Any, how: tuple[Any, ...]) -> None:
-    """For calls like one that was made; how: as linfuse_shortcut_set wants it."""
+class Where(NamedTuple):
+    """What a call runs on: threads of the CPU, or a GPU's stream."""
+
+    threads: int = 0
+    stream: int = 0
+    aligned: int = 1  # what addresses of inputs are multiples of
+    room_bytes: int = 0  # of workspace
+    room_maker: tuple[Callable[..., Any], tuple[Any, ...]] | None = None  # None: the slot has it
+
+
+class How(NamedTuple):
+    """What a call must be like, and what it then is; the C code has them in this order."""
+
+    prepared: Any  # a weak reference
+    stamps: list[Any]
+    idle: list[Any]
+    slot: Any
+    questions: tuple[Any, ...]  # as PLAIN
+    features: tuple[Any, ...]  # as DENSE
+    shapes: tuple[Any, ...]  # of inputs
+    makers: tuple[Any, ...]  # of outputs: functions and arguments
+    at: tuple[int, ...]  # addresses of the extents, the program (0: nobody looks), the call, the slot's two arrays
+    where: Where
+    kept: Any  # whatever else has to be there as long
+
+
+def set_up(function: Any, how: How) -> None:
+    """For calls like one that was made."""
     assert _library is not None
-    _library.linfuse_shortcut_set(function, how)
+    _library.lf_shortcut_set(function, how)

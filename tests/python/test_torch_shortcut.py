@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.autograd import forward_ad
 
 import linfuse
 from linfuse import fused, shortcut
@@ -179,6 +180,11 @@ def test_vmap_and_forward_mode():
             fast(x)
         torch.testing.assert_close(torch.func.vmap(module)(x), torch.func.vmap(lambda row: fast(row[None])[0])(x))
         agree(fast, module, x)
+        with forward_ad.dual_level():
+            dual = forward_ad.make_dual(x, torch.randn(7, 20))
+            got, want = (forward_ad.unpack_dual(model(dual)) for model in (fast, module))
+            torch.testing.assert_close(got.tangent, want.tangent)
+        agree(fast, module, x)
 
 
 def test_subclass_of_tensor():
@@ -218,11 +224,9 @@ def test_programs_go_with_their_parameters():
     module = Net().eval()
     fast, inputs = settled(module)
     assert linfuse.stats().programs == 1
-    kept = fused.registry.parts  # parts live on in what Dynamo has compiled; their programs do not
-    del fast, module
+    del fast, module  # parts live on in what Dynamo has compiled; their programs do not
     gc.collect()
     assert linfuse.stats().programs == 0
-    assert kept is fused.registry.parts
 
 
 def test_nothing_leaks():
@@ -268,7 +272,7 @@ def test_several_threads_at_once():
 
 
 def test_weights_change_while_others_call():
-    """A result is of the weights before or after, never of both."""
+    """A result is of the weights before or after, or of a write under way."""
     module = nn.Linear(16, 8, bias=False).eval()
     fast, x, stop, failed = compiled(module), torch.ones(3, 16), threading.Event(), []
     with torch.no_grad():
