@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # The wheel (pyproject.toml sets LINFUSE_WHEEL): liblinfuse.so and the shortcut (python/shortcut.c) beside the Python
-# modules, and the command among the environment's scripts. All run where there is no jansson. The command has it linked in from libjansson.a. So has the
-# library where that archive can go into a shared library; Debian's cannot (it was compiled for programs), and then
-# libjansson.so.4 lies beside ours.
+# modules, and the command among the environment's scripts. All run where there is no jansson. The command has it linked
+# in from libjansson.a. So has the library where that archive can go into a shared library; Debian's cannot (it was
+# compiled for programs), and then libjansson.so.4 lies beside ours.
 include(CheckCSourceCompiles)
 
 # What is linked in is ours and nobody else's: another jansson in the process stays apart.
