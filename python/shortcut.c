@@ -96,7 +96,7 @@ LF_API Py_ssize_t lf_shortcut_teach(PyObject *words, void *at, void *on, void *h
 
 /* ---- a shortcut ---- */
 
-enum { MOST = 32 }; /* inputs and parameters, each */
+enum { MOST = 32 }; /* inputs, outputs and parameters, each */
 
 typedef struct stamp {
     PyObject *param; /* who it is; not held */
@@ -258,20 +258,26 @@ static bool put_address(PyObject *tensor, void *to)
 
 /* ---- a call ---- */
 
-/* New tensors for the results, in a tuple; NULL where one cannot be made. */
-static PyObject *make_outputs(const shortcut *s, const ready *r)
+/* New tensors for the results; the first that cannot be made is NULL. */
+static bool make_outputs(const shortcut *s, const ready *r, PyObject **made)
 {
-    PyObject *results = PyTuple_New(s->outputs);
-    for (Py_ssize_t i = 0; results && i < s->outputs; i++) {
-        PyObject *made = call_maker(PyTuple_GetItem(r->makers, i));
-        if (!put_address(made, &r->out_at[i])) {
-            drop(&made);
-            drop(&results);
-        } else if (PyTuple_SetItem(results, i, made) != 0) {
-            drop(&results);
-        }
+    for (Py_ssize_t i = 0; i < s->outputs; i++) {
+        made[i] = call_maker(PyTuple_GetItem(r->makers, i));
+        if (!put_address(made[i], &r->out_at[i]))
+            return false;
     }
-    return results;
+    return true;
+}
+
+/* A tuple of them. Nothing of Python's runs before it is full: collectors of garbage show it to whoever asks. */
+static PyObject *as_tuple(PyObject **made, Py_ssize_t count)
+{
+    PyObject *tuple = PyTuple_New(count);
+    for (Py_ssize_t i = 0; tuple && i < count; i++) {
+        PyTuple_SetItem(tuple, i, made[i]);
+        made[i] = NULL;
+    }
+    return tuple;
 }
 
 static bool put_inputs(const shortcut *s, const ready *r, PyObject *const *args)
@@ -319,15 +325,15 @@ static void put_back(PyObject *idle, PyObject *slot)
 /* With a slot of the program, which is put back. */
 static PyObject *run_prepared(const shortcut *s, const ready *r, PyObject *const *args, PyObject *prepared)
 {
-    PyObject *results = NULL;
+    PyObject *results = NULL, *made[MOST] = {NULL};
     const Py_ssize_t last = PyList_Size(r->idle) - 1;
     if (last < 0 || PyList_GetItem(r->idle, last) != r->slot || PyList_SetSlice(r->idle, last, last + 1, NULL) != 0)
         return NULL;
-    if (are_params(s, r, prepared, args))
-        results = make_outputs(s, r);
-    if (results && !(put_inputs(s, r, args) && run(r)))
-        drop(&results);
+    if (are_params(s, r, prepared, args) && make_outputs(s, r, made) && put_inputs(s, r, args) && run(r))
+        results = as_tuple(made, s->outputs);
     put_back(r->idle, r->slot);
+    for (Py_ssize_t i = 0; i < s->outputs; i++)
+        drop(&made[i]);
     return results;
 }
 
@@ -399,7 +405,7 @@ LF_API PyObject *lf_shortcut_new(PyObject *part, PyObject *inputs, PyObject *par
                                       Py_ssize_t outputs)
 {
     shortcut *s = calloc(1, sizeof *s);
-    if (!s || !read_places(inputs, s->input, &s->inputs) ||
+    if (!s || outputs > MOST || !read_places(inputs, s->input, &s->inputs) ||
         !read_places(params, s->param, &s->params)) {
         free(s);
         Py_IncRef(its.none);

@@ -58,6 +58,7 @@ class CudaPrepared(Prepared):
     def load(self, names: Sequence[str], params: Sequence[torch.Tensor]) -> None:
         """Gives and prepares the parameters as they are now. Waits for whoever still uses the old ones."""
         stamps = [stamp(param) for param in params]
+        self.forget()  # an interrupt may come before all is done
         with torch.cuda.device(self.device):
             torch.cuda.synchronize(self.device)
             stream = _stream_of(self.device.index)
@@ -222,7 +223,7 @@ class CudaPart(fused.Part):
         """For a graph that is being captured: a slot that nobody else will have."""
         family = self.family
         with family.lock:
-            prepared: Any = family.programs.get(tuple(map(id, params)))
+            prepared: Any = family.programs.get(weights.identity(params))
             if prepared is None or not prepared.current(params):
                 raise native.Error(
                     "a graph is being captured, and the weights are not prepared as they are now: call it once before"

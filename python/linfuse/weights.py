@@ -103,11 +103,13 @@ class Prepared:
         """Gives and prepares the parameters as they are now. Needs every slot, or no call under way."""
         stamps = [stamp(param) for param in params]
         held = [param.detach().contiguous() for param in params]
+        self.forget()  # an interrupt may come before all is done
+        self._held = [*self._held, *held]
         for name, values in zip(names, held):
             self.program.borrow_param(name, values.data_ptr(), values.numel())
         self.program.prepare()
-        self._held, self.stamps = held, stamps
         self.copied = [at for at, param in enumerate(params) if held[at].data_ptr() != param.data_ptr()]
+        self._held, self.stamps = held, stamps
         registry.count("prepared")
 
     def current(self, params: Sequence[torch.Tensor]) -> bool:
@@ -145,6 +147,12 @@ def stamp(param: torch.Tensor) -> tuple[int, int, int]:
     return id(param), param._version, param.data_ptr()
 
 
+def identity(params: Sequence[torch.Tensor]) -> tuple[Any, ...]:
+    """What tells one set of parameters from another, and the same tensor in another layout: `.data = .data.t()` moves
+    neither its version nor its address. (PyTorch's guards see that, so it is not asked at every call.)"""
+    return tuple([(id(param), param.stride()) for param in params])
+
+
 class Family:
     """One model at one set of options: a program for each set of parameters it is called with."""
 
@@ -153,24 +161,23 @@ class Family:
         self.model, self.params, self.ports, self.options, self.kind = model, list(params), ports, options, kind
         # A collection of garbage may come in between, and what it ends may call the same model.
         self.lock = threading.RLock()
-        self.programs: dict[tuple[int, ...], Prepared] = {}
+        self.programs: dict[tuple[Any, ...], Prepared] = {}
 
     def acquire(self, params: Sequence[torch.Tensor], stream: int = 0,
                 first: Mapping[str, str] | None = None) -> tuple[Prepared, Slot]:
         """A program with these parameters as they are now, and a slot of it, which the caller puts back into `idle`.
         first: options that tell a new program the extents of its first call."""
         with self.lock:
-            identity = tuple(map(id, params))
-            prepared = self.programs.get(identity)
+            prepared = self.programs.get(identity(params))
             if prepared is None:
-                prepared = self._make(params, identity, first or {})
+                prepared = self._make(params, first or {})
             elif not prepared.current(params):
                 held = [] if prepared.fixed else self._all_slots(prepared)
                 try:
                     if len(held) == len(prepared.slots) and not prepared.fixed:
                         prepared.load(self.params, params)
                     else:  # a call takes long, or was interrupted and its slot is lost: who runs keeps the old program
-                        prepared = self._make(params, identity, first or {})
+                        prepared = self._make(params, first or {})
                 finally:
                     prepared.idle.extend(slot for slot in held if slot.call.program is prepared.program)
             return prepared, prepared.take(stream) or self.new_slot(prepared, stream)
@@ -182,15 +189,16 @@ class Family:
         prepared.slots.append(slot)
         return slot
 
-    def _make(self, params: Sequence[torch.Tensor], identity: tuple[int, ...], first: Mapping[str, str]) -> Prepared:
+    def _make(self, params: Sequence[torch.Tensor], first: Mapping[str, str]) -> Prepared:
         with making:
             prepared = self.kind(native.Program(self.model, {**self.options, **first}))
         prepared.load(self.params, params)
-        gone = functools.partial(_drop, weakref.ref(self), identity)
+        key = identity(params)
+        gone = functools.partial(_drop, weakref.ref(self), key)
         prepared.watch = [weakref.ref(param, gone) for param in params]
-        while len(self.programs) >= _MOST_PROGRAMS:
-            self.programs.pop(next(iter(self.programs)), None)  # the oldest; calls under way keep it
-        self.programs[identity] = prepared
+        for oldest in list(self.programs)[: 1 - _MOST_PROGRAMS]:
+            self.programs.pop(oldest, None)  # calls under way keep it
+        self.programs[key] = prepared
         registry.count("programs_made")
         return prepared
 
@@ -208,11 +216,11 @@ class Family:
         return held
 
 
-def _drop(family: weakref.ref[Family], identity: tuple[int, ...], _gone: Any) -> None:
+def _drop(family: weakref.ref[Family], key: tuple[Any, ...], _gone: Any) -> None:
     """A parameter is gone: so is its program. Comes at any time, so it waits for nothing."""
     alive = family()
     if alive is not None:
-        alive.programs.pop(identity, None)
+        alive.programs.pop(key, None)
 
 
 def family(key: Any, model: native.Model, params: Sequence[str], ports: tuple[int, int], options: dict[str, str],
@@ -242,13 +250,12 @@ register_optimizer_step_post_hook(_stepped)
 
 
 def _after_fork() -> None:
-    """In the child: calls that other threads had under way never end, and locks they held are never released."""
+    """In the child: locks that other threads held are never released. Calls they had under way never end: who wants
+    their slots waits in vain, once, and makes another program."""
     global making
     making = threading.RLock()
     for one in list(_families.values()):
         one.lock = threading.RLock()
-    for prepared in list(registry.programs):
-        prepared.slots = list(prepared.idle)
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -157,8 +157,8 @@ def test_too_few_words(world):
 
 def test_too_many_of_anything(world):
     many = tuple(range(33))
-    for inputs, params in ((many, (0,)), ((0,), many)):
-        assert world.library.lf_shortcut_new(print, inputs, params, 40, 1) is None
+    for inputs, params, outputs in ((many, (0,), 1), ((0,), many, 1), ((0,), (1,), 33)):
+        assert world.library.lf_shortcut_new(print, inputs, params, 40, outputs) is None
 
 
 @pytest.mark.parametrize("name, value", [
@@ -276,6 +276,19 @@ def test_outputs_that_cannot_be_made(world):
     gone = [weakref.ref(one) for one in made]
     made.clear()
     assert [one() for one in gone] == [None, None]
+
+
+def test_whoever_looks_at_all_objects(world):
+    """Results are seen when they are there, not before."""
+    seen = []
+
+    def look():
+        seen.append(gc.get_objects())
+        return Tensor()
+
+    world.set(MAKERS, ((look, ()),) * 2)
+    assert not world.is_parts()
+    assert len(seen) == 2
 
 
 def test_slots(world):

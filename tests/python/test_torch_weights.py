@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import linfuse
-from linfuse import cuda, weights
+from linfuse import cuda, native, weights
 from torch_door import (
     DEVICE,
     ON_GPU,
@@ -491,6 +491,53 @@ def test_called_again_while_weights_are_prepared(monkeypatch):
         assert len(got) == 3
         for one in got:
             assert_close(one, reference(model, X), model(X))
+
+
+@pytest.mark.parametrize("view", [lambda w: w.t(), lambda w: w[0:1].expand(20, 20)], ids=["transposed", "expanded"])
+def test_another_layout_in_the_same_place(view):
+    """Neither the version nor the address tells."""
+    model = nn.Sequential(nn.Linear(20, 20), nn.Tanh()).eval()
+    fast = compiled(model)
+    for _ in range(3):
+        agree(fast, model)
+    before = model[0].weight.data
+    for values in (view(before), before):
+        model[0].weight.data = values
+        for _ in range(3):
+            agree(fast, model)
+
+
+def test_an_interrupt_while_weights_are_prepared(monkeypatch):
+    """Of others, which then are not taken for those before."""
+    model = Net().eval()
+    fast, one = compiled(model), model.one.weight.data
+    agree(fast, model)
+    prepare, other = native.Program.prepare, one * 3
+
+    def interrupted(self):
+        prepare(self)
+        raise KeyboardInterrupt
+
+    model.one.weight.data = other
+    with monkeypatch.context() as patch, torch.no_grad(), pytest.raises(KeyboardInterrupt):
+        patch.setattr(native.Program, "prepare", interrupted)
+        fast(X)
+    model.one.weight.data = one
+    agree(fast, model)
+    assert_fused()
+
+
+def test_a_fork_in_the_middle_of_a_call():
+    """The child goes on with it: its slot is one of the program's still."""
+    model = Net().eval()
+    fast = compiled(model)
+    agree(fast, model)
+    (prepared,) = [one for one in weights.registry.programs if one.idle]
+    slot = prepared.idle.pop()
+    weights._after_fork()
+    prepared.idle.append(slot)
+    assert set(prepared.idle) <= set(prepared.slots)
+    agree(fast, model)
 
 
 _KEPT_TO_THE_END = """
