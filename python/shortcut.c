@@ -65,7 +65,7 @@ void PyEval_RestoreThread(void *state);
 typedef struct world {
     PyObject *none, *one;
     PyObject *refusals; /* a tuple of exceptions: see is_serious */
-    PyObject *shape, *version, *data_ptr, *stamps, *runs, *room_at; /* names */
+    PyObject *shape, *version, *data_ptr, *stride, *stamps, *runs, *room_at; /* names */
 } world;
 enum { WORLD = sizeof(world) / sizeof(PyObject *) };
 
@@ -102,6 +102,7 @@ typedef struct stamp {
     PyObject *param; /* who it is; not held */
     long long version;
     void *address;
+    PyObject *strides; /* ready's stamps hold it */
 } stamp;
 
 /* What a call must be like, and what it then is. It never changes; calls under way keep it. */
@@ -223,7 +224,8 @@ static bool is_input(const ready *r, PyObject *tensor, PyObject *shape)
 static bool is_param(PyObject *tensor, const stamp *as)
 {
     return tensor == as->param && is_number(PyObject_GetAttr(tensor, its.version), as->version) &&
-           is_address(PyObject_CallMethodObjArgs(tensor, its.data_ptr, NULL), as->address);
+           is_address(PyObject_CallMethodObjArgs(tensor, its.data_ptr, NULL), as->address) &&
+           is_equal(PyObject_CallMethodObjArgs(tensor, its.stride, NULL), as->strides);
 }
 
 static bool are_stamps(const ready *r, PyObject *prepared)
@@ -468,7 +470,7 @@ LF_API PyObject *lf_shortcut_set(PyObject *function, PyObject *how)
         for (Py_ssize_t i = 0; i < s->params; i++) {
             PyObject *one = PyList_GetItem(r->stamps, i);
             r->param[i] = (stamp){PyLong_AsVoidPtr(PyTuple_GetItem(one, 0)), PyLong_AsLongLong(PyTuple_GetItem(one, 1)),
-                                  PyLong_AsVoidPtr(PyTuple_GetItem(one, 2))};
+                                  PyLong_AsVoidPtr(PyTuple_GetItem(one, 2)), PyTuple_GetItem(one, 3)};
         }
     }
     s->as = r;

@@ -10,9 +10,9 @@ A captured graph runs again without us, so what it uses is its own for good: a s
 whose parameters no longer change. Later changes of the weights make another program; the graph computes with those
 it was captured with.
 
-Parameters are known by identity, version counter and address (weights.py). Their values are not looked at: that would
-mean waiting for the GPU. So writes that PyTorch does not count (through `.data`, by a replayed graph) want
-linfuse.refresh(); batch_norm's running statistics, which training writes so, are read at every call.
+Parameters are known by their stamps (weights.py). Their values are not looked at: that would mean waiting for the GPU.
+So writes that PyTorch does not count (through `.data`, by a replayed graph) want linfuse.refresh(); batch_norm's running
+statistics, which training writes so, are read at every call.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class CudaPrepared(Prepared):
         registry.count("prepared")
 
     def current(self, params: Sequence[torch.Tensor]) -> bool:
-        return self.stamps == [stamp(param) for param in params]
+        return self.stamped(params)
 
     def take(self, stream: int) -> Slot | None:
         idle = self.idle
@@ -187,13 +187,8 @@ class CudaPart(fused.Part):
         prepared: Any = self._current()
         if prepared is not None and not capturing:
             slot = prepared.take(stream)
-            if slot is not None:  # holding it, the stamps stay as they are
-                for param, (identity, version, address) in zip(params, prepared.stamps):
-                    if id(param) != identity or param._version != version or param.data_ptr() != address:
-                        prepared.idle.append(slot)
-                        break
-                else:
-                    return prepared, slot
+            if slot is not None and prepared.holds(slot, params):  # as long as it is in hand, the stamps stay
+                return prepared, slot
         for param in params:
             if param.dtype is not _f32 or param.layout is not torch.strided:
                 raise native.Error(f"a parameter is {param.dtype}, {param.layout}")
@@ -223,7 +218,7 @@ class CudaPart(fused.Part):
         """For a graph that is being captured: a slot that nobody else will have."""
         family = self.family
         with family.lock:
-            prepared: Any = family.programs.get(weights.identity(params))
+            prepared: Any = family.programs.get(tuple(map(id, params)))
             if prepared is None or not prepared.current(params):
                 raise native.Error(
                     "a graph is being captured, and the weights are not prepared as they are now: call it once before"

@@ -25,7 +25,7 @@ _MOST_SIZES = 256  # sets of extents a part remembers
 _f32 = torch.float32
 _grad_enabled, _threads = torch.is_grad_enabled, torch.get_num_threads
 _transforms = torch._C._functorch.peek_interpreter_stack  # None outside vmap, jvp and the like
-_run_at, _params_hold = native.lib.lf_call_run_at, native.lib.lf_program_params_hold
+_run_at = native.lib.lf_call_run_at
 
 
 def quick_empty(kind: str) -> Callable[..., torch.Tensor]:
@@ -215,23 +215,9 @@ class Part:
         """A slot of a program that has these parameters as they are now."""
         prepared = self._current()
         if prepared is not None:
-            try:
-                slot = prepared.idle.pop()
-            except IndexError:
-                slot = None
-            if slot is not None:  # holding it, the stamps stay as they are
-                holds = False
-                try:
-                    for param, (identity, version, address) in zip(params, prepared.stamps):
-                        if id(param) != identity or param._version != version or param.data_ptr() != address:
-                            break
-                    else:
-                        holds = _params_hold(prepared.handle) and prepared.copies_hold(params)
-                finally:
-                    if not holds:
-                        prepared.idle.append(slot)
-                if holds:
-                    return prepared, slot
+            slot = prepared.take(0)
+            if slot is not None and prepared.holds(slot, params):  # as long as it is in hand, the stamps stay
+                return prepared, slot
         for param in params:
             if param.dtype is not _f32 or not param.is_cpu or param.layout is not torch.strided:
                 raise native.Error(f"a parameter is {param.dtype} on {param.device.type}")

@@ -19,7 +19,7 @@ from torch.autograd import forward_ad
 from . import native
 
 _LIBRARY_NAME = "liblinfuse_shortcut.so"
-_NAMES = ("shape", "_version", "data_ptr", "stamps", "runs", "room_at")
+_NAMES = ("shape", "_version", "data_ptr", "stride", "stamps", "runs", "room_at")
 # What PyTorch raises where it refuses something. (Not their own sort: an interrupt's may be derived of these.)
 _REFUSALS = (RuntimeError, NotImplementedError, AttributeError, TypeError, ValueError, torch.cuda.OutOfMemoryError)
 # What a call must be answered where nothing is differentiated or transformed: functions, arguments, answers.

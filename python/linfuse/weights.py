@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Programs and the parameters prepared in them: once, and again when they change.
 
-A parameter is known by its identity, its version counter and the address of its values; all three are compared at
-every call. So optimizer steps, load_state_dict, edits under no_grad, replaced Parameters and moved ones all count
+A parameter is known by its identity, its version counter, the address of its values and its strides; all are compared
+at every call. So optimizer steps, load_state_dict, edits under no_grad, replaced Parameters and moved ones all count
 from the next call on. Not every write moves the counter: fused optimizers and batch_norm's running statistics do not,
 nor do writes through `.data` or NumPy. PyTorch's optimizers are therefore listened to, and the C library looks at the
 values themselves: at all of a parameter of up to 16384 elements, at a sample of a larger one, which any step over the
@@ -37,6 +37,7 @@ _contexts: dict[tuple[torch.device, int], Context] = {}
 _LOOK_AT_ALL = 16384  # elements, as the C library does
 _MOST_PROGRAMS = 8  # of a family: a tensor that is another at every call would have one each
 _LONGEST_WAIT = 0.2  # s, for calls under way
+Stamp = tuple[int, int, int, tuple[int, ...]]  # of a parameter: identity, version, address, strides
 _families: weakref.WeakValueDictionary[Any, Family] = weakref.WeakValueDictionary()
 
 
@@ -83,7 +84,7 @@ class Prepared:
 
     def __init__(self, program: native.Program):
         self.program, self.handle = program, program.address
-        self.stamps: list[tuple[int, int, int]] = []  # identity, version, address of each parameter
+        self.stamps: list[Stamp] = []
         self.slots: list[Slot] = []
         self.idle: list[Slot] = []
         self.runs_before_reset = 0
@@ -112,11 +113,28 @@ class Prepared:
         self._held, self.stamps = held, stamps
         registry.count("prepared")
 
+    def stamped(self, params: Sequence[torch.Tensor]) -> bool:
+        """Whether the parameters have the stamps of what is prepared."""
+        for param, (identity, version, address, strides) in zip(params, self.stamps):
+            if id(param) != identity or param._version != version or param.data_ptr() != address:
+                return False
+            if param.stride() != strides:
+                return False
+        return True
+
     def current(self, params: Sequence[torch.Tensor]) -> bool:
         """Whether what is prepared is what the parameters are now."""
-        return self.stamps == [stamp(param) for param in params] and (
-            native.lib.lf_program_params_hold(self.handle) and self.copies_hold(params)
-        )
+        return self.stamped(params) and native.lib.lf_program_params_hold(self.handle) and self.copies_hold(params)
+
+    def holds(self, slot: Slot, params: Sequence[torch.Tensor]) -> bool:
+        """Whether a slot in hand runs with these parameters as they are now; where not, it is put back."""
+        is_so = False
+        try:
+            is_so = self.current(params)
+        finally:
+            if not is_so:
+                self.idle.append(slot)
+        return is_so
 
     def copies_hold(self, params: Sequence[torch.Tensor]) -> bool:
         """Whether parameters that had to be copied are still what was copied: the C library sees the copies alone."""
@@ -131,7 +149,7 @@ class Prepared:
 
     def forget(self) -> None:
         """The next call prepares all parameters anew."""
-        self.stamps = [(0, -1, 0)] * len(self.stamps)
+        self.stamps = [(0, -1, 0, ())] * len(self.stamps)
 
 
 def _sample(tensor: torch.Tensor) -> torch.Tensor:
@@ -142,15 +160,9 @@ def _sample(tensor: torch.Tensor) -> torch.Tensor:
     return bits
 
 
-def stamp(param: torch.Tensor) -> tuple[int, int, int]:
+def stamp(param: torch.Tensor) -> Stamp:
     """What changes when a parameter does."""
-    return id(param), param._version, param.data_ptr()
-
-
-def identity(params: Sequence[torch.Tensor]) -> tuple[Any, ...]:
-    """What tells one set of parameters from another, and the same tensor in another layout: `.data = .data.t()` moves
-    neither its version nor its address. (PyTorch's guards see that, so it is not asked at every call.)"""
-    return tuple([(id(param), param.stride()) for param in params])
+    return id(param), param._version, param.data_ptr(), param.stride()
 
 
 class Family:
@@ -161,23 +173,24 @@ class Family:
         self.model, self.params, self.ports, self.options, self.kind = model, list(params), ports, options, kind
         # A collection of garbage may come in between, and what it ends may call the same model.
         self.lock = threading.RLock()
-        self.programs: dict[tuple[Any, ...], Prepared] = {}
+        self.programs: dict[tuple[int, ...], Prepared] = {}
 
     def acquire(self, params: Sequence[torch.Tensor], stream: int = 0,
                 first: Mapping[str, str] | None = None) -> tuple[Prepared, Slot]:
         """A program with these parameters as they are now, and a slot of it, which the caller puts back into `idle`.
         first: options that tell a new program the extents of its first call."""
         with self.lock:
-            prepared = self.programs.get(identity(params))
+            identity = tuple(map(id, params))
+            prepared = self.programs.get(identity)
             if prepared is None:
-                prepared = self._make(params, first or {})
+                prepared = self._make(params, identity, first or {})
             elif not prepared.current(params):
                 held = [] if prepared.fixed else self._all_slots(prepared)
                 try:
                     if len(held) == len(prepared.slots) and not prepared.fixed:
                         prepared.load(self.params, params)
                     else:  # a call takes long, or was interrupted and its slot is lost: who runs keeps the old program
-                        prepared = self._make(params, first or {})
+                        prepared = self._make(params, identity, first or {})
                 finally:
                     prepared.idle.extend(slot for slot in held if slot.call.program is prepared.program)
             return prepared, prepared.take(stream) or self.new_slot(prepared, stream)
@@ -189,16 +202,15 @@ class Family:
         prepared.slots.append(slot)
         return slot
 
-    def _make(self, params: Sequence[torch.Tensor], first: Mapping[str, str]) -> Prepared:
+    def _make(self, params: Sequence[torch.Tensor], identity: tuple[int, ...], first: Mapping[str, str]) -> Prepared:
         with making:
             prepared = self.kind(native.Program(self.model, {**self.options, **first}))
         prepared.load(self.params, params)
-        key = identity(params)
-        gone = functools.partial(_drop, weakref.ref(self), key)
+        gone = functools.partial(_drop, weakref.ref(self), identity)
         prepared.watch = [weakref.ref(param, gone) for param in params]
         for oldest in list(self.programs)[: 1 - _MOST_PROGRAMS]:
             self.programs.pop(oldest, None)  # calls under way keep it
-        self.programs[key] = prepared
+        self.programs[identity] = prepared
         registry.count("programs_made")
         return prepared
 
@@ -216,11 +228,11 @@ class Family:
         return held
 
 
-def _drop(family: weakref.ref[Family], key: tuple[Any, ...], _gone: Any) -> None:
+def _drop(family: weakref.ref[Family], identity: tuple[int, ...], _gone: Any) -> None:
     """A parameter is gone: so is its program. Comes at any time, so it waits for nothing."""
     alive = family()
     if alive is not None:
-        alive.programs.pop(key, None)
+        alive.programs.pop(identity, None)
 
 
 def family(key: Any, model: native.Model, params: Sequence[str], ports: tuple[int, int], options: dict[str, str],
@@ -242,7 +254,7 @@ def _stepped(optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None
     """A fused step writes without a new version."""
     fused = {id(param) for group in optimizer.param_groups if group.get("fused") for param in group["params"]}
     for prepared in list(registry.programs) if fused else ():
-        if any(identity in fused for identity, _, _ in prepared.stamps):
+        if any(identity in fused for identity, *_ in prepared.stamps):
             prepared.forget()
 
 

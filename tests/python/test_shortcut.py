@@ -10,7 +10,7 @@ import weakref
 
 import pytest
 
-NAMES = ("shape", "_version", "data_ptr", "stamps", "runs", "room_at")
+NAMES = ("shape", "_version", "data_ptr", "stride", "stamps", "runs", "room_at")
 _call = ctypes.c_int, ctypes.c_void_p, *[ctypes.POINTER(ctypes.c_void_p)] * 3
 RunAt = ctypes.CFUNCTYPE(*_call, ctypes.c_int)
 RunOn = ctypes.CFUNCTYPE(*_call, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
@@ -24,10 +24,13 @@ class Tensor:
 
     def __init__(self):
         self.dtype, self.is_cpu, self.shape, self._version, self.contiguous = "f32", True, (2, 3), 3, True
-        self.values = (ctypes.c_float * 6)()
+        self.values, self.strides = (ctypes.c_float * 6)(), (3, 1)
 
     def is_contiguous(self):
         return self.contiguous
+
+    def stride(self):
+        return self.strides
 
     def data_ptr(self):
         return ctypes.addressof(self.values)
@@ -50,7 +53,7 @@ class World:
         assert library.lf_shortcut_teach(words, *addresses) == len(words)
         self.x, self.w = Tensor(), Tensor()
         self.prepared, self.slot = Thing(), Thing()
-        self.prepared.stamps, self.slot.runs, self.slot.room_at = [(id(self.w), 3, self.w.data_ptr())], 0, 4096
+        self.prepared.stamps, self.slot.runs, self.slot.room_at = [(id(self.w), 3, self.w.data_ptr(), (3, 1))], 0, 4096
         self.prepared.idle = [Thing(), self.slot]
         self.arrays = (ctypes.c_int64 * 1)(2), (ctypes.c_void_p * 1)(), (ctypes.c_void_p * 2)()
         dims_at, *arrays_at = map(ctypes.addressof, self.arrays)
@@ -197,6 +200,9 @@ def test_parameters(world):
     assert world.is_parts()
     world.w._version = 3
     assert not world.is_parts()
+    world.w.strides = (1, 2)
+    assert world.is_parts()
+    world.w.strides = (3, 1)
     kept, world.w.values = world.w.values, (ctypes.c_float * 6)()
     assert world.is_parts()
     world.w.values = kept
