@@ -126,10 +126,10 @@ def stats() -> Stats:
     """What ran fused and what fell back to PyTorch, with the reasons."""
     programs = list(registry.programs)
     held = [prepared.program.memory() for prepared in programs]
-    runs = sum(slot.runs for prepared in programs for slot in list(prepared.slots))
+    slots = [slot for prepared in programs for slot in list(prepared.slots)]
     with registry.lock:
         counts, left = Counter(registry.counts), dict(registry.left)
-    fused = counts["calls_fused"] + runs - sum(prepared.runs_before_reset for prepared in programs)
+    fused = counts["calls_fused"] + sum(slot.runs - slot.runs_before_reset for slot in slots)
     return Stats(
         graphs=counts["graphs"],
         graphs_fused=counts["graphs_fused"],
@@ -141,7 +141,7 @@ def stats() -> Stats:
         param_bytes=sum(one.params for one in held),
         prepared_bytes=sum(one.prepared for one in held),
         output_bytes=memory.kept_bytes(),
-        workspace_bytes=sum(_bytes(slot) for prepared in programs for slot in list(prepared.slots)),
+        workspace_bytes=sum(map(_bytes, slots)),
         fallbacks=tuple(Fallback(*what, when, count) for (what, when), count in sorted(left.items())),
     )
 
@@ -151,4 +151,5 @@ def reset_stats() -> None:
     with registry.lock:
         registry.clear()
     for prepared in list(registry.programs):
-        prepared.runs_before_reset = sum(slot.runs for slot in list(prepared.slots))
+        for slot in list(prepared.slots):
+            slot.runs_before_reset = slot.runs

@@ -11,8 +11,8 @@ whose parameters no longer change. Later changes of the weights make another pro
 it was captured with.
 
 Parameters are known by their stamps (weights.py). Their values are not looked at: that would mean waiting for the GPU.
-So writes that PyTorch does not count (through `.data`, by a replayed graph) want linfuse.refresh(); batch_norm's running
-statistics, which training writes so, are read at every call.
+So writes that PyTorch does not count (through `.data`, by a replayed graph) want linfuse.refresh(); batch_norm's
+running statistics, which training writes so, are read at every call.
 """
 
 from __future__ import annotations

@@ -248,10 +248,10 @@ class _Handle:
 
     def __init__(self, address: int | None, parent: _Handle | None = None):
         self.address, self._parent = address, parent
-        self._children: set[int] = set()  # by address
+        self._children: set[int] = set()  # by identity: an address may be another's before we hear that it is free
         self._ending: list[int] = []  # its address, while children remain
         if parent is not None and address:
-            parent._children.add(address)
+            parent._children.add(id(self))
 
     def close(self) -> None:
         """Frees the handle; whatever is done with it afterwards is an error."""
@@ -262,20 +262,27 @@ class _Handle:
     def _end(self, address: int, interpreter_ends: Callable[[], bool] = sys.is_finalizing) -> None:
         if interpreter_ends():  # whom we would ask may be gone; the process's end frees all
             return
-        if self._children:
-            self._ending.append(address)
-        elif self.on_gpu and must_wait():
-            _postponed.append((self, address))
-        else:
-            self._free_now(address)
+        self._ending.append(address)
+        self._end_if_alone()
+
+    def _end_if_alone(self) -> None:
+        """Whoever comes last frees: this one's end or its children's, in whatever threads."""
+        while self._ending and not self._children:
+            try:
+                address = self._ending.pop()
+            except IndexError:  # another thread was quicker
+                return
+            if self.on_gpu and must_wait():
+                _postponed.append((self, address))
+            else:
+                self._free_now(address)
 
     def _free_now(self, address: int) -> None:
         getattr(lib, self._free)(address)
         parent = self._parent
         if parent is not None:
-            parent._children.discard(address)
-            while parent._ending and not parent._children:
-                parent._end(parent._ending.pop())
+            parent._children.discard(id(self))
+            parent._end_if_alone()
 
     def __del__(self) -> None:
         if getattr(self, "address", None):

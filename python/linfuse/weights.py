@@ -62,7 +62,7 @@ class Slot:
     """One thread's use of a program: a call, and room for the addresses it is given."""
 
     __slots__ = ("call", "handle", "inputs", "inputs_at", "outputs", "outputs_at", "room", "room_at", "room_size",
-                 "runs", "stream")
+                 "runs", "runs_before_reset", "stream")
 
     def __init__(self, call: native.Call, inputs: int, outputs: int):
         self.call = call
@@ -70,7 +70,7 @@ class Slot:
         self.inputs = (ctypes.c_void_p * max(inputs, 1))()
         self.outputs = (ctypes.c_void_p * max(outputs, 1))()
         self.inputs_at, self.outputs_at = ctypes.addressof(self.inputs), ctypes.addressof(self.outputs)
-        self.runs = 0
+        self.runs = self.runs_before_reset = 0
         self.stream = 0  # a GPU's, of all its runs
         self.room: torch.Tensor | None = None  # workspace on a GPU, where it is small
         self.room_at = self.room_size = 0  # its address, and bytes of it
@@ -87,18 +87,12 @@ class Prepared:
         self.stamps: list[Stamp] = []
         self.slots: list[Slot] = []
         self.idle: list[Slot] = []
-        self.runs_before_reset = 0
+        # Not by __del__, during which weak references still lead here, and other threads by them to calls that end.
+        weakref.finalize(self, _end, program, self.slots, self.idle).atexit = False
         self.watch: list[Any] = []  # weak references to the parameters
         self._held: list[torch.Tensor] = []  # what the program borrows; not the parameters themselves, which may go
         self.copied: list[int] = []  # which of them are copies, of parameters that are not contiguous
         registry.programs.add(self)
-
-    def __del__(self) -> None:
-        if registry is not None:  # which goes first when the interpreter ends
-            registry.count("calls_fused", sum(slot.runs for slot in self.slots) - self.runs_before_reset)
-        for slot in self.slots:
-            slot.call.close()
-        self.program.close()
 
     def load(self, names: Sequence[str], params: Sequence[torch.Tensor]) -> None:
         """Gives and prepares the parameters as they are now. Needs every slot, or no call under way."""
@@ -150,6 +144,18 @@ class Prepared:
     def forget(self) -> None:
         """The next call prepares all parameters anew."""
         self.stamps = [(0, -1, 0, ())] * len(self.stamps)
+
+
+def _end(program: native.Program, slots: list[Slot], idle: list[Slot]) -> None:
+    """A program that nobody finds any more goes with its calls, though somebody may remember a slot. One that is in use
+    all the same (a collection of garbage may leave weak references as they are for a while) ends with its last user."""
+    registry.count("calls_fused", sum(slot.runs - slot.runs_before_reset for slot in slots))
+    while idle:
+        try:
+            idle.pop().call.close()
+        except IndexError:  # another thread was quicker
+            break
+    program.close()
 
 
 def _sample(tensor: torch.Tensor) -> torch.Tensor:

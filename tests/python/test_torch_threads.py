@@ -137,6 +137,34 @@ def test_first_calls_at_once():
     assert linfuse.stats().programs == 1
 
 
+@pytest.fixture
+def threads_switch_often():
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+def test_programs_end_while_others_call(threads_switch_often):
+    """More sets of weights than programs are kept for, in several threads: one's program ends when another calls it."""
+    modules = [Net().eval() for _ in range(10)]
+    x = torch.randn(9, 32)
+    with torch.no_grad():
+        run, args = without_guards(modules[0], x)
+        own = [next((name for name, param in modules[0].named_parameters() if param is arg), None) for arg in args]
+        sets = [[dict(module.named_parameters()).get(name, x) for name in own] for module in modules]
+        want = [run(*one)[0].clone() for one in sets]
+
+    def work(index):
+        for turn in range(600):
+            which = (3 * index + turn // (7 if index else 1)) % len(sets)
+            assert torch.equal(run(*sets[which])[0], want[which])
+
+    in_threads(4, work)
+    stats = assert_fused()
+    assert stats.calls_fused == 11 + 4 * 600 and stats.programs_made > 10
+
+
 def test_thread_count_is_pytorchs():
     """The same bits with any number of threads; not more of them work than PyTorch allows."""
     module = Net(256, 512).eval()
