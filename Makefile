@@ -56,7 +56,7 @@ PYTHON ?= python3
 test-torch: all
 	$(PYTHON) -m venv build/torch-$(TORCH)
 	build/torch-$(TORCH)/bin/python -m pip install --quiet torch==$(TORCH) build numpy pytest safetensors scikit-build-core
-	build/torch-$(TORCH)/bin/python -m pytest -q -p no:cacheprovider tests/python/test_*torch*.py \
+	build/torch-$(TORCH)/bin/python -m pytest -q -p no:cacheprovider tests/python/test_torch_*.py \
 		tests/python/test_load.py tests/python/test_save.py tests/python/test_examples.py tests/package
 
 test-exhaustive:
