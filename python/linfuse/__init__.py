@@ -67,6 +67,10 @@ def __getattr__(name: str) -> Any:
     return value
 
 
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY})
+
+
 def _known_to_torch() -> bool:
     return "linfuse" in importlib.metadata.entry_points(group="torch_dynamo_backends").names
 

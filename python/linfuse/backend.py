@@ -12,11 +12,11 @@ import torch._dynamo
 from torch.fx import Graph, GraphModule, Node
 
 from . import cuda, native, running, weights
-from .capture import device_of, mark_statistics
+from .capture import device_of, line_of, mark_statistics
 from .fused import CompiledGraph
 from .inplace import make_functional
 from .partition import split
-from .counters import Left, registry
+from .counters import NEEDS_GRADIENTS, Left, registry
 
 _cpu = torch.device("cpu")
 _SMALLEST = "input x f32[1]\ny = relu(x)\nreturn y\n"
@@ -26,6 +26,7 @@ if torch.__version__.startswith("2.4."):
     torch._dynamo.config.inline_inbuilt_nn_modules = True
 
 _PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
+_MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")  # PyTorch's
 
 
 class Options:
@@ -99,7 +100,10 @@ def backend(module: GraphModule, inputs: Sequence[Any], *, options: Mapping[str,
             mode: str | None = None) -> Callable[..., Any]:
     """Compiles a graph that Dynamo has traced; what torch.compile calls. mode: "max-autotune" and its kin are the
     option tune; others choose nothing."""
-    if (mode or "").startswith("max-autotune"):
+    mode = mode or "default"
+    if mode not in _MODES:
+        raise native.Error(f"mode is one of {', '.join(_MODES)}, not {mode}")
+    if mode.startswith("max-autotune"):
         options = {"tune": True, **(options or {})}
     return compile_graph(module, inputs, options).run
 
@@ -120,7 +124,7 @@ def compile_graph(
         compiled = split(own, context, chosen.words(context.device), chosen.fallback == "error")
     computing = [left for left in compiled.left if _computes(left)]
     if chosen.fallback == "error" and computing:
-        raise native.Error("left to PyTorch: " + "; ".join(f"{one.node} ({one.op}): {one.reason}" for one in computing))
+        raise native.Error(_refusal(own.graph, computing))
     registry.count("graphs")
     registry.count("graphs_fused", not compiled.left and bool(compiled.parts))
     registry.count("parts", len(compiled.parts))
@@ -131,6 +135,18 @@ def compile_graph(
 
 def _computes(left: Left) -> bool:
     return not left.reason.startswith("a view of")
+
+
+def _refusal(graph: Graph, computing: Sequence[Left]) -> str:
+    """What is left to PyTorch where nothing may be: by reason, with the lines of the user's it comes from."""
+    nodes = {node.name: node for node in graph.nodes}
+    by_reason: dict[str, list[str]] = {}
+    for one in computing:
+        line = line_of(nodes[one.node]) if one.node in nodes else ""
+        by_reason.setdefault(one.reason, []).append(f"{one.node} ({one.op}{line and f', {line}'})")
+    said = "; ".join(f"{', '.join(who)}: {reason}" for reason, who in by_reason.items())
+    mend = 'call it under torch.no_grad()' if NEEDS_GRADIENTS in by_reason else 'PyTorch runs it with fallback="pytorch"'
+    return f"left to PyTorch: {said} ({mend})"
 
 
 def _copied(module: GraphModule, inputs: Sequence[Any]) -> GraphModule:

@@ -165,6 +165,12 @@ def module_path(node: Node) -> str:
     return re.sub(r"[^A-Za-z0-9_]+", ".", path.replace("_modules", "")).strip(".")
 
 
+def line_of(node: Node) -> str:
+    """Where the user wrote a node, as FILE:LINE; nothing where PyTorch does not say."""
+    found = re.findall(r'File "([^"]+)", line (\d+)', node.meta.get("stack_trace") or node.stack_trace or "")
+    return ":".join(found[-1]) if found else ""
+
+
 def value_name(node: Node) -> str:
     """What to call a node's value: its module, where that is one of PyTorch's own, which compute one thing each."""
     path = module_path(node)
@@ -285,7 +291,7 @@ class Capture:
                 self.values[node] = self.values[of]
                 return self.values[node]
             raise Unsupported("an item of what PyTorch computes")
-        raise Unsupported(f"no op of linfuse: {target_name(node)}")
+        raise Unsupported("no op of linfuse")
 
     def _operand(self, arg: Any) -> Any:
         if not isinstance(arg, Node):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 import threading
 import warnings
 import weakref
@@ -111,10 +112,13 @@ os.register_at_fork(after_in_child=_renew_lock)
 @functools.cache
 def say_once_about_gradients() -> None:
     """A warning: who meant to be fast should hear of it without asking for stats()."""
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] in ("linfuse", "torch"):
+        level, frame = level + 1, frame.f_back  # to the user's own line
     warnings.warn(
         "linfuse: PyTorch runs what needs gradients; to run it fused, call it under torch.no_grad() or "
         "torch.inference_mode()",
-        stacklevel=2,
+        stacklevel=level,
     )
 
 

@@ -34,7 +34,7 @@ def explain(
     inputs:   what it would be called with. A program or a file does without: dims={"B": 1024} gives its extents.
     kwargs:   a PyTorch model's arguments by name; those that are no option's name may be given as they are, x=x.
     options:  as those of compiling: device (where the inputs are; "h200" and "a100" are costed without being there),
-              precision, rules, assume_finite.
+              precision, rules, assume_finite; fuse=False tells what each op costs by itself.
 
     Nothing is run fused, and the model stays as it is.
     """

@@ -70,7 +70,7 @@ class Split:
                 continue
             try:
                 if writes(node) and ops.find(node) is None:
-                    raise Unsupported(f"no op of linfuse: {target_name(node)}")
+                    raise Unsupported("no op of linfuse")
                 capture.add(node)
             except Unsupported as why:
                 reasons[node] = str(why)

@@ -162,10 +162,12 @@ class Program:
         self._program.prepare()
 
     def _set_params(self, weights: Mapping[str, Array]) -> None:
+        names = {spec.name: _name_in(weights, spec.name) for spec in self.params}
+        missing = [name for name, found in names.items() if found not in weights]
+        if missing:
+            raise Error(f"{self.name}: the weights have no {', '.join(missing)}", Status.DATA)
         for spec in self.params:
-            if spec.name not in weights:
-                raise Error(f"{self.name}: the weights have no {spec.name}", Status.DATA)
-            shape, address, kept = _bound(weights[spec.name], f"parameter {spec.name}", parameter=True)
+            shape, address, kept = _bound(weights[names[spec.name]], f"parameter {spec.name}", parameter=True)
             if shape != spec.extents:
                 raise Error(f"{self.name}: parameter {spec} is given as {list(shape)}", Status.DATA)
             count = 1
@@ -269,6 +271,11 @@ def extents_of(specs: Sequence[Spec], inputs: Sequence[Any]) -> dict[str, int]:
         if not fits:
             raise Error(f"input {spec} is given as {list(shape)}", Status.DATA)
     return learnt
+
+
+def _name_in(weights: Mapping[str, Array], name: str) -> str:
+    """What a mapping calls a parameter: in a `state_dict()` it may begin with a digit, and saving puts a _ before."""
+    return name[1:] if name not in weights and name[:1] == "_" and name[1:2].isdigit() else name
 
 
 # ---- arrays ----

@@ -57,12 +57,15 @@ def save(model: Any, inputs: Any, folder: str | os.PathLike[str], *, name: str =
     tensors = {leaf.name: _floats(graph.value(leaf.node)) for leaf in part.leaves if leaf.param}
     header = f"# {title}, saved by linfuse {version()} from PyTorch {_torch_version()}.\n"
     place = pathlib.Path(folder)
-    place.mkdir(parents=True, exist_ok=True)
     saved = Saved(place / f"{name}.lf", place / f"{name}.safetensors")
-    with _written(saved.weights) as file:
-        write_safetensors(file, tensors)
-    with _written(saved.model) as file:
-        file.write((header + text).encode())
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        with _written(saved.weights) as file:
+            write_safetensors(file, tensors)
+        with _written(saved.model) as file:
+            file.write((header + text).encode())
+    except OSError as why:
+        raise Error(f"{title} cannot be saved in {place}: {why.strerror or why}: save it elsewhere", Status.IO) from why
     return saved
 
 

@@ -159,9 +159,11 @@ def extents(part: Part) -> list[int]:
 
 def words_of(part: Part, options: Mapping[str, str]) -> dict[str, str]:
     """The options a part is compiled with: for the device it is on, where these name no other, and then at the
-    precision PyTorch's own products would have."""
-    words = Options().words(part.device) if options.get("device", part.device.type) == part.device.type else {}
-    return {**words, **options}
+    precision PyTorch's own products would have. The CPU's is fp32, whatever is asked for."""
+    device = options.get("device", part.device.type)
+    own = Options({name: options[name] for name in ("precision",) if name in options})
+    words = {**(own.words(part.device) if device == part.device.type else {}), **options}
+    return {name: word for name, word in words.items() if (device, name) != ("cpu", "precision")}
 
 
 def program_of(part: Part, options: Mapping[str, str]) -> native.Program:

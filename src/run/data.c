@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "base/mem.h"
+#include "base/str.h"
 #include "io/file.h"
 #include "io/npy.h"
 #include "io/safetensors.h"
@@ -75,6 +76,18 @@ void lf_param_leave_here(lf_program *p, int32_t index)
     p->param[index] = NULL;
 }
 
+static lf_status fail_extents(lf_program *p, const lf_node_info *info, const lf_tensor_view *t, const char *path)
+{
+    lf_str text = {0};
+    for (int i = 0; i < t->rank; i++)
+        lf_str_addf(&text, "%s%lld", i > 0 ? ", " : "", (long long)t->extents[i]);
+    char *extents = lf_str_take(&text); /* NULL: no memory for it */
+    lf_status status = lf_fail(&p->diag, LF_ERR_DATA, "%s: tensor %s is [%s], and the model wants %s", path, info->name,
+                               extents ? extents : "...", lf_shape_text(&p->written, &info->shape));
+    free(extents);
+    return status;
+}
+
 /* One parameter from the tensor of its name. */
 static lf_status load_param(lf_program *p, int32_t index, const lf_safetensors *file, const char *path)
 {
@@ -87,8 +100,7 @@ static lf_status load_param(lf_program *p, int32_t index, const lf_safetensors *
     for (int i = 0; same && i < t->rank; i++)
         same = lf_extent_is(info->shape.dim[i], t->extents[i]);
     if (!same)
-        return lf_fail(&p->diag, LF_ERR_DATA, "%s: tensor %s has other extents than the model's %s", path, info->name,
-                       lf_shape_text(&p->written, &info->shape));
+        return fail_extents(p, info, t, path);
     bool copied = p->copied[index] != NULL;
     float *memory;
     lf_status status = lf_param_memory(p, index, &memory);

@@ -45,6 +45,15 @@ def test_names_and_extents():
     assert "body.0" in " ".join(check_html(account._repr_html_()).words)
 
 
+def test_precision_of_the_cpu():
+    """fp32, whatever is asked for, as when compiling; but what is asked for must be something."""
+    x = torch.rand(16, 32)
+    want = linfuse.explain(Net().eval(), x).json()
+    assert linfuse.explain(Net().eval(), x, precision="tf32").json() == want
+    with pytest.raises(linfuse.Error, match="precision is one of fp32, tf32, bf16, fp16, not half"):
+        linfuse.explain(Net().eval(), x, precision="half")
+
+
 def test_same_as_the_command(tmp_path, linfuse_command):
     """The account of the module is the command's of the saved model."""
     model, x = Net().eval(), torch.rand(16, 32)

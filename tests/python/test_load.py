@@ -210,7 +210,7 @@ def test_no_grad_is_enough(program, weights):
     [
         ({}, r"two.lf: no weights for its parameters \(w, b\)"),
         ({"weights": {"w": np.zeros((16, 24), np.float32)}}, "the weights have no b"),
-        ({"weights": {"w": np.zeros((24, 16), np.float32)}}, r"parameter w f32\[16, 24\] is given as \[24, 16\]"),
+        ({"weights": {"w": np.zeros((24, 16), np.float32), "b": np.zeros(16)}}, r"parameter w f32\[16, 24\] is given as \[24, 16\]"),
         ({"weights": "nowhere.safetensors"}, "nowhere.safetensors"),
         ({"seed": 1, "precision": "half"}, "precision"),
         ({"seed": 1, "precision": "tf32"}, "precision tf32: device cpu has only fp32"),

