@@ -4,7 +4,6 @@
 import copy
 import gc
 import importlib
-import json
 import os
 import random
 import statistics
@@ -13,7 +12,6 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch

@@ -145,7 +145,8 @@ def _refusal(graph: Graph, computing: Sequence[Left]) -> str:
         line = line_of(nodes[one.node]) if one.node in nodes else ""
         by_reason.setdefault(one.reason, []).append(f"{one.node} ({one.op}{line and f', {line}'})")
     said = "; ".join(f"{', '.join(who)}: {reason}" for reason, who in by_reason.items())
-    mend = 'call it under torch.no_grad()' if NEEDS_GRADIENTS in by_reason else 'PyTorch runs it with fallback="pytorch"'
+    with_gradients, others = "call it under torch.no_grad()", 'PyTorch runs it with fallback="pytorch"'
+    mend = with_gradients if NEEDS_GRADIENTS in by_reason else others
     return f"left to PyTorch: {said} ({mend})"
 
 

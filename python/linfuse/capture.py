@@ -126,6 +126,11 @@ def is_param(node: Node) -> bool:
     return "nn_module" in str(getattr(_source(node), "guard_source", "")).lower()
 
 
+def is_buffer(node: Node) -> bool:
+    """Whether a leaf is a module's buffer, which it keeps, unlike tensors it has as attributes. (2.4 does not tell.)"""
+    return node.op == "get_attr" or "_buffers[" in _source_text(node)
+
+
 def mark_statistics(graph: fx.Graph) -> None:
     """Running statistics on a GPU are read at every call: training writes them without counting, and unlike on the CPU
     nobody looks at the values."""
@@ -146,11 +151,17 @@ def _source(node: Node) -> Any:
     return source if source is not None else getattr(node, "_dynamo_source", None)
 
 
-def label(node: Node) -> str:
-    """What the user calls a leaf: linear.weight, x. Other nodes have their own name."""
+def _source_text(node: Node) -> str:
+    """How Python reads a leaf, L['self']._buffers['scale'] say; nothing where PyTorch does not tell."""
     source = getattr(_source(node), "name", None)
     text = source() if callable(source) else source
-    if not isinstance(text, str):
+    return text if isinstance(text, str) else ""
+
+
+def label(node: Node) -> str:
+    """What the user calls a leaf: linear.weight, x. Other nodes have their own name."""
+    text = _source_text(node)
+    if not text:
         return str(node.target).removeprefix("L__self___") if node.op == "get_attr" else node.name
     words = re.findall(r"\['([^']*)'\]|\.(\w+)|\[(\d+)\]", text)
     path = [word for word in ("".join(found) for found in words) if word not in _NOT_NAMES]

@@ -84,6 +84,14 @@ class _Registry:
         self.programs: weakref.WeakSet[Prepared] = weakref.WeakSet()
         self.clear()
 
+    def alive(self) -> list[Prepared]:
+        """The programs. Other threads may make some meanwhile."""
+        while True:
+            try:
+                return list(self.programs)
+            except RuntimeError:  # one came while they were gone through
+                continue
+
     def clear(self) -> None:
         self.counts: Counter[str] = Counter()
         self.left: Counter[tuple[Left, str]] = Counter()
@@ -128,7 +136,7 @@ def _bytes(slot: Slot) -> int:
 
 def stats() -> Stats:
     """What ran fused and what fell back to PyTorch, with the reasons."""
-    programs = list(registry.programs)
+    programs = registry.alive()
     held = [prepared.program.memory() for prepared in programs]
     slots = [slot for prepared in programs for slot in list(prepared.slots)]
     with registry.lock:
@@ -154,6 +162,6 @@ def reset_stats() -> None:
     """Counts from nothing again. What is alive stays so."""
     with registry.lock:
         registry.clear()
-    for prepared in list(registry.programs):
+    for prepared in registry.alive():
         for slot in list(prepared.slots):
             slot.runs_before_reset = slot.runs

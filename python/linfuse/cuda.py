@@ -29,7 +29,7 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
-from . import fused, native, shortcut, weights
+from . import fused, native, shortcut
 from .counters import registry
 from .program import ALIGNED
 from .weights import Prepared, Slot, stamp
@@ -58,7 +58,7 @@ class CudaPrepared(Prepared):
     def load(self, names: Sequence[str], params: Sequence[torch.Tensor]) -> None:
         """Gives and prepares the parameters as they are now. Waits for whoever still uses the old ones."""
         stamps = [stamp(param) for param in params]
-        self.forget()  # an interrupt may come before all is done
+        known = self.forget(len(params))  # an interrupt may come before all is done
         with torch.cuda.device(self.device):
             torch.cuda.synchronize(self.device)
             stream = _stream_of(self.device.index)
@@ -66,8 +66,8 @@ class CudaPrepared(Prepared):
                 values = param.detach().to(self.device).contiguous()
                 self.program.set_param_cuda(name, values.data_ptr(), values.numel(), stream)
             self.program.prepare()
-        self.stamps = stamps
         self.workspaces.clear()
+        known[:] = stamps
         registry.count("prepared")
 
     def current(self, params: Sequence[torch.Tensor]) -> bool:

@@ -18,7 +18,7 @@ from torch.autograd import forward_ad
 from torch.fx import GraphModule, Node
 
 from . import memory, native, shortcut, weights
-from .capture import Capture, Leaf, elsewhere, example, hint
+from .capture import Capture, Leaf, elsewhere, example, hint, is_buffer
 from .counters import NEEDS_GRADIENTS, Left, registry
 
 _MOST_SIZES = 256  # sets of extents a part remembers
@@ -94,6 +94,7 @@ class Part:
         self._layouts = [_layout(example(node)) for node in outputs]
         self._as_written = not any(self._layouts)
         self._key, self._param_names = tuple(capture.key), [leaf.name for leaf in params]
+        self._buffers = tuple(is_buffer(leaf.node) for leaf in params)
         self._dim_names = self.model.dim_names()
         self._sized: dict[Any, Sized] = {}
         self._key_of = _shape_of_one if len(self._inputs) == 1 else _shapes_of
@@ -114,8 +115,9 @@ class Part:
             if context is not model.context:
                 model = native.Model.read(context, model.text())
             ports = len(self._inputs), len(self.outputs)
-            key = self._key, tuple(sorted(self.options.items())), context.key
-            self.family = weights.family(key, model, self._param_names, ports, self.options, self.kept_as)
+            params = dict(zip(self._param_names, self._buffers))
+            key = self._key, tuple(sorted(self.options.items())), context.key, self._buffers
+            self.family = weights.family(key, model, params, ports, self.options, self.kept_as)
         self._current = lambda: None
 
     # ---- a call ----
@@ -261,8 +263,9 @@ class Part:
         """Results in the order of memory PyTorch's would have."""
         for i, order in enumerate(self._layouts):
             if order is not None:
-                back = [order.index(axis) for axis in range(len(order))]
-                results[i] = results[i].permute(order).contiguous().permute(back)
+                packed = results[i].permute(order).contiguous()
+                strides = [packed.stride(order.index(axis)) for axis in range(len(order))]
+                results[i] = memory.shaped(packed, results[i].shape, strides)
         return tuple(results)
 
     def _in_pytorch(self, args: Sequence[Any], reason: str) -> tuple[torch.Tensor, ...]:

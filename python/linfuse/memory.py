@@ -23,11 +23,11 @@ MOST_KEPT = 256 << 20  # bytes of blocks nobody uses
 
 
 def _plain(flat: torch.Tensor, shape: tuple[int, ...], strides: tuple[int, ...]) -> torch.Tensor:
-    return torch.empty(0, dtype=flat.dtype, device="cpu").set_(flat.untyped_storage(), 0, shape, strides)
+    return torch.empty(0, dtype=flat.dtype, device=flat.device).set_(flat.untyped_storage(), 0, shape, strides)
 
 
-# A tensor of its own on another's storage. PyTorch's compiled code makes them so, in one step.
-_shaped: Callable[..., torch.Tensor] = getattr(torch._C._dynamo.guards, "_reinterpret_tensor", _plain)
+# A tensor of its own, no view, on another's storage. PyTorch's compiled code makes them so, in one step.
+shaped: Callable[..., torch.Tensor] = getattr(torch._C._dynamo.guards, "_reinterpret_tensor", _plain)
 # No lock: an owner may be collected at any moment, in a thread that would hold it. Each step below is one of the
 # interpreter's, and a block is only ever here or with one owner.
 _free: list[mmap.mmap] = []  # the longest unused first
@@ -96,4 +96,4 @@ def empty(shape: tuple[int, ...], strides: tuple[int, ...]) -> torch.Tensor:
     owner = _owner_of(size).from_buffer(block)
     owner.block = block
     _trim(MOST_KEPT)
-    return _shaped(torch.frombuffer(owner, dtype=torch.float32), shape, strides)
+    return shaped(torch.frombuffer(owner, dtype=torch.float32), shape, strides)

@@ -35,7 +35,7 @@ from .counters import registry
 making = threading.RLock()
 _contexts: dict[tuple[torch.device, int], Context] = {}
 _LOOK_AT_ALL = 16384  # elements, as the C library does
-_MOST_PROGRAMS = 8  # of a family: a tensor that is another at every call would have one each
+_MOST_PASSING = 8  # programs of a family: a tensor that is another at every call would have one each
 _LONGEST_WAIT = 0.2  # s, for calls under way
 Stamp = tuple[int, int, int, tuple[int, ...]]  # of a parameter: identity, version, address, strides
 _families: weakref.WeakValueDictionary[Any, Family] = weakref.WeakValueDictionary()
@@ -66,7 +66,7 @@ class Slot:
 
     def __init__(self, call: native.Call, inputs: int, outputs: int):
         self.call = call
-        self.handle = call.address
+        self.handle = call.address or 0
         self.inputs = (ctypes.c_void_p * max(inputs, 1))()
         self.outputs = (ctypes.c_void_p * max(outputs, 1))()
         self.inputs_at, self.outputs_at = ctypes.addressof(self.inputs), ctypes.addressof(self.outputs)
@@ -83,7 +83,7 @@ class Prepared:
     fixed = False  # whether its parameters stay what they are, and others want another program
 
     def __init__(self, program: native.Program):
-        self.program, self.handle = program, program.address
+        self.program, self.handle = program, program.address or 0
         self.stamps: list[Stamp] = []
         self.slots: list[Slot] = []
         self.idle: list[Slot] = []
@@ -98,13 +98,14 @@ class Prepared:
         """Gives and prepares the parameters as they are now. Needs every slot, or no call under way."""
         stamps = [stamp(param) for param in params]
         held = [param.detach().contiguous() for param in params]
-        self.forget()  # an interrupt may come before all is done
+        known = self.forget(len(params))  # an interrupt may come before all is done
         self._held = [*self._held, *held]
         for name, values in zip(names, held):
             self.program.borrow_param(name, values.data_ptr(), values.numel())
         self.program.prepare()
         self.copied = [at for at, param in enumerate(params) if held[at].data_ptr() != param.data_ptr()]
-        self._held, self.stamps = held, stamps
+        self._held = held
+        known[:] = stamps
         registry.count("prepared")
 
     def stamped(self, params: Sequence[torch.Tensor]) -> bool:
@@ -141,9 +142,11 @@ class Prepared:
         except IndexError:
             return None
 
-    def forget(self) -> None:
-        """The next call prepares all parameters anew."""
-        self.stamps = [(0, -1, 0, ())] * len(self.stamps)
+    def forget(self, count: int | None = None) -> list[Stamp]:
+        """The next call prepares all parameters anew. Returns the stamps as they are now: whoever prepares fills these
+        in the end, which are no longer the program's where somebody said so again meanwhile."""
+        known = self.stamps = [(0, -1, 0, ())] * (len(self.stamps) if count is None else count)
+        return known
 
 
 def _end(program: native.Program, slots: list[Slot], idle: list[Slot]) -> None:
@@ -174,9 +177,10 @@ def stamp(param: torch.Tensor) -> Stamp:
 class Family:
     """One model at one set of options: a program for each set of parameters it is called with."""
 
-    def __init__(self, model: native.Model, params: Sequence[str], ports: tuple[int, int], options: dict[str, str],
-                 kind: type[Prepared]):
-        self.model, self.params, self.ports, self.options, self.kind = model, list(params), ports, options, kind
+    def __init__(self, model: native.Model, params: Mapping[str, bool], ports: tuple[int, int],
+                 options: dict[str, str], kind: type[Prepared]):
+        self.model, self.ports, self.options, self.kind = model, ports, options, kind
+        self.params = dict(params)  # names, and which are buffers
         # A collection of garbage may come in between, and what it ends may call the same model.
         self.lock = threading.RLock()
         self.programs: dict[tuple[int, ...], Prepared] = {}
@@ -194,7 +198,7 @@ class Family:
                 held = [] if prepared.fixed else self._all_slots(prepared)
                 try:
                     if len(held) == len(prepared.slots) and not prepared.fixed:
-                        prepared.load(self.params, params)
+                        prepared.load(list(self.params), params)
                     else:  # a call takes long, or was interrupted and its slot is lost: who runs keeps the old program
                         prepared = self._make(params, identity, first or {})
                 finally:
@@ -211,14 +215,20 @@ class Family:
     def _make(self, params: Sequence[torch.Tensor], identity: tuple[int, ...], first: Mapping[str, str]) -> Prepared:
         with making:
             prepared = self.kind(native.Program(self.model, {**self.options, **first}))
-        prepared.load(self.params, params)
         gone = functools.partial(_drop, weakref.ref(self), identity)
         prepared.watch = [weakref.ref(param, gone) for param in params]
-        for oldest in list(self.programs)[: 1 - _MOST_PROGRAMS]:
-            self.programs.pop(oldest, None)  # calls under way keep it
+        prepared.load(list(self.params), params)
+        if not all(map(self._stays, self.params.values(), params)):
+            for oldest in list(self.programs)[: 1 - _MOST_PASSING]:
+                self.programs.pop(oldest, None)  # calls under way keep it
         self.programs[identity] = prepared
         registry.count("programs_made")
         return prepared
+
+    @staticmethod
+    def _stays(buffer: bool, param: torch.Tensor) -> bool:
+        """Whether a module keeps a tensor as its own: then its programs are as many as there are such modules."""
+        return buffer or isinstance(param, torch.nn.Parameter)
 
     @staticmethod
     def _all_slots(prepared: Prepared) -> list[Slot]:
@@ -241,7 +251,7 @@ def _drop(family: weakref.ref[Family], identity: tuple[int, ...], _gone: Any) ->
         alive.programs.pop(identity, None)
 
 
-def family(key: Any, model: native.Model, params: Sequence[str], ports: tuple[int, int], options: dict[str, str],
+def family(key: Any, model: native.Model, params: Mapping[str, bool], ports: tuple[int, int], options: dict[str, str],
            kind: type[Prepared] = Prepared) -> Family:
     """The family of this model: an older trace's where there is one. Needs `making`."""
     found = _families.get(key)
@@ -252,15 +262,15 @@ def family(key: Any, model: native.Model, params: Sequence[str], ports: tuple[in
 
 def refresh() -> None:
     """Has every parameter prepared anew at its next call: after writes that PyTorch does not count (`.data`, NumPy)."""
-    for prepared in list(registry.programs):
+    for prepared in registry.alive():
         prepared.forget()
 
 
 def _stepped(optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
     """A fused step writes without a new version."""
     fused = {id(param) for group in optimizer.param_groups if group.get("fused") for param in group["params"]}
-    for prepared in list(registry.programs) if fused else ():
-        if any(identity in fused for identity, *_ in prepared.stamps):
+    for prepared in registry.alive() if fused else ():
+        if any(id(param()) in fused for param in prepared.watch):
             prepared.forget()
 
 

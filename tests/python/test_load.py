@@ -205,12 +205,15 @@ def test_no_grad_is_enough(program, weights):
         assert_near(program(torch.from_numpy(X).requires_grad_(), Y), reference(X, Y, weights))
 
 
+TURNED = np.zeros((24, 16), np.float32)
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
         ({}, r"two.lf: no weights for its parameters \(w, b\)"),
         ({"weights": {"w": np.zeros((16, 24), np.float32)}}, "the weights have no b"),
-        ({"weights": {"w": np.zeros((24, 16), np.float32), "b": np.zeros(16)}}, r"parameter w f32\[16, 24\] is given as \[24, 16\]"),
+        ({"weights": {"w": TURNED, "b": np.zeros(16)}}, r"parameter w f32\[16, 24\] is given as \[24, 16\]"),
         ({"weights": "nowhere.safetensors"}, "nowhere.safetensors"),
         ({"seed": 1, "precision": "half"}, "precision"),
         ({"seed": 1, "precision": "tf32"}, "precision tf32: device cpu has only fp32"),

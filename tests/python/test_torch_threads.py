@@ -31,6 +31,20 @@ class Net(nn.Module):
         return torch.softmax(self.two(F.gelu(self.one(x))), dim=1)
 
 
+class Shifted(Net):
+    """With a tensor that is no buffer: of such a model few programs are kept."""
+
+    def __init__(self):
+        super().__init__()
+        self.shift = torch.randn(32)
+
+    def forward(self, x):
+        return super().forward(x) + self.shift
+
+    def held(self):
+        return {**dict(self.named_parameters()), "shift": self.shift}
+
+
 def in_threads(count, work):
     """Runs work(index) in so many threads; the first exception is raised here."""
     failures = []
@@ -147,12 +161,12 @@ def threads_switch_often():
 
 def test_programs_end_while_others_call(threads_switch_often):
     """More sets of weights than programs are kept for, in several threads: one's program ends when another calls it."""
-    modules = [Net().eval() for _ in range(10)]
+    modules = [Shifted().eval() for _ in range(10)]
     x = torch.randn(9, 32)
     with torch.no_grad():
         run, args = without_guards(modules[0], x)
-        own = [next((name for name, param in modules[0].named_parameters() if param is arg), None) for arg in args]
-        sets = [[dict(module.named_parameters()).get(name, x) for name in own] for module in modules]
+        names = [next((name for name, held in modules[0].held().items() if held is arg), None) for arg in args]
+        sets = [[module.held().get(name, x) for name in names] for module in modules]
         want = [run(*one)[0].clone() for one in sets]
 
     def work(index):
@@ -163,6 +177,26 @@ def test_programs_end_while_others_call(threads_switch_often):
     in_threads(4, work)
     stats = assert_fused()
     assert stats.calls_fused == 11 + 4 * 600 and stats.programs_made > 10
+
+
+def test_programs_are_gone_through_while_others_come(threads_switch_often):
+    """By stats(), refresh() and optimizers, in any thread."""
+    fast, x, kept = torch.compile(Net.forward, backend="linfuse"), torch.randn(3, 32), [Net() for _ in range(8)]
+    with torch.no_grad():
+        for module in kept:
+            fast(module, x)
+    done = threading.Event()
+
+    def work(index):
+        if index == 0:
+            for _ in range(150):
+                fast(Net(), x)
+            done.set()
+        while not done.is_set():
+            linfuse.refresh()
+            assert linfuse.stats().programs >= 8
+
+    in_threads(2, work)
 
 
 def test_thread_count_is_pytorchs():
