@@ -93,8 +93,7 @@ class Part:
         self.param_at, self._pick_params = _picker([place[leaf.node] for leaf in params])
         self._layouts = [_layout(example(node)) for node in outputs]
         self._as_written = not any(self._layouts)
-        self._key, self._param_names = tuple(capture.key), [leaf.name for leaf in params]
-        self._buffers = tuple(is_buffer(leaf.node) for leaf in params)
+        self._key, self._params = tuple(capture.key), {leaf.name: is_buffer(leaf.node) for leaf in params}
         self._dim_names = self.model.dim_names()
         self._sized: dict[Any, Sized] = {}
         self._key_of = _shape_of_one if len(self._inputs) == 1 else _shapes_of
@@ -115,9 +114,8 @@ class Part:
             if context is not model.context:
                 model = native.Model.read(context, model.text())
             ports = len(self._inputs), len(self.outputs)
-            params = dict(zip(self._param_names, self._buffers))
-            key = self._key, tuple(sorted(self.options.items())), context.key, self._buffers
-            self.family = weights.family(key, model, params, ports, self.options, self.kept_as)
+            key = self._key, tuple(sorted(self.options.items())), context.key, tuple(self._params.values())
+            self.family = weights.family(key, model, self._params, ports, self.options, self.kept_as)
         self._current = lambda: None
 
     # ---- a call ----

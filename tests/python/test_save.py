@@ -218,7 +218,7 @@ def test_state_dict_of_a_sequential_is_its_weights(tmp_path):
     """Whose names begin with digits; in a file there is a _ before them."""
     model, x = nn.Sequential(nn.Linear(6, 5), nn.GELU(), nn.Linear(5, 4)).eval(), torch.randn(3, 6)
     saved = linfuse.save(model, (x,), tmp_path)
-    state = {name: value for name, value in model.state_dict().items()}
+    state = model.state_dict()
     want = linfuse.load(saved.model, saved.weights)(x)
     assert torch.equal(linfuse.load(saved.model, weights=state)(x), want)
     with pytest.raises(linfuse.Error, match="the weights have no _0.weight, _0.bias$"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights are prepared once, and again when they change, however they change; programs go with the module."""
+"""Weights are prepared once, and again when they change, however they change."""
 
 import copy
 
