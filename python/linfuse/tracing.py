@@ -161,7 +161,7 @@ def words_of(part: Part, options: Mapping[str, str]) -> dict[str, str]:
     """The options a part is compiled with: for the device it is on, where these name no other, and then at the
     precision PyTorch's own products would have. The CPU's is fp32, whatever is asked for."""
     device = options.get("device", part.device.type)
-    own = Options({name: options[name] for name in ("precision",) if name in options})
+    own = Options({"precision": options["precision"]} if "precision" in options else {})
     words = {**(own.words(part.device) if device == part.device.type else {}), **options}
     return {name: word for name, word in words.items() if (device, name) != ("cpu", "precision")}
 

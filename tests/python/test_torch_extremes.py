@@ -62,7 +62,7 @@ def test_extremes(tail):
             want = exact(x.double()).float().double()  # what f32 cannot hold is infinite
             most = max(4 * off(eager, want).nan_to_num(0, 0, 0).max().item(), 3e-6)
             right = (off(got, want) <= most) | (got == eager) | (got.isnan() & eager.isnan())
-            if tail.endswith("_norm"):  # where squares overflow, newer versions of PyTorch give 0, older ones NaN
+            if tail.endswith("_norm") and torch.__version__.startswith("2.4."):  # NaN where squares overflow; later 0
                 right |= eager.isnan() & (got == 0)
             assert right.all(), f"{scale:g}: {got[~right][:4]}, not {want[~right][:4]}; eager {eager[~right][:4]}"
     assert_fused()
