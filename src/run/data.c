@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Files in and out: arrays as .npy, parameters as safetensors. */
+/* Arrays in files, as .npy. */
 #include <stdlib.h>
 
 #include "base/mem.h"
-#include "base/str.h"
 #include "io/file.h"
 #include "io/npy.h"
-#include "io/safetensors.h"
 #include "run/handles.h"
 
 struct lf_array {
@@ -67,66 +65,4 @@ lf_status lf_array_save(lf_context *context, const char *path, int rank, const i
     if (!data && bytes > 0)
         return lf_fail(&context->diag, LF_ERR_ARG, "%s: no data", path);
     return lf_file_write(path, head, used, data, bytes, &context->diag);
-}
-
-void lf_param_leave_here(lf_program *p, int32_t index)
-{
-    lf_aligned_free(p->copied[index]);
-    p->copied[index] = NULL;
-    p->param[index] = NULL;
-}
-
-static lf_status fail_extents(lf_program *p, const lf_node_info *info, const lf_tensor_view *t, const char *path)
-{
-    lf_str text = {0};
-    for (int i = 0; i < t->rank; i++)
-        lf_str_addf(&text, "%s%lld", i > 0 ? ", " : "", (long long)t->extents[i]);
-    char *extents = lf_str_take(&text); /* NULL: no memory for it */
-    lf_status status = lf_fail(&p->diag, LF_ERR_DATA, "%s: tensor %s is [%s], and the model wants %s", path, info->name,
-                               extents ? extents : "...", lf_shape_text(&p->written, &info->shape));
-    free(extents);
-    return status;
-}
-
-/* One parameter from the tensor of its name. */
-static lf_status load_param(lf_program *p, int32_t index, const lf_safetensors *file, const char *path)
-{
-    const lf_node_info *info = lf_at(&p->written, p->written.param[index]);
-    const lf_tensor_view *t = lf_safetensors_find(file, info->name);
-    if (!t)
-        return lf_fail(&p->diag, LF_ERR_DATA, "%s: holds no tensor %s, which the model wants as %s", path, info->name,
-                       lf_shape_text(&p->written, &info->shape));
-    bool same = t->rank == info->shape.rank;
-    for (int i = 0; same && i < t->rank; i++)
-        same = lf_extent_is(info->shape.dim[i], t->extents[i]);
-    if (!same)
-        return fail_extents(p, info, t, path);
-    bool copied = p->copied[index] != NULL;
-    float *memory;
-    lf_status status = lf_param_memory(p, index, &memory);
-    if (status == LF_OK)
-        status = lf_tensor_floats(t, memory, &p->diag);
-    if (status != LF_OK && !copied) /* without values, still or now */
-        lf_param_leave_here(p, index);
-    return status;
-}
-
-lf_status lf_program_load_params(lf_program *program, const char *path)
-{
-    if (!program)
-        return LF_ERR_ARG;
-    lf_program_begin(program);
-    if (!path)
-        return lf_fail(&program->diag, LF_ERR_ARG, "loading parameters wants a path");
-    lf_file file;
-    lf_safetensors tensors = {0};
-    lf_status status = lf_file_map(path, &file, &program->diag);
-    if (status != LF_OK)
-        return status;
-    status = lf_safetensors_read(file.bytes, file.size, path, &tensors, &program->diag);
-    for (int32_t i = 0; i < program->written.params && status == LF_OK; i++)
-        status = load_param(program, i, &tensors, path);
-    lf_safetensors_free(&tensors);
-    lf_file_unmap(&file);
-    return status;
 }

@@ -69,6 +69,8 @@ typedef struct lf_batch {
     bool *input_rows;           /* one per input: does it carry rows? */
 } lf_batch;
 
+typedef struct lf_param lf_param;
+
 struct lf_program {
     lf_context *context;        /* borrowed */
     lf_diag diag;
@@ -87,13 +89,7 @@ struct lf_program {
     int64_t first[LF_MAX_SYMBOLS]; /* cuda: extents of the kernel that is compiled with the program */
     /* one per input: its shape in words, made early because calls in other threads share the arena */
     const char **input_text;
-    const float **param;        /* one per parameter; NULL until given, or where it lies on the GPU alone */
-    /* one per parameter: memory of our own, which param is then; NULL where it is borrowed and nobody looked at what
-     * lies on the GPU, or not given */
-    float **copied;
-    const void **there;         /* one per parameter: where it lies on the GPU, lent or held; NULL where it does not */
-    void **held;                /* one per parameter: memory of our own on the GPU, which there is then */
-    uint64_t *looks;            /* one per parameter: lf_look of a lent one when it was prepared */
+    lf_param *param;            /* one per parameter; owned, see run/params.h */
     bool prepared;
     /* Why the last call asked for could not be made, NULL since the program was used otherwise. Threads may ask at
      * once, so it points to a text that stays, and diag is left alone. */
@@ -120,17 +116,8 @@ static inline void lf_program_begin(lf_program *program)
     atomic_store_explicit(&program->no_call, NULL, memory_order_relaxed);
 }
 
-/* The elements of a parameter. */
-size_t lf_param_count(const lf_program *program, int32_t index);
-
-/* Memory for a parameter, its values to be written by the caller. Message in the program. */
-lf_status lf_param_memory(lf_program *program, int32_t index, float **out);
-/* The parameter has no values in this machine's memory any more; on the GPU it may. */
-void lf_param_leave_here(lf_program *program, int32_t index);
-
-/* A number that changes with the values, as far as it looks at them: all of up to LF_LOOK_ALL, a sample of more. */
-enum { LF_LOOK_ALL = 16384 };
-uint64_t lf_look(const float *data, size_t count);
+/* Forgets what was prepared; parameters keep their values. */
+void lf_program_unprepare(lf_program *program);
 
 /* What the options say without the user's word. */
 void lf_options_init(lf_options *options);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A quick look at values, to notice that somebody changed them without a word. */
+/* A quick fingerprint of values, to notice that somebody changed them without telling. */
 #include <string.h>
 
-#include "run/handles.h"
+#include "run/params.h"
 
 enum {
     LANES = 16,   /* a cache line of floats, and one or more registers */
@@ -26,11 +26,11 @@ static void add_lines(sums *s, const float *data, size_t lines)
     }
 }
 
-uint64_t lf_look(const float *data, size_t count)
+uint64_t lf_fingerprint(const float *data, size_t count)
 {
     sums s = {0};
     const size_t lines = count / LANES, rest = count % LANES;
-    if (count <= LF_LOOK_ALL) {
+    if (count <= LF_FINGERPRINT_ALL) {
         float last[LANES] = {0};
         add_lines(&s, data, lines);
         if (rest > 0)
@@ -40,8 +40,8 @@ uint64_t lf_look(const float *data, size_t count)
         for (size_t spot = 0; spot < SPOTS; spot++)
             add_lines(&s, data + (lines - 1) * spot / (SPOTS - 1) * LANES, 1);
     }
-    uint64_t look = count;
+    uint64_t hash = count;
     for (int i = 0; i < LANES; i++)
-        look = (look ^ ((uint64_t)s.weighed[i] << 32 | s.plain[i])) * 0x9e3779b97f4a7c15u;
-    return look;
+        hash = (hash ^ ((uint64_t)s.weighed[i] << 32 | s.plain[i])) * 0x9e3779b97f4a7c15u;
+    return hash;
 }
