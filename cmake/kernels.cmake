@@ -5,7 +5,7 @@
 # by name (kern_vec.h).
 set(kernels_x86_64 kern_avx2.c kern_avx512.c)
 set(kernels_aarch64 kern_neon.c)
-set(flags_kern_avx2.c -mavx2 -mfma)
+set(flags_kern_avx2.c -mavx2 -mfma -mf16c)
 set(flags_kern_avx512.c -mavx512f -mavx512dq -mavx512vl -mfma -mprefer-vector-width=512)
 set(flags_kern_neon.c)
 

@@ -232,14 +232,14 @@ static float from_bits(uint32_t b)
 static uint16_t to_half(float x)
 {
     uint16_t h;
-    lf_f32_to_f16(&x, &h, 1);
+    lf_from_f32(LF_F16, &x, &h, 1, 1);
     return h;
 }
 
 static uint16_t to_bf16(float x)
 {
     uint16_t h;
-    lf_f32_to_bf16(&x, &h, 1);
+    lf_from_f32(LF_BF16, &x, &h, 1, 1);
     return h;
 }
 
@@ -257,8 +257,8 @@ static void f16_all_round_trip(void **state)
 {
     (void)state;
     fill_every();
-    lf_f16_to_f32(every, wide, 65536);
-    lf_f32_to_f16(wide, back, 65536);
+    lf_to_f32(LF_F16, every, 1, wide, 65536);
+    lf_from_f32(LF_F16, wide, back, 1, 65536);
     for (unsigned i = 0; i < 65536; i++) {
         int exponent = (int)(i >> 10 & 31), fraction = (int)(i & 1023);
         assert_int_equal(bits_of(wide[i]) >> 31, i >> 15);
@@ -279,8 +279,8 @@ static void bf16_all_round_trip(void **state)
 {
     (void)state;
     fill_every();
-    lf_bf16_to_f32(every, wide, 65536);
-    lf_f32_to_bf16(wide, back, 65536);
+    lf_to_f32(LF_BF16, every, 1, wide, 65536);
+    lf_from_f32(LF_BF16, wide, back, 1, 65536);
     for (unsigned i = 0; i < 65536; i++) {
         assert_int_equal(bits_of(wide[i]), i << 16);
         assert_int_equal(back[i], isnan(wide[i]) ? i | 0x40 : i);
@@ -295,7 +295,7 @@ static void f16_rounds_to_nearest_even(void **state)
     for (unsigned low = 0; low < 0x7c00; low++) {
         uint16_t ends[2] = {(uint16_t)low, (uint16_t)(low + 1)};
         float x[2];
-        lf_f16_to_f32(ends, x, 2);
+        lf_to_f32(LF_F16, ends, 1, x, 2);
         if (low + 1 == 0x7c00)
             x[1] = 65536.0f;
         float half = (x[0] + x[1]) / 2; /* exact: one bit more than a half has */

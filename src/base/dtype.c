@@ -10,29 +10,27 @@ static const struct {
     const char *name;
     size_t size;
 } types[] = {
-    [LF_F32] = {"f32", 4},
-    [LF_F16] = {"f16", 2},
-    [LF_BF16] = {"bf16", 2},
-    [LF_I64] = {"i64", 8},
+#define LF_DTYPE(name, id, bits, use) [LF_##id] = {#name, sizeof(bits)},
+#include "base/dtypes.def"
+#undef LF_DTYPE
 };
-
-enum { TYPES = sizeof types / sizeof *types };
+_Static_assert(sizeof types / sizeof *types == LF_DTYPES, "a row for each of lf_dtype, and no other");
 
 size_t lf_dtype_size(lf_dtype type)
 {
-    assert((unsigned)type < TYPES);
+    assert((unsigned)type < LF_DTYPES);
     return types[type].size;
 }
 
 const char *lf_dtype_name(lf_dtype type)
 {
-    assert((unsigned)type < TYPES);
+    assert((unsigned)type < LF_DTYPES);
     return types[type].name;
 }
 
 bool lf_dtype_parse(const char *text, size_t length, lf_dtype *out)
 {
-    for (size_t t = 0; t < TYPES; t++) {
+    for (size_t t = 0; t < LF_DTYPES; t++) {
         if (strlen(types[t].name) == length && memcmp(types[t].name, text, length) == 0) {
             *out = (lf_dtype)t;
             return true;
@@ -51,13 +49,6 @@ enum {
     REBIAS = 127 - 15
 };
 
-static uint32_t bits_of(float x)
-{
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    return bits;
-}
-
 /* bits / 2^shift, to nearest, ties to even. A carry out of the fraction lands in the exponent, which is right: it is
  * the next power of two, or infinity after the largest finite value. */
 static uint32_t round_shift(uint32_t bits, unsigned shift)
@@ -66,7 +57,7 @@ static uint32_t round_shift(uint32_t bits, unsigned shift)
     return (bits + below_half + ((bits >> shift) & 1)) >> shift;
 }
 
-static uint32_t f32_bits_from_f16(uint16_t h)
+static uint32_t f32_of_f16(uint16_t h)
 {
     uint32_t sign = (uint32_t)(h & 0x8000) << 16;
     uint32_t exponent = (h >> 10) & 0x1f;
@@ -85,7 +76,7 @@ static uint32_t f32_bits_from_f16(uint16_t h)
     return sign | (exponent + REBIAS) << 23 | fraction << 13;
 }
 
-static uint16_t f16_from_f32_bits(uint32_t bits)
+static uint16_t f16_of_f32(uint32_t bits)
 {
     const uint32_t f16_overflow = 0x47800000; /* 2^16 */
     const uint32_t f16_normal = 0x38800000;   /* 2^-14, the least normal f16 */
@@ -110,7 +101,7 @@ static uint16_t f16_from_f32_bits(uint32_t bits)
     return (uint16_t)(sign | result);
 }
 
-static uint16_t bf16_from_f32_bits(uint32_t bits)
+static uint16_t bf16_of_f32(uint32_t bits)
 {
     /* Rounding could carry a NaN's payload away and leave an infinity, so NaN is cut and made quiet. */
     if ((bits & 0x7fffffff) > F32_INF)
@@ -118,31 +109,69 @@ static uint16_t bf16_from_f32_bits(uint32_t bits)
     return (uint16_t)round_shift(bits, 16);
 }
 
-/* Stored as bits: a float variable in between could quieten a NaN on some machines. */
-void lf_f16_to_f32(const uint16_t *src, float *dst, size_t count)
+static uint32_t f32_of_bf16(uint16_t bits)
 {
-    for (size_t i = 0; i < count; i++) {
-        uint32_t bits = f32_bits_from_f16(src[i]);
-        memcpy(&dst[i], &bits, sizeof bits);
+    return (uint32_t)bits << 16;
+}
+
+static uint32_t f32_of_f32(uint32_t bits)
+{
+    return bits;
+}
+
+/* ---- arrays ---- */
+
+/* Read and written as bits: a float variable in between could quieten a NaN on some machines. */
+#define CONVERT_FLOAT(name, type)                                                                                    \
+    static void read_##name(const unsigned char *from, int64_t stride, float *to, int64_t count)                     \
+    {                                                                                                                \
+        for (int64_t i = 0; i < count; i++) {                                                                        \
+            type bits;                                                                                               \
+            memcpy(&bits, from + i * stride * (int64_t)sizeof bits, sizeof bits);                                    \
+            const uint32_t f32 = f32_of_##name(bits);                                                                \
+            memcpy(to + i, &f32, sizeof f32);                                                                        \
+        }                                                                                                            \
+    }                                                                                                                \
+    static void write_##name(const float *from, unsigned char *to, int64_t stride, int64_t count)                    \
+    {                                                                                                                \
+        for (int64_t i = 0; i < count; i++) {                                                                        \
+            uint32_t f32;                                                                                            \
+            memcpy(&f32, from + i, sizeof f32);                                                                      \
+            const type bits = name##_of_f32(f32);                                                                    \
+            memcpy(to + i * stride * (int64_t)sizeof bits, &bits, sizeof bits);                                      \
+        }                                                                                                            \
     }
+#define CONVERT_INDEX(name, type)
+#define LF_DTYPE(name, id, bits, use) CONVERT_##use(name, bits)
+#include "base/dtypes.def"
+#undef LF_DTYPE
+
+/* NULL: it is no FLOAT. */
+static const struct {
+    void (*read)(const unsigned char *from, int64_t stride, float *to, int64_t count);
+    void (*write)(const float *from, unsigned char *to, int64_t stride, int64_t count);
+} converts[] = {
+#define ROW_FLOAT(name) {read_##name, write_##name}
+#define ROW_INDEX(name) {NULL, NULL}
+#define LF_DTYPE(name, id, bits, use) [LF_##id] = ROW_##use(name),
+#include "base/dtypes.def"
+#undef LF_DTYPE
+};
+
+bool lf_dtype_is_float(lf_dtype type)
+{
+    assert((unsigned)type < LF_DTYPES);
+    return converts[type].read != NULL;
 }
 
-void lf_f32_to_f16(const float *src, uint16_t *dst, size_t count)
+void lf_to_f32(lf_dtype type, const void *from, int64_t stride, float *to, int64_t count)
 {
-    for (size_t i = 0; i < count; i++)
-        dst[i] = f16_from_f32_bits(bits_of(src[i]));
+    assert(lf_dtype_is_float(type));
+    converts[type].read(from, stride, to, count);
 }
 
-void lf_bf16_to_f32(const uint16_t *src, float *dst, size_t count)
+void lf_from_f32(lf_dtype type, const float *from, void *to, int64_t stride, int64_t count)
 {
-    for (size_t i = 0; i < count; i++) {
-        uint32_t bits = (uint32_t)src[i] << 16;
-        memcpy(&dst[i], &bits, sizeof bits);
-    }
-}
-
-void lf_f32_to_bf16(const float *src, uint16_t *dst, size_t count)
-{
-    for (size_t i = 0; i < count; i++)
-        dst[i] = bf16_from_f32_bits(bits_of(src[i]));
+    assert(lf_dtype_is_float(type));
+    converts[type].write(from, to, stride, count);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Element types, and the 16-bit floats as bits. */
+/* Element types (dtypes.def), and the 16-bit floats as bits. */
 #ifndef LF_BASE_DTYPE_H
 #define LF_BASE_DTYPE_H
 
@@ -8,6 +8,14 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+/* How many there are. */
+enum {
+    LF_DTYPES = 0
+#define LF_DTYPE(...) +1
+#include "base/dtypes.def"
+#undef LF_DTYPE
+};
 
 /* Bytes an element. */
 size_t lf_dtype_size(lf_dtype type);
@@ -18,12 +26,14 @@ const char *lf_dtype_name(lf_dtype type);
 /* The type whose name is exactly text[0..length); false, and *out untouched, where there is none. */
 bool lf_dtype_parse(const char *text, size_t length, lf_dtype *out);
 
-/* count elements of src to dst, which do not overlap. To 16 bits rounds to nearest, ties to even, overflow to infinity,
- * denormals kept; to 32 bits is exact. A NaN keeps its sign and the leading bits of its payload, and between f32 and
- * f16 becomes quiet: the same bits as F16C and the ARM instructions give. */
-void lf_f16_to_f32(const uint16_t *src, float *dst, size_t count);
-void lf_f32_to_f16(const float *src, uint16_t *dst, size_t count);
-void lf_bf16_to_f32(const uint16_t *src, float *dst, size_t count);
-void lf_f32_to_bf16(const float *src, uint16_t *dst, size_t count);
+/* Is it one that kernels calculate with, in f32? */
+bool lf_dtype_is_float(lf_dtype type);
+
+/* to[i] = from[i * stride] for i < count, from of a float type: exact. Back: rounded to nearest, ties to even, overflow
+ * to infinity, denormals kept. A NaN keeps its sign and the leading bits of its payload, and between f32 and f16, or
+ * from f32 to bf16, becomes quiet: the same bits as F16C and the ARM instructions give. Elements may lie at any
+ * address. */
+void lf_to_f32(lf_dtype type, const void *from, int64_t stride, float *to, int64_t count);
+void lf_from_f32(lf_dtype type, const float *from, void *to, int64_t stride, int64_t count);
 
 #endif

@@ -13,6 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/dtype.h"
 #include "ir/ops.h"
 
 enum {
@@ -98,6 +99,11 @@ typedef struct lf_kern {
      * soon. Before another thread reads `to`, this one calls stream_end. */
     void (*stream)(int64_t n, const float *from, float *to);
     void (*stream_end)(void);
+
+    /* out[i] = from[i] for i < n, from of the type: exact. And back, rounded as lf_from_f32 does. By lf_dtype; NULL for
+     * types that are no floats. Any alignment of elements; they lie apart. */
+    void (*load[LF_DTYPES])(int64_t n, const void *from, float *out);
+    void (*store[LF_DTYPES])(int64_t n, const float *from, void *out);
 
     /* Column form: for j < n <= LF_STRETCH: put x[j] into states, state number s of column j at state[s * lds + j]. */
     void (*put[LF_MONOID_COUNT])(int64_t n, const float *x, float *state, int64_t lds);

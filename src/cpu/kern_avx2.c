@@ -4,5 +4,5 @@
 #define KERN_LANES 8
 #define KERN_MR 6
 #define KERN_NV 2
-#define KERN_USABLE (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+#define KERN_USABLE (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c"))
 #include "cpu/kern_template.h"

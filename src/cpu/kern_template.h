@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The table of an instruction set: dots, and around them what kern_product.h, kern_maps.h, kern_folds.h, kern_windows.h
- * and kern_moves.h hold.
+/* The table of an instruction set: dots, and around them what kern_product.h, kern_maps.h, kern_folds.h,
+ * kern_windows.h, kern_moves.h and kern_convert.h hold.
  * A file kern_ISA.c says what its machine has and includes this:
  *   KERN_ISA     its name, unquoted
  *   KERN_LANES   floats in a vector register
@@ -137,6 +137,7 @@ static void dots(int64_t rows, int64_t n, int64_t k, const float *x, int64_t ldx
 #include "cpu/kern_maps.h"
 #include "cpu/kern_folds.h"
 #include "cpu/kern_moves.h"
+#include "cpu/kern_convert.h"
 #include "cpu/kern_windows.h"
 
 static bool usable(void)
@@ -169,6 +170,16 @@ const lf_kern PASTE(lf_kern_, KERN_ISA) = {
     .spread = spread,
     .stream = stream_strip,
     .stream_end = stream_end,
+    .load = {
+#define LF_DTYPE(name, id, bits, use) [LF_##id] = LOAD_OF_##use(name),
+#include "base/dtypes.def"
+#undef LF_DTYPE
+    },
+    .store = {
+#define LF_DTYPE(name, id, bits, use) [LF_##id] = STORE_OF_##use(name),
+#include "base/dtypes.def"
+#undef LF_DTYPE
+    },
     .window = {
 #define LF_MONOID(name, states, ...) [LF_MONOID_##name] = WINDOW_OF_##states(name),
 #include "ir/monoids.def"

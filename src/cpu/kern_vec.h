@@ -29,7 +29,8 @@ typedef float vec_anywhere __attribute__((vector_size(KERN_LANES * sizeof(float)
  * > v ? u : v; so a NaN in v comes out, on some machines one in u too. scale: u * 2^n, n whole, |n| <= 250, rounded
  * once; scale_unless_below: 0 where x < bound, without the time that too small an exponent takes. evens_odds: lanes 0,
  * 2, ... of u, then lanes 1, 3, ... of v. load_at: KERN_LANES floats, `stride` apart. stream: to memory past the
- * caches, to: aligned. add_product: w += *u * v, u: one float. */
+ * caches, to: aligned. add_product: w += *u * v, u: one float. vec_of_f16, f16_of_vec: KERN_LANES halves as bits to
+ * floats, and back. */
 #if KERN_LANES == 16 && defined(__AVX512F__)
 #define HAS_FMA 1
 #define HAS_SCALE 1
@@ -50,6 +51,8 @@ typedef float vec_anywhere __attribute__((vector_size(KERN_LANES * sizeof(float)
                        _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15))
 #define load_at(from, stride) ((vec)_mm512_i32gather_ps(LANES_APART(stride), from, 4))
 #define stream(to, u) _mm512_stream_ps(to, (__m512)(u))
+#define vec_of_f16(h) ((vec)_mm512_cvtph_ps((__m256i)(h)))
+#define f16_of_vec(v) ((halves_anywhere)_mm512_cvtps_ph((__m512)(v), _MM_FROUND_TO_NEAREST_INT))
 /* Written out, since compilers load a float that is used twice by an instruction of its own. Where two programs share a
  * core, each has half of the instructions it can start: a tile then is a tenth faster without these. */
 #define add_product(u, v, w) __asm__("vfmadd231ps %2%{1to16%}, %1, %0" : "+v"(w) : "v"(v), "m"(*(u)))
@@ -66,6 +69,8 @@ typedef float vec_anywhere __attribute__((vector_size(KERN_LANES * sizeof(float)
 #define LANES_APART(stride) _mm256_mullo_epi32(_mm256_set1_epi32(stride), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7))
 #define load_at(from, stride) ((vec)_mm256_i32gather_ps(from, LANES_APART(stride), 4))
 #define stream(to, u) _mm256_stream_ps(to, (__m256)(u))
+#define vec_of_f16(h) ((vec)_mm256_cvtph_ps((__m128i)(h)))
+#define f16_of_vec(v) ((halves_anywhere)_mm256_cvtps_ph((__m256)(v), _MM_FROUND_TO_NEAREST_INT))
 #elif KERN_LANES == 4 && defined(__aarch64__)
 #define HAS_FMA 1
 #define mul_add(u, v, w) ((vec)vfmaq_f32((float32x4_t)(w), (float32x4_t)(u), (float32x4_t)(v)))
@@ -75,6 +80,8 @@ typedef float vec_anywhere __attribute__((vector_size(KERN_LANES * sizeof(float)
 #define root(u) ((vec)vsqrtq_f32((float32x4_t)(u)))
 #define evens_odds(u, v) ((vec)vcombine_f32(vget_low_f32(vuzp1q_f32((float32x4_t)(u), (float32x4_t)(u))), \
                                             vget_low_f32(vuzp2q_f32((float32x4_t)(v), (float32x4_t)(v)))))
+#define vec_of_f16(h) ((vec)vcvt_f32_f16((float16x4_t)(h)))
+#define f16_of_vec(v) ((halves_anywhere)vcvt_f16_f32((float32x4_t)(v)))
 #elif KERN_LANES == 4 && defined(__SSE2__)
 #define mul_add(u, v, w) ((u) * (v) + (w))
 #define least(u, v) ((vec)_mm_min_ps((__m128)(u), (__m128)(v)))

@@ -263,9 +263,8 @@ const lf_tensor_view *lf_safetensors_find(const lf_safetensors *file, const char
 
 lf_status lf_tensor_floats(const lf_tensor_view *tensor, float *out, lf_diag *diag)
 {
-    size_t count = (size_t)tensor->count;
     if (strcmp(tensor->dtype, "F32") == 0) {
-        if (count)
+        if (tensor->count > 0)
             memcpy(out, tensor->data, tensor->size);
         return LF_OK;
     }
@@ -275,12 +274,6 @@ lf_status lf_tensor_floats(const lf_tensor_view *tensor, float *out, lf_diag *di
                                    "%s: tensor '%.*s' holds %s, not F32; convert it with .float() and save it again",
                                    tensor->file, SHOWN, tensor->name, tensor->dtype),
                            diag);
-    for (size_t at = 0; at < count;) {
-        uint16_t panel[512]; /* the file's own bytes may not be aligned */
-        size_t step = count - at < 512 ? count - at : 512;
-        memcpy(panel, (const char *)tensor->data + at * sizeof *panel, step * sizeof *panel);
-        (half ? lf_f16_to_f32 : lf_bf16_to_f32)(panel, out + at, step);
-        at += step;
-    }
+    lf_to_f32(half ? LF_F16 : LF_BF16, tensor->data, 1, out, tensor->count);
     return LF_OK;
 }
