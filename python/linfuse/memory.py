@@ -2,9 +2,10 @@
 """Memory of large outputs, used again.
 
 PyTorch's CPU allocator gives a large block back to the system when its tensor dies, and the next call takes a fresh
-one, whose every page the system fills with zeros while the kernel waits: behind little work, most of a call. So large
-outputs come from blocks that are kept when the last tensor on them is gone. Such a tensor is like any other, but that
-its storage cannot be resized in place.
+one, whose every page the system fills with zeros while the kernel waits: behind little work, most of a call. So the
+storages of large outputs are remembered, and one that nobody else refers to any more serves the next output of its
+size. They are PyTorch's own: an output can be resized, its storage emptied, shared and so on. What was so changed is
+forgotten.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import ctypes
 import functools
 import math
 import mmap
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +22,7 @@ import torch
 
 LEAST = 8 << 20  # bytes; smaller ones the C library's own allocator keeps
 MOST_KEPT = 256 << 20  # bytes of blocks nobody uses
+MOST_WATCHED = 64  # blocks; of more, the oldest are left to PyTorch
 
 
 def _plain(flat: torch.Tensor, shape: tuple[int, ...], strides: tuple[int, ...]) -> torch.Tensor:
@@ -28,55 +31,93 @@ def _plain(flat: torch.Tensor, shape: tuple[int, ...], strides: tuple[int, ...])
 
 # A tensor of its own, no view, on another's storage. PyTorch's compiled code makes them so, in one step.
 shaped: Callable[..., torch.Tensor] = getattr(torch._C._dynamo.guards, "_reinterpret_tensor", _plain)
-# No lock: an owner may be collected at any moment, in a thread that would hold it. Each step below is one of the
-# interpreter's, and a block is only ever here or with one owner.
-_free: list[mmap.mmap] = []  # the longest unused first
+# How many refer to a storage in C++. PyTorch 2.4 without CUDA does not tell, and a Python without the GIL might tell
+# too late: there, every output is a fresh one.
+_use_count: Any = getattr(torch._C, "_storage_Use_Count", None)
+CAN_KEEP = _use_count is not None and getattr(sys, "_is_gil_enabled", lambda: True)()
+_ask = functools.partial.__call__
 
 
-class _Owner:
-    """Of a block: what a tensor's storage keeps alive. When it goes, the block is free."""
+class _Block:
+    """A storage, and who refers to it."""
 
-    block: mmap.mmap | None = None
+    __slots__ = ("_alone", "_questions", "address", "flat", "size", "storage")
 
-    def __del__(self) -> None:
-        # an interrupt may have come before it had one; when the interpreter ends, the list goes first
-        if self.block is not None and _free is not None:
-            _free.append(self.block)
+    def __init__(self, size: int):
+        self.flat = torch.empty(size // 4, dtype=torch.float32, device="cpu")
+        self.size, self.address = size, self.flat.data_ptr()
+        self.storage = self.flat.untyped_storage()
+        _want_large_pages(self.address, size)
+        # Python's references to a storage and those of C++ are counted apart.
+        self._questions = (
+            functools.partial(_use_count, self.storage._cdata),
+            functools.partial(sys.getrefcount, self.storage),
+        )
+        self._alone = self._counts()
+
+    def _counts(self) -> list[int]:
+        """Both counts at one moment: no other thread's Python code runs inside map()."""
+        return list(map(_ask, self._questions))
+
+    def is_idle(self) -> bool:
+        """Whether nobody else refers to it, which then stays so."""
+        return self._counts() == self._alone
+
+    def is_whole(self) -> bool:
+        """Whether it is still what it was made as. To be asked of an idle one."""
+        return self.storage.nbytes() == self.size and self.flat.data_ptr() == self.address
 
 
-@functools.lru_cache(64)
-def _owner_of(size: int) -> Any:
-    return type("Owner", (_Owner, ctypes.c_char * size), {})
+# No lock: an interrupt or a collection of garbage may come at any moment, in a thread that would hold it. Each step
+# below is one of the interpreter's. The last used come last.
+_blocks: list[_Block] = []
 
 
-def _block(size: int) -> mmap.mmap:
-    for kept in reversed(_free[:]):
-        if len(kept) == size:
-            try:
-                _free.remove(kept)
-            except ValueError:  # another thread was quicker
-                continue
-            return kept
-    fresh = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # a forked child has its own
+@functools.cache
+def _advise() -> Any:
+    """The system's madvise."""
+    function = ctypes.CDLL(None).madvise
+    function.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    return function
+
+
+def _want_large_pages(address: int, size: int) -> None:
     if hasattr(mmap, "MADV_HUGEPAGE"):
-        try:
-            fresh.madvise(mmap.MADV_HUGEPAGE)
-        except OSError:
-            pass  # a kernel without them
-    return fresh
+        first = -(-address // mmap.PAGESIZE) * mmap.PAGESIZE
+        _advise()(first, (address + size - first) // mmap.PAGESIZE * mmap.PAGESIZE, mmap.MADV_HUGEPAGE)
+
+
+def _take(size: int) -> _Block:
+    """A block that nobody uses, and that no other thread finds."""
+    for block in reversed(_blocks[:]):
+        if block.size == size and block.is_idle() and _forget(block):
+            if block.is_idle() and block.is_whole():  # another thread may have been quicker, and be done
+                return block
+    return _Block(size)
+
+
+def _forget(block: _Block) -> bool:
+    """Whether it was there still."""
+    try:
+        _blocks.remove(block)
+    except ValueError:  # another thread was quicker
+        return False
+    return True
 
 
 def _trim(most: int) -> None:
-    while kept_bytes() > most:
-        try:
-            _free.pop(0)
-        except IndexError:
-            return
+    """Forgets the longest unused blocks beyond so many bytes, and the oldest in use beyond MOST_WATCHED."""
+    kept = 0
+    for at, block in enumerate(reversed(_blocks[:])):
+        idle = block.is_idle()
+        kept += block.size if idle else 0
+        if (idle and kept > most) or at >= MOST_WATCHED:
+            _forget(block)
 
 
 def kept_bytes() -> int:
     """Bytes of blocks that no tensor uses now."""
-    return sum(map(len, _free[:]))
+    return sum(block.size for block in _blocks[:] if block.is_idle())
 
 
 def empty_cache() -> None:
@@ -86,14 +127,13 @@ def empty_cache() -> None:
 
 def is_large(shape: tuple[int, ...]) -> bool:
     """Whether a tensor of these extents is worth a block of its own."""
-    return 4 * math.prod(shape) >= LEAST
+    return CAN_KEEP and 4 * math.prod(shape) >= LEAST
 
 
 def empty(shape: tuple[int, ...], strides: tuple[int, ...]) -> torch.Tensor:
     """A large f32 tensor of undefined content, on a block that is used again after it."""
-    size = 4 * math.prod(shape)
-    block = _block(size)
-    owner = _owner_of(size).from_buffer(block)
-    owner.block = block
+    block = _take(4 * math.prod(shape))
+    made = shaped(block.flat, shape, strides)
+    _blocks.append(block)
     _trim(MOST_KEPT)
-    return shaped(torch.frombuffer(owner, dtype=torch.float32), shape, strides)
+    return made
