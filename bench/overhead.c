@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What one call costs when it comes from C: Linear -> GELU -> Softmax at 8 x 64 x 64, by lf_call_run.
  *   overhead [BATCHES]   prints nanoseconds a call, one line a batch of CALLS calls */
-#include <linfuse.h>
+#include <linfuse_tools.h>
 
 #include <stdio.h>
 #include <stdlib.h>

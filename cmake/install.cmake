@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-# What `make install` leaves: header, both libraries, the command (see CMakeLists.txt), linfuse.pc, the CMake package.
+# What `make install` leaves: headers, both libraries, the command (see CMakeLists.txt), linfuse.pc, the CMake package.
 # Nothing in them names the prefix: an installed tree can be moved.
 include(CMakePackageConfigHelpers)
 
-install(FILES include/linfuse.h TYPE INCLUDE)
+install(FILES include/linfuse.h include/linfuse_tools.h TYPE INCLUDE)
 
 # The static library's own needs (jansson) are asked for only where it is used: hence two export sets.
 install(TARGETS linfuse EXPORT linfuseTargets LIBRARY)

@@ -4,6 +4,7 @@
  * Built by:  cc serve.c -o serve $(pkg-config --cflags --libs linfuse)
  * A server would keep the program and give each of its threads a call; both are made once. */
 #include <linfuse.h>
+#include <linfuse_tools.h> /* .npy files */
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -32,7 +32,7 @@ extern "C" {
 #endif
 
 #define LF_VERSION_MAJOR 0
-#define LF_VERSION_MINOR 1
+#define LF_VERSION_MINOR 2
 #define LF_VERSION_PATCH 0
 
 typedef enum lf_status {
@@ -205,8 +205,6 @@ LF_API lf_status lf_program_borrow_param(lf_program *program, const char *name, 
 LF_API bool lf_program_params_hold(const lf_program *program);
 /* All parameters of the model from a safetensors file; further tensors in the file are ignored. */
 LF_API lf_status lf_program_load_params(lf_program *program, const char *path);
-/* Parameters uniform in +-1/sqrt(last extent), drawn from the seed and each parameter's name. */
-LF_API lf_status lf_program_draw_params(lf_program *program, uint64_t seed);
 /* Folds and packs the parameters. Needed before the first call and after parameters changed. */
 LF_API lf_status lf_program_prepare(lf_program *program);
 /* One parameter's values as given, NULL when there are none yet or when they are on the GPU alone. */
@@ -267,38 +265,18 @@ LF_API lf_status lf_call_use_workspace(lf_call *call, void *memory, size_t bytes
  * parameter of its program is given anew. Runs of different calls need no order. */
 LF_API lf_status lf_call_run_on(lf_call *call, const int64_t *dims, const float *const *inputs, float *const *outputs,
                                 void *stream, void *workspace, size_t workspace_bytes);
-/* cuda: seconds of each of `runs` runs by the GPU's own clock, its cache flushed before each, copies of host memory not
- * counted. */
-LF_API lf_status lf_call_time(lf_call *call, size_t runs, double *seconds);
 /* How many rows the last run redid as written because a guarded rewrite met a number that is not finite. On cuda it
  * waits for the stream. */
 LF_API int64_t lf_call_rows_redone(const lf_call *call);
 /* Bytes of workspace the call holds. */
 LF_API size_t lf_call_memory(const lf_call *call);
 
-/* ---- data ---- */
-
-/* A .npy file (version 1-3, C order, little-endian f32), by memory map. */
-typedef struct lf_array lf_array;
-LF_API lf_status lf_array_open(lf_context *context, const char *path, lf_array **out);
-LF_API void lf_array_free(lf_array *array);
-LF_API int lf_array_rank(const lf_array *array);
-LF_API const int64_t *lf_array_extents(const lf_array *array);
-LF_API const float *lf_array_data(const lf_array *array);
-/* Writes one; a failure leaves no half-written file at path. */
-LF_API lf_status lf_array_save(lf_context *context, const char *path, int rank, const int64_t *extents,
-                               const float *data);
-
-/* Uniform numbers in [low, high), the same for the same seed, name and index on every machine. */
-LF_API void lf_draw_uniform(uint64_t seed, const char *name, float low, float high, size_t count, float *out);
+/* ---- the op table ---- */
 
 /* The op table: one row an op. NULL where index is past the end. */
 LF_API const char *lf_op_name(size_t index);
 LF_API const char *lf_op_kind(size_t index);
 LF_API const char *lf_op_signature(size_t index);
-
-/* The device a program of these options would run on: measured peak of f32 multiply-add and memory, per second. */
-LF_API lf_status lf_device_peak(lf_context *context, const char *device, double *flops, double *bytes);
 
 #ifdef __cplusplus
 }

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Short ways through the public API, for tests of it: a model compiled, the tensors of a call, comparisons. One file
- * includes it into one program: everything is static. Only linfuse.h is used. */
+ * includes it into one program: everything is static. Only the public headers are used. */
 #ifndef LF_TESTS_API_FIXTURE_H
 #define LF_TESTS_API_FIXTURE_H
 
-#include <linfuse.h>
+#include <linfuse_tools.h>
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -56,6 +56,20 @@ static inline void expect(lf_status want, lf_status status, const char *message,
     do {                                                                                                               \
         lf_status s_ = (call);                                                                                         \
         expect(LF_OK, s_, lf_call_message(c), __FILE__, __LINE__);                                                     \
+    } while (0)
+
+/* A failure has its status, and words that name the thing. */
+static inline void refuses(lf_status want, const char *words, lf_status status, const char *message, int line)
+{
+    expect(want, status, message, __FILE__, line);
+    if (!strstr(message, words))
+        print_error("line %d: \"%s\" is not in \"%s\"\n", line, words, message);
+    assert_non_null(strstr(message, words));
+}
+#define REFUSES(status, words, call, message)                                                                          \
+    do {                                                                                                               \
+        lf_status s_ = (call);                                                                                         \
+        refuses(status, words, s_, message, __LINE__);                                                                 \
     } while (0)
 
 /* ---- models and programs ---- */

@@ -4,7 +4,7 @@
 #define LF_CLI_REPORT_H
 
 #include <jansson.h>
-#include <linfuse.h>
+#include <linfuse_tools.h>
 
 enum { CLI_OK = 0, CLI_NOT_OK = 1, CLI_BAD = 2, CLI_NO_DEVICE = 3 };
 

@@ -6,7 +6,7 @@
 
 #include "cli/options.h"
 
-#include <linfuse.h>
+#include <linfuse_tools.h>
 
 typedef struct cli_session {
     const cli_options *options; /* borrowed */

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A call on a GPU. */
+#include <linfuse_tools.h>
+
 #include "run/call.h"
 
 static lf_cuda_job job_of(const lf_call *c)

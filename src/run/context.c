@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
-#include "base/rng.h"
 #include "ir/ops.h"
-#include "run/device.h"
 #include "run/handles.h"
 
-const char *lf_version(void) { return "0.1.0"; }
+#define TEXT(number) #number
+#define DOTTED(major, minor, patch) TEXT(major) "." TEXT(minor) "." TEXT(patch)
+
+const char *lf_version(void) { return DOTTED(LF_VERSION_MAJOR, LF_VERSION_MINOR, LF_VERSION_PATCH); }
 
 const char *lf_status_name(lf_status status)
 {
@@ -68,11 +68,10 @@ int lf_context_threads(const lf_context *context)
     return cores < 1 ? 1 : cores > 4096 ? 4096 : (int)cores;
 }
 
-void lf_draw_uniform(uint64_t seed, const char *name, float low, float high, size_t count, float *out)
+lf_status lf_pick_kernels(const lf_kern **out, lf_diag *diag)
 {
-    lf_rng rng = lf_rng_seed(seed, name);
-    for (size_t i = 0; i < count; i++)
-        out[i] = lf_rng_uniform(&rng, low, high);
+    *out = lf_kern_pick();
+    return *out ? LF_OK : lf_fail(diag, LF_ERR_ARG, "LINFUSE_ISA names no instruction set this machine can run");
 }
 
 /* The i-th op a model text can name, LF_OP_COUNT past the end. */
@@ -113,28 +112,5 @@ lf_status lf_context_pool(lf_context *context)
         return lf_fail(&context->diag, LF_ERR_NOMEM,
                        "%d threads could not be started: no memory, or no more are allowed; ask for fewer",
                        lf_context_threads(context));
-    return LF_OK;
-}
-
-lf_status lf_device_peak(lf_context *context, const char *device, double *flops, double *bytes)
-{
-    if (!context)
-        return LF_ERR_ARG;
-    if (!device)
-        return lf_fail(&context->diag, LF_ERR_ARG, "a device wants a name");
-    lf_status status = lf_context_pool(context);
-    lf_device found;
-    const bool cuda = strcmp(device, "cuda") == 0;
-    if (status == LF_OK && cuda && !context->gpu)
-        status = lf_cuda_device_open(&context->gpu, &context->diag);
-    if (status == LF_OK)
-        status = lf_device_find(cuda ? lf_cuda_device_like(context->gpu) : device, lf_kern_pick(), context->pool,
-                                &found, &context->diag);
-    if (status != LF_OK)
-        return status;
-    if (flops)
-        *flops = found.flops;
-    if (bytes)
-        *bytes = found.bytes;
     return LF_OK;
 }

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Arrays in files, as .npy. */
+#include <linfuse_tools.h>
+
 #include <stdlib.h>
 
 #include "base/mem.h"
@@ -18,8 +20,11 @@ lf_status lf_array_open(lf_context *context, const char *path, lf_array **out)
 {
     if (!context)
         return LF_ERR_ARG;
-    if (!path || !out)
-        return lf_fail(&context->diag, LF_ERR_ARG, "opening an array wants a path and a place for the array");
+    if (!out)
+        return lf_fail(&context->diag, LF_ERR_ARG, "`out` must not be NULL");
+    *out = NULL;
+    if (!path)
+        return lf_fail(&context->diag, LF_ERR_ARG, "`path` must not be NULL");
     lf_array *a = *out = calloc(1, sizeof *a);
     if (!a)
         return lf_fail_nomem(&context->diag, path);
@@ -52,9 +57,12 @@ lf_status lf_array_save(lf_context *context, const char *path, int rank, const i
 {
     if (!context)
         return LF_ERR_ARG;
-    if (!path || rank < 0 || rank > LF_MAX_RANK || (rank > 0 && !extents))
-        return lf_fail(&context->diag, LF_ERR_ARG, "saving an array wants a path and a rank between 0 and %d",
-                       LF_MAX_RANK);
+    if (!path)
+        return lf_fail(&context->diag, LF_ERR_ARG, "`path` must not be NULL");
+    if (rank < 0 || rank > LF_MAX_RANK)
+        return lf_fail(&context->diag, LF_ERR_ARG, "`rank` is %d, and must be between 0 and %d", rank, LF_MAX_RANK);
+    if (rank > 0 && !extents)
+        return lf_fail(&context->diag, LF_ERR_ARG, "`extents` must not be NULL where `rank` is not 0");
     unsigned char head[LF_NPY_HEADER_MAX];
     size_t used, bytes = sizeof *data;
     bool fits = lf_npy_header(rank, extents, head, sizeof head, &used) == LF_OK;

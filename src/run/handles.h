@@ -110,6 +110,10 @@ lf_status lf_variant_for_cuda(lf_program *program, lf_variant *variant);
 /* Starts the threads, or takes the caller's loop, once. Message in the context. */
 lf_status lf_context_pool(lf_context *context);
 
+/* The kernels of this machine's instruction set, or of the one LINFUSE_ISA names. Fails: LF_ERR_ARG where that is none
+ * this machine can run. */
+lf_status lf_pick_kernels(const lf_kern **out, lf_diag *diag);
+
 /* Every function of a program but lf_call_new begins so: what is said from here on is in diag. */
 static inline void lf_program_begin(lf_program *program)
 {

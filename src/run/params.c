@@ -2,6 +2,8 @@
 /* Giving a program its parameters: copied, borrowed, drawn, read from a file; from host memory or from the device. */
 #include "run/params.h"
 
+#include <linfuse_tools.h>
+
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -13,10 +13,10 @@ static lf_status begin(lf_program *p, lf_model *model)
 {
     lf_arena_init(&p->arena);
     p->context = model->context;
-    p->kern = lf_kern_pick();
-    if (!p->kern)
-        return lf_fail(&p->diag, LF_ERR_ARG, "LINFUSE_ISA names no instruction set this machine can run");
-    lf_status status = lf_context_pool(p->context);
+    lf_status status = lf_pick_kernels(&p->kern, &p->diag);
+    if (status != LF_OK)
+        return status;
+    status = lf_context_pool(p->context);
     if (status != LF_OK) {
         p->diag = p->context->diag;
         return status;

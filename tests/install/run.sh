@@ -44,10 +44,10 @@ export PKG_CONFIG_PATH LD_LIBRARY_PATH
     mv "$work/aside"/* "$libdir"
 
     if command -v c++ >/dev/null; then
-        echo '#include <linfuse.h>
+        echo '#include <linfuse_tools.h>
         int main() { return lf_version() == nullptr; }' >"$work/header.cpp"
         c++ -std=c++11 -Wall -Wextra -Werror "$work/header.cpp" -o "$work/header" $(pkg-config --cflags --libs linfuse)
-        check "the header in C++" "$work/header" shared
+        check "the headers in C++" "$work/header" shared
     fi
 }
 
@@ -58,18 +58,18 @@ check "find_package, linfuse::linfuse_static" "$work/cmake/consumer_static" stat
 
 "$prefix/bin/linfuse" ops >/dev/null || fail "the installed command does not run"
 
-# Outside the library only lf_* is seen, and all of the header is.
+# Outside the library only lf_* is seen, and all of the headers' is.
 names() { sed -n 's/^[0-9a-f]* [A-Z] //p' | sort -u; }
 nm -D --defined-only "$libdir/liblinfuse.so" | names >"$work/exported"
 nm -g --defined-only "$libdir/liblinfuse.a" 2>/dev/null | names >"$work/archived"
-grep -o '\blf_[a-z0-9_]*(' "$prefix/include/linfuse.h" | tr -d '(' | sort -u >"$work/declared"
-[ -s "$work/declared" ] || fail "no function found in the header"
+grep -oh '\blf_[a-z0-9_]*(' "$prefix"/include/linfuse*.h | tr -d '(' | sort -u >"$work/declared"
+[ -s "$work/declared" ] || fail "no function found in the headers"
 for list in exported archived; do
     ! grep -v '^lf_' "$work/$list" || fail "$list, but not lf_*: see above"
 done
 comm -3 "$work/declared" "$work/exported" >"$work/apart"
 [ ! -s "$work/apart" ] || { cat "$work/apart"; fail "declared only (left) or exported only (right): see above"; }
-echo "ok: exports are the header's $(wc -l <"$work/declared") functions"
+echo "ok: exports are the headers' $(wc -l <"$work/declared") functions"
 
 ! grep -rlF "$work" "$prefix" || fail "installed files name the folder they were installed to: see above"
 echo "$cases programs built and run"

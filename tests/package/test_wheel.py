@@ -78,7 +78,8 @@ def test_sdist(sdist):
     assert sdist.name == f"linfuse-{header_version()}.tar.gz"
     with tarfile.open(sdist) as file:
         names = [name.split("/", 1)[1] for name in file.getnames() if "/" in name]
-    assert {"include/linfuse.h", "python/linfuse/native.py", "pyproject.toml", "LICENSE"} <= set(names)
+    headers = {"include/linfuse.h", "include/linfuse_tools.h"}
+    assert headers | {"python/linfuse/native.py", "pyproject.toml", "LICENSE"} <= set(names)
     assert not [name for name in names if re.search(r"^(\.|build|bench|tests|models)|\.(so|pyc)$", name)]
 
 

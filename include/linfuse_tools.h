@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* linfuse_tools: what tests, benchmarks and examples need beside the library proper: .npy files, numbers drawn from a
+ * seed, a GPU's clock, a device's peak. The rules of linfuse.h hold here too.
+ */
+#ifndef LINFUSE_TOOLS_H
+#define LINFUSE_TOOLS_H
+
+#include <linfuse.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- .npy files ---- */
+
+/* An array in a .npy file (version 1 to 3, C order, little-endian f32), mapped into memory. */
+typedef struct lf_array lf_array;
+
+/* Opens a .npy file.
+ * context:  gets the message of a failure.
+ * path:     the file. It may change only after the array is freed.
+ * out:      the array; free it with lf_array_free. NULL on failure.
+ * Fails:    LF_ERR_IO (the file cannot be read), LF_ERR_DATA (it is not such a .npy file), LF_ERR_NOMEM. */
+LF_API lf_status lf_array_open(lf_context *context, const char *path, lf_array **out);
+
+/* Frees an array and what was read from it. array: may be NULL. */
+LF_API void lf_array_free(lf_array *array);
+
+/* The number of axes, 0 to LF_MAX_RANK; -1 where array is NULL. */
+LF_API int lf_array_rank(const lf_array *array);
+/* The extents, one per axis; NULL where array is NULL. They belong to the array. */
+LF_API const int64_t *lf_array_extents(const lf_array *array);
+/* The elements, row-major; NULL where array is NULL. They belong to the array. */
+LF_API const float *lf_array_data(const lf_array *array);
+
+/* Writes a .npy file. A failure leaves no half-written file behind.
+ * context:  gets the message of a failure.
+ * path:     the file; replaced where it exists.
+ * rank:     the number of axes, 0 to LF_MAX_RANK.
+ * extents:  one per axis; may be NULL where rank is 0.
+ * data:     the elements, row-major; may be NULL where there are none.
+ * Fails:    LF_ERR_ARG, LF_ERR_IO, LF_ERR_NOMEM. */
+LF_API lf_status lf_array_save(lf_context *context, const char *path, int rank, const int64_t *extents,
+                               const float *data);
+
+/* ---- numbers from a seed ---- */
+
+/* Draws uniform numbers from [low, high): the same ones for the same seed, name and index on every machine.
+ * name:   must not be NULL.
+ * count:  how many.
+ * out:    count numbers; may be NULL where count is 0. */
+LF_API void lf_draw_uniform(uint64_t seed, const char *name, float low, float high, size_t count, float *out);
+
+/* Gives a program parameters drawn from a seed and each parameter's name, uniform in +-1/sqrt(last extent).
+ * Fails:    LF_ERR_NOMEM. */
+LF_API lf_status lf_program_draw_params(lf_program *program, uint64_t seed);
+
+/* ---- time ---- */
+
+/* Runs a call that is bound, several times, and measures each run by the GPU's own clock. The GPU's cache is flushed
+ * before each run; copies from and to host memory are not counted.
+ * call:     of a program compiled for cuda, with inputs and outputs bound.
+ * runs:     how many.
+ * seconds:  one per run; may be NULL where runs is 0.
+ * Fails:    LF_ERR_ARG (a program for the CPU, unbound inputs or outputs), or as lf_call_run. */
+LF_API lf_status lf_call_time(lf_call *call, size_t runs, double *seconds);
+
+/* What a device can do: its peak of f32 multiply-adds and of memory traffic, per second. "cpu" is measured on this
+ * machine with the context's threads, once; the result is kept in the user's cache.
+ * context:  gets the message of a failure.
+ * device:   as for the option of that name: cpu, cuda, h200, a100.
+ * flops:    floating-point operations per second, two for a multiply-add; may be NULL.
+ * bytes:    bytes per second; may be NULL.
+ * Fails:    LF_ERR_ARG (an unknown device; LINFUSE_ISA names what this machine cannot run), LF_ERR_DEVICE,
+ *           LF_ERR_NOMEM. */
+LF_API lf_status lf_device_peak(lf_context *context, const char *device, double *flops, double *bytes);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* linfuse_tools.h: numbers drawn from a seed, and a device's peak. */
+#include <linfuse_tools.h>
+
+#include <string.h>
+
+#include "base/rng.h"
+#include "run/device.h"
+#include "run/handles.h"
+
+void lf_draw_uniform(uint64_t seed, const char *name, float low, float high, size_t count, float *out)
+{
+    lf_rng rng = lf_rng_seed(seed, name);
+    for (size_t i = 0; i < count; i++)
+        out[i] = lf_rng_uniform(&rng, low, high);
+}
+
+lf_status lf_device_peak(lf_context *context, const char *device, double *flops, double *bytes)
+{
+    if (!context)
+        return LF_ERR_ARG;
+    if (!device)
+        return lf_fail(&context->diag, LF_ERR_ARG, "`device` must not be NULL");
+    const bool cuda = strcmp(device, "cuda") == 0;
+    const lf_kern *kern = NULL;
+    lf_device found;
+    lf_status status = lf_pick_kernels(&kern, &context->diag);
+    if (status == LF_OK)
+        status = lf_context_pool(context);
+    if (status == LF_OK && cuda && !context->gpu)
+        status = lf_cuda_device_open(&context->gpu, &context->diag);
+    if (status == LF_OK)
+        status = lf_device_find(cuda ? lf_cuda_device_like(context->gpu) : device, kern, context->pool, &found,
+                                &context->diag);
+    if (status != LF_OK)
+        return status;
+    if (flops)
+        *flops = found.flops;
+    if (bytes)
+        *bytes = found.bytes;
+    return LF_OK;
+}

@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The contract of linfuse_tools.h. lf_call_time wants a GPU: gpu_test.c, call_cuda_test.c. */
+#include "api_fixture.h"
+
+#include <unistd.h>
+
+static void arrays_in_files(void **state)
+{
+    (void)state;
+    lf_context *context = context_of(1);
+    const float values[6] = {1, 2, 3, 4, 5, INFINITY};
+    const int64_t extents[] = {2, 3}, huge[] = {INT64_C(1) << 40, INT64_C(1) << 40}, negative[] = {-1};
+    lf_array *array = NULL;
+    assert_int_equal(lf_array_open(NULL, "x", &array), LF_ERR_ARG);
+    assert_int_equal(lf_array_save(NULL, "x", 0, NULL, values), LF_ERR_ARG);
+    REFUSES(LF_ERR_ARG, "`out`", lf_array_open(context, "x", NULL), lf_context_message(context));
+    REFUSES(LF_ERR_ARG, "`path`", lf_array_open(context, NULL, &array), lf_context_message(context));
+    REFUSES(LF_ERR_ARG, "`path`", lf_array_save(context, NULL, 2, extents, values), lf_context_message(context));
+    REFUSES(LF_ERR_ARG, "`extents`", lf_array_save(context, "h.npy", 2, NULL, values), lf_context_message(context));
+    lf_array_free(NULL);
+    OK_CONTEXT(context, lf_array_save(context, "a.npy", 2, extents, values));
+    OK_CONTEXT(context, lf_array_open(context, "a.npy", &array));
+    assert_int_equal(lf_array_rank(array), 2);
+    assert_memory_equal(lf_array_extents(array), extents, sizeof extents);
+    assert_memory_equal(lf_array_data(array), values, sizeof values);
+    lf_array_free(array);
+    OK_CONTEXT(context, lf_array_save(context, "empty.npy", 1, (int64_t[]){0}, NULL));
+    OK_CONTEXT(context, lf_array_open(context, "empty.npy", &array));
+    assert_int_equal(lf_array_extents(array)[0], 0);
+    lf_array_free(array);
+    REFUSES(LF_ERR_ARG, "h.npy", lf_array_save(context, "h.npy", 2, huge, values), lf_context_message(context));
+    REFUSES(LF_ERR_ARG, "h.npy", lf_array_save(context, "h.npy", 1, negative, values), lf_context_message(context));
+    REFUSES(LF_ERR_ARG, "h.npy", lf_array_save(context, "h.npy", 2, extents, NULL), lf_context_message(context));
+    REFUSES(LF_ERR_ARG, "`rank`", lf_array_save(context, "h.npy", 9, extents, values), lf_context_message(context));
+    assert_int_not_equal(access("h.npy", F_OK), 0);
+    REFUSES(LF_ERR_IO, "h.npy", lf_array_open(context, "h.npy", &array), lf_context_message(context));
+    assert_null(array);
+    FILE *file = fopen("x.npy", "wb");
+    assert_non_null(file);
+    assert_true(fputs("nothing", file) >= 0);
+    assert_int_equal(fclose(file), 0);
+    REFUSES(LF_ERR_DATA, "x.npy", lf_array_open(context, "x.npy", &array), lf_context_message(context));
+    lf_context_free(context);
+}
+
+static void numbers_are_drawn(void **state)
+{
+    (void)state;
+    float a[100], b[100], c[100];
+    lf_draw_uniform(3, "x", -2.0f, 5.0f, 100, a);
+    lf_draw_uniform(3, "x", -2.0f, 5.0f, 50, b);
+    lf_draw_uniform(4, "x", -2.0f, 5.0f, 100, c);
+    assert_memory_equal(a, b, 50 * sizeof *a);
+    assert_memory_not_equal(a, c, sizeof a);
+    for (int i = 0; i < 100; i++)
+        assert_true(a[i] >= -2.0f && a[i] < 5.0f);
+    assert_int_equal(lf_program_draw_params(NULL, 0), LF_ERR_ARG);
+}
+
+/* An instruction set that this machine does not have is an error for programs and for the peak alike. */
+static void instruction_sets_that_are_not_there(void **state)
+{
+    (void)state;
+    lf_context *context = context_of(1);
+    lf_model *model = model_of(context, "input x f32[B]\ny = relu(x)\nreturn y\n");
+    lf_program *program = NULL;
+    char before[64] = "";
+    double flops = 0;
+    assert_int_equal(lf_device_peak(NULL, "cpu", NULL, NULL), LF_ERR_ARG);
+    REFUSES(LF_ERR_ARG, "`device`", lf_device_peak(context, NULL, NULL, NULL), lf_context_message(context));
+    REFUSES(LF_ERR_ARG, "abacus", lf_device_peak(context, "abacus", NULL, NULL), lf_context_message(context));
+    if (getenv("LINFUSE_ISA"))
+        snprintf(before, sizeof before, "%s", getenv("LINFUSE_ISA"));
+    setenv("LINFUSE_ISA", "abacus", 1);
+    REFUSES(LF_ERR_ARG, "LINFUSE_ISA", lf_program_new(model, NULL, &program), lf_model_message(model));
+    REFUSES(LF_ERR_ARG, "LINFUSE_ISA", lf_device_peak(context, "cpu", &flops, NULL), lf_context_message(context));
+    setenv("LINFUSE_ISA", before, 1);
+    OK_CONTEXT(context, lf_device_peak(context, "h200", &flops, NULL));
+    assert_true(flops > 0);
+    lf_model_free(model);
+    lf_context_free(context);
+}
+
+static char folder[] = "/tmp/linfuse_tools_test_XXXXXX";
+
+static int enter_folder(void **state)
+{
+    (void)state;
+    return mkdtemp(folder) && chdir(folder) == 0 ? 0 : -1;
+}
+
+static int leave_folder(void **state)
+{
+    (void)state;
+    static const char *const files[] = {"a.npy", "empty.npy", "x.npy"};
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++)
+        remove(files[i]);
+    return chdir("/") == 0 && rmdir(folder) == 0 ? 0 : -1; /* fails where something else was left behind */
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(arrays_in_files),
+        cmocka_unit_test(numbers_are_drawn),
+        cmocka_unit_test(instruction_sets_that_are_not_there),
+    };
+    return cmocka_run_group_tests_name("tools", tests, enter_folder, leave_folder);
+}
