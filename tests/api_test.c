@@ -333,6 +333,12 @@ static void options_that_are_wrong(void **state)
     lf_call *call = NULL;
     REFUSES(LF_ERR_DEVICE, "h200", lf_call_new(program, &call), lf_program_message(program));
     assert_null(call);
+    /* What is refused next is what the message is about. */
+    char *source = (char *)&source;
+    REFUSES(LF_ERR_ARG, "sm_10", lf_program_emit(program, "sm_10", &source), lf_program_message(program));
+    assert_null(source);
+    REFUSES(LF_ERR_ARG, "`arch`", lf_program_emit(program, NULL, &source), lf_program_message(program));
+    REFUSES(LF_ERR_ARG, "`out`", lf_program_emit(program, "sm_80", NULL), lf_program_message(program));
     lf_program_free(program);
     lf_model_free(model);
     lf_context_free(context);

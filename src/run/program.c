@@ -167,10 +167,16 @@ lf_status lf_program_emit(lf_program *program, const char *arch, char **out)
 {
     if (!program)
         return LF_ERR_ARG;
+    lf_program_begin(program);
+    if (!out)
+        return lf_fail(&program->diag, LF_ERR_ARG, "`out` must not be NULL");
+    *out = NULL;
+    if (!arch)
+        return lf_fail(&program->diag, LF_ERR_ARG, "`arch` must not be NULL");
     lf_cuda_target target = {.mode = program->mode, .aligned = true};
-    if (!out || !arch || !lf_cuda_arch_unit(arch, &target.unit))
+    if (!lf_cuda_arch_unit(arch, &target.unit))
         return lf_fail(&program->diag, LF_ERR_ARG,
-                       "arch: '%.64s' is none of sm_70, sm_75, sm_80, sm_86, sm_89, sm_90, sm_90a", arch ? arch : "");
+                       "arch: '%.64s' is none of sm_70, sm_75, sm_80, sm_86, sm_89, sm_90, sm_90a", arch);
     if (target.unit == LF_CUDA_PLAIN && target.mode != LF_CUDA_FP32)
         return lf_fail(&program->diag, LF_ERR_UNSUPPORTED,
                        "arch %s: precisions other than fp32 need tensor cores, from sm_80 on", arch);
