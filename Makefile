@@ -9,7 +9,7 @@ COMMAND := $(BUILD)/linfuse
 	install clean help
 
 all: $(BUILD)/build.ninja
-	cmake --build $(BUILD) -j $(JOBS)
+	@tools/build $(BUILD) $(JOBS)
 
 help:
 	@echo "make           build the library and the linfuse command into $(BUILD)"
@@ -32,16 +32,16 @@ help:
 # The first configuration leaves the tests out, so that the demo needs a compiler, CMake and jansson and no more.
 $(BUILD)/build.ninja:
 	@tools/setup build
-	cmake --preset release -DLINFUSE_TESTS=OFF
+	@tools/quietly cmake --preset release -DLINFUSE_TESTS=OFF
 
 demo: $(BUILD)/build.ninja
-	@cmake --build $(BUILD) -j $(JOBS) --target linfuse_command
+	@tools/build $(BUILD) $(JOBS) linfuse_command
 	@tools/demo $(COMMAND) models
 
 test: .venv/ready
 	@tools/setup test
-	cmake --preset release -DLINFUSE_TESTS=ON
-	cmake --build $(BUILD) -j $(JOBS)
+	@tools/quietly cmake --preset release -DLINFUSE_TESTS=ON
+	@tools/build $(BUILD) $(JOBS)
 	ctest --preset release
 
 .venv/ready: requirements-test.txt
@@ -61,8 +61,8 @@ test-torch: all
 
 test-exhaustive:
 	@tools/setup test
-	cmake --preset release -DLINFUSE_TESTS=ON
-	cmake --build $(BUILD) -j $(JOBS) --target math_exhaustive_tool
+	@tools/quietly cmake --preset release -DLINFUSE_TESTS=ON
+	@tools/build $(BUILD) $(JOBS) math_exhaustive_tool
 	@mkdir -p bench/results
 	@{ date -u +%F; lscpu | grep 'Model name'; git describe --always --dirty; } | tee $(BUILD)/math-accuracy.txt
 	@$(BUILD)/tests/math_exhaustive_tool > $(BUILD)/math-worst.txt; good=$$?; \
@@ -84,23 +84,23 @@ pack-gpu: tested
 
 tested:
 	@tools/setup test
-	cmake --preset release -DLINFUSE_TESTS=ON
-	cmake --build $(BUILD) -j $(JOBS)
+	@tools/quietly cmake --preset release -DLINFUSE_TESTS=ON
+	@tools/build $(BUILD) $(JOBS)
 
 # BENCH: options of bench/cpu.py, such as BENCH=--quick.
 bench: $(BUILD)/build.ninja .venv-bench/ready
-	@cmake --build $(BUILD) -j $(JOBS) --target liblinfuse.so liblinfuse.a
+	@tools/build $(BUILD) $(JOBS) liblinfuse.so liblinfuse.a
 	@.venv-bench/bin/python bench/cpu.py $(BENCH)
 
 # BENCH: options of bench/cuda.py. PyTorch is the machine's own: one with CUDA is no small thing to install.
 bench-cuda: $(if $(BUILT),,$(BUILD)/build.ninja)
-	@$(if $(BUILT),,cmake --build $(BUILD) -j $(JOBS) --target liblinfuse.so)
+	@$(if $(BUILT),,tools/build $(BUILD) $(JOBS) liblinfuse.so)
 	@$(if $(BUILT),LD_LIBRARY_PATH=$(BUILT):$$LD_LIBRARY_PATH) $(PYTHON) bench/cuda.py --library \
 		$(or $(BUILT),$(BUILD))/liblinfuse.so $(BENCH)
 
 # BENCH: options of bench/door.py.
 bench-torch: $(BUILD)/build.ninja .venv-bench/ready
-	@cmake --build $(BUILD) -j $(JOBS) --target liblinfuse.so liblinfuse.a liblinfuse_shortcut.so
+	@tools/build $(BUILD) $(JOBS) liblinfuse.so liblinfuse.a liblinfuse_shortcut.so
 	@.venv-bench/bin/python bench/door.py $(BENCH)
 
 .venv-bench/ready: requirements-bench.txt
