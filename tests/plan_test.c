@@ -35,9 +35,9 @@ CASE(reduced_tail_stays_reduced)
     assert_int_equal(stored_bytes(plan), 0);
     assert_true(is_stored(plan, "x", LF_IN_INPUT) && is_stored(plan, "w", LF_PREPARED) &&
                 is_stored(plan, "a", LF_NOT_STORED));
-    assert_true(is_stored(plan, "e", LF_IN_OUTPUT) && g->product.weight_fixed && !g->product.w_is_kn);
+    assert_true(is_stored(plan, "e", LF_IN_OUTPUT) && g->product[0].weight_fixed && !g->product[0].w_is_kn);
     assert_true(plan->packed_only[plan->where[named("w")]] && !plan->packed_only[plan->where[named("c")]]);
-    assert_true(!g->product.narrow && g->product.bias == LF_NONE);
+    assert_true(!g->product[0].narrow && g->product[0].bias == LF_NONE);
 }
 
 /* Few columns: the product takes the bias in, and nothing else reads either. */
@@ -46,7 +46,7 @@ CASE(narrow_products_add_their_bias)
     const lf_plan *plan =
         plan_of("input x f32[B, 8]\nparam w f32[8, 8]\nparam c f32[8]\na = linear(x, w, c)\nb = relu(a)\nreturn b\n");
     const lf_group *g = &plan->group[0];
-    assert_true(g->product.narrow && g->product.bias == named("c"));
+    assert_true(g->product[0].narrow && g->product[0].bias == named("c"));
     assert_int_equal(g->phase[0].steps, 2); /* product, relu */
     assert_true(plan->packed_only[plan->where[named("w")]] && plan->packed_only[plan->where[named("c")]]);
 }
@@ -129,9 +129,9 @@ CASE(a_norm_before_a_product_joins_it)
     GROUPS(plan, "layer_norm+linear+silu");
     const lf_group *g = &plan->group[0];
     PHASES(g, "B*S x 8", "B*S x 8", "B*S x 6");
-    assert_int_equal(g->product.phase, 2);
-    assert_int_equal(g->product.x.place, LF_KEPT);
-    assert_true(extent_is(g->product.k, "8") && extent_is(g->product.n, "6"));
+    assert_int_equal(g->product[0].phase, 2);
+    assert_int_equal(g->x.place, LF_KEPT);
+    assert_true(extent_is(g->product[0].k, "8") && extent_is(g->product[0].n, "6"));
     assert_int_equal(stored_bytes(plan), 0);
 }
 
@@ -267,10 +267,10 @@ CASE(a_weight_computed_at_the_call)
                                   "b = softmax(a, dim=1)\nreturn b\n");
     GROUPS(plan, "rms_norm", "linear+softmax");
     assert_string_equal(plan->group[1].why_apart, "its weight is computed by the other kernel");
-    assert_false(plan->group[1].product.weight_fixed);
+    assert_false(plan->group[1].product[0].weight_fixed);
     assert_int_equal(plan->buffer[0].last, 1);
     plan = plan_of("input x f32[B, 8]\ninput y f32[8, S]\na = matmul(x, y)\nreturn a\n");
-    assert_true(plan->group[0].product.w_is_kn);
+    assert_true(plan->group[0].product[0].w_is_kn);
 }
 
 /* ---- what is returned ---- */

@@ -179,7 +179,7 @@ static void narrow_weights_are_not_rounded(void **state)
         for (int threads = 1; threads <= 2; threads++) {
             rig r;
             rig_open_drawn(&r, texts[i], true, true, lf_kern_at(0), pools[threads], RIG_UNIFORM);
-            const lf_product *p = &r.plan->group[0].product;
+            const lf_product *p = r.plan->product[0];
             assert_true(p->node != LF_NONE && p->narrow && r.weights->narrow[0]);
             const int64_t n = lf_extent_at(p->n, NULL), k = lf_extent_at(p->k, NULL);
             lf_bound *bound = calloc((size_t)r.graph.count, sizeof *bound);

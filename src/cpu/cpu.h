@@ -25,7 +25,7 @@ lf_status lf_cpu_weights_new(const lf_plan *plan, const lf_kern *kern, const flo
 void lf_cpu_weights_free(lf_cpu_weights *w);
 size_t lf_cpu_weights_bytes(const lf_cpu_weights *w); /* owned, borrowed parameters not counted */
 /* What was prepared, for another backend to take: row-major tensors, one per prepared (NULL where only a packed form is
- * left), and narrow products' weight [n][k] and bias [n], one per group (NULL for others). */
+ * left), and narrow products' weight [n][k] and bias [n], one per product of the plan (NULL for others). */
 const float *const *lf_cpu_weights_tensors(const lf_cpu_weights *w);
 const double *const *lf_cpu_weights_narrow(const lf_cpu_weights *w);
 

@@ -106,7 +106,7 @@ static int32_t uses_in_steps(const lf_phase *p, int32_t step)
 
 static int32_t loads_of_kept(const lf_group *g, int32_t kept)
 {
-    int32_t loads = g->product.node != LF_NONE && g->product.x.place == LF_KEPT && g->product.x.index == kept;
+    int32_t loads = g->products > 0 && g->x.place == LF_KEPT && g->x.index == kept;
     for (int32_t i = 0; i < g->phases; i++)
         for (int32_t k = 0; k < g->phase[i].steps; k++) {
             const lf_step *s = &g->phase[i].step[k];

@@ -173,21 +173,32 @@ static void stat_numbers(building *b, const lf_stat *plan, const lf_group_at *g,
     }
 }
 
-static void product_numbers(building *b, const lf_product *plan, const lf_kern *kern, lf_product_at *p)
+static void product_numbers(building *b, const lf_group *plan, const lf_kern *kern, lf_group_at *g)
 {
-    *p = (lf_product_at){.present = plan->node != LF_NONE};
-    if (!p->present)
-        return;
-    p->phase = plan->phase;
-    p->lands = -1;
-    p->weight_fixed = plan->weight_fixed;
-    p->w_is_kn = plan->w_is_kn;
-    p->n = extent(b, plan->n);
-    p->k = extent(b, plan->k);
-    p->depth = lf_run_depth(p->k);
-    p->narrow = plan->narrow;
-    p->ldc = p->narrow ? p->n : lf_min64(LF_STRIP, lf_round_up(p->n, kern->nr));
-    reach_sides(b, &plan->x, &p->x);
+    g->packs = -1;
+    g->k = extent(b, plan->products > 0 ? plan->product[0].k : lf_extent_of(0));
+    g->depth = lf_run_depth(g->k);
+    if (plan->products > 0)
+        reach_sides(b, &plan->x, &g->x);
+    for (int32_t i = 0; i < plan->products; i++) {
+        const lf_product *from = &plan->product[i];
+        lf_product_at *p = &g->product[i];
+        *p = (lf_product_at){.index = from->index,
+                             .narrow = from->narrow,
+                             .weight_fixed = from->weight_fixed,
+                             .w_is_kn = from->w_is_kn,
+                             .phase = from->phase,
+                             .n = extent(b, from->n),
+                             .bias = -1,
+                             .lands = -1};
+        p->ldc = p->narrow ? p->n : lf_min64(LF_STRIP, lf_round_up(p->n, kern->nr));
+        if (!p->narrow && (g->packs < 0 || p->phase < g->packs))
+            g->packs = p->phase;
+    }
+    for (int32_t i = 0; i < g->products; i++) /* rows of one strip are as far apart in all */
+        for (int32_t k = 0; k < g->products; k++)
+            if (g->product[k].phase == g->product[i].phase)
+                g->product[i].ldc = lf_max64(g->product[i].ldc, g->product[k].ldc);
 }
 
 /* ---- groups ---- */
@@ -200,17 +211,19 @@ static lf_status group_numbers(building *b, int32_t index)
     g->rows = extent(b, plan->rows);
     g->phases = plan->phases;
     g->stats = plan->stats;
+    g->products = plan->products;
+    g->product = array(b, g->products, sizeof *g->product);
     g->phase = array(b, g->phases, sizeof *g->phase);
     g->stat = array(b, g->stats, sizeof *g->stat);
     int32_t *exps = array(b, g->stats, sizeof *exps);
-    if (!g->phase || !g->stat || !exps || !lf_exps_keep(&plan, b->dims, &b->instance->arena, exps))
+    if (!g->product || !g->phase || !g->stat || !exps || !lf_exps_keep(&plan, b->dims, &b->instance->arena, exps))
         return lf_fail_nomem(b->diag, "the program at this size");
     for (int32_t i = 0; i < g->stats; i++)
         g->stat[i].exps = exps[i];
     size_t *in_area = array(b, plan->kepts, sizeof *in_area);
     if (!in_area)
         return lf_fail_nomem(b->diag, "the program at this size");
-    product_numbers(b, &plan->product, kern, &g->product);
+    product_numbers(b, plan, kern, g);
     for (int32_t i = 0; i < g->phases; i++) {
         g->phase[i].width = extent(b, plan->phase[i].width);
         if (!lf_phase_init(g, plan, i, b->instance, b->plan, b->dims, &b->overflow))
@@ -238,10 +251,10 @@ static lf_status group_numbers(building *b, int32_t index)
     for (int32_t i = 0; i < g->stats; i++)
         if (plan->stat[i].step < 0)
             reach_home(b, g, plan, in_area, &plan->stat[i].from, &g->stat[i].from);
-    if (g->product.present) {
-        reach_home(b, g, plan, in_area, &plan->product.x, &g->product.x);
-        home_of_node(b, plan->product.weight, &g->product.weight);
-    }
+    if (g->products > 0)
+        reach_home(b, g, plan, in_area, &plan->x, &g->x);
+    for (int32_t i = 0; i < g->products; i++)
+        home_of_node(b, plan->product[i].weight, &g->product[i].weight);
     return LF_OK;
 }
 

@@ -59,7 +59,7 @@ static bool has_one_row(const lf_group_at *g, const lf_group *plan)
 /* Floats a row takes along from phase to phase. */
 static double floats_a_row(const lf_group_at *g, const lf_group *plan, bool gemm, const int64_t *dims)
 {
-    double floats = gemm ? (double)g->product.k : 0.0, widest = 0;
+    double floats = gemm ? (double)g->k : 0.0, widest = 0;
     for (int32_t i = 0; i < plan->kepts; i++)
         floats += (double)lf_extent_at(plan->kept[i].width, dims);
     for (int32_t i = 0; i < g->phases; i++)
@@ -106,10 +106,13 @@ static int64_t gemm_rows(bool columns)
     return columns ? COLUMN_ROWS : lf_min64(GEMM_ROWS, second_level_cache() / 3 / ROW_BYTES);
 }
 
-/* w is small enough to be met again soon: to read it once more, for fewer rows at a time, costs little. */
-static bool w_is_near(const lf_product_at *p)
+/* All of w is small enough to be met again soon: to read it once more, for fewer rows at a time, costs little. */
+static bool w_is_near(const lf_group_at *g)
 {
-    return (double)p->n * (double)p->k * sizeof(float) <= 2.0 * (double)second_level_cache();
+    double columns = 0;
+    for (int32_t i = 0; i < g->products; i++)
+        columns += (double)g->product[i].n;
+    return columns * (double)g->k * sizeof(float) <= 2.0 * (double)second_level_cache();
 }
 
 /* Cores are never equally fast for long. So blocks of some tiles, then, when each thread has about one left to do, of
@@ -128,8 +131,10 @@ static bool cut_for_balance(lf_group_at *g, int64_t limit, int mr, int threads)
 
 double lf_phase_work(const lf_group_at *g, const lf_phase_at *phase)
 {
-    const bool product = g->product.present && phase == &g->phase[g->product.phase];
-    double each = phase->steps + phase->stores + (product ? 2.0 * (double)g->product.k / PRODUCT_RATE : 0.0);
+    double each = phase->steps + phase->stores;
+    for (int32_t i = 0; i < g->products; i++)
+        if (phase == &g->phase[g->product[i].phase])
+            each += 2.0 * (double)g->k / PRODUCT_RATE;
     return each * (double)phase->rows * (double)phase->width;
 }
 
@@ -145,7 +150,7 @@ void lf_group_schedule(lf_group_at *g, const lf_group *plan, int mr, const int64
 {
     if (lf_group_work(g) < LF_WORTH_WAKING) /* one thread will do it: nothing is cut for others */
         threads = 1;
-    const bool gemm = g->product.present && !g->product.narrow;
+    const bool gemm = g->packs >= 0;
     const int64_t most = gemm ? gemm_rows(has_columns(g)) : OTHER_ROWS;
     const int64_t rows_a_thread = gemm ? GEMM_ROWS_A_THREAD : OTHER_ROWS_A_THREAD;
     g->whole_grid = plan->schedule == LF_BY_PHASE || has_columns(g) || has_one_row(g, plan) ||
@@ -165,7 +170,7 @@ void lf_group_schedule(lf_group_at *g, const lf_group *plan, int mr, const int64
     }
     const double fit = (gemm ? GEMM_BYTES : OTHER_BYTES) / (sizeof(float) * (floats_a_row(g, plan, gemm, dims) + 1.0));
     int64_t limit = fit < (double)most ? lf_max64((int64_t)fit, 1) : most;
-    if (gemm && w_is_near(&g->product) && cut_for_balance(g, limit, mr, threads))
+    if (gemm && w_is_near(g) && cut_for_balance(g, limit, mr, threads))
         return;
     g->block_rows = g->small_rows = best_block(g->rows, limit, threads, gemm ? 8 : 1);
 }
@@ -174,11 +179,11 @@ void lf_group_schedule(lf_group_at *g, const lf_group *plan, int mr, const int64
 static int64_t x_floats(const lf_group_at *g, const lf_kern *kern, lf_layout *l)
 {
     int64_t elements;
-    if (!lf_mul_i64(g->block_rows, g->product.k, &elements) || elements > INT64_MAX / 64) {
+    if (!lf_mul_i64(g->block_rows, g->k, &elements) || elements > INT64_MAX / 64) {
         l->overflow = true;
         return 0;
     }
-    return lf_runs_floats(kern->x_floats, g->block_rows, g->product.k);
+    return lf_runs_floats(kern->x_floats, g->block_rows, g->k);
 }
 
 /* What rows carry from phase to phase. */
@@ -210,28 +215,60 @@ static void layout_area(lf_group_at *g, const lf_group *plan, const lf_kern *ker
     }
 }
 
+/* How many products of its phase come before it? */
+static int32_t place_in_phase(const lf_group_at *g, int32_t product)
+{
+    int32_t place = 0;
+    for (int32_t i = 0; i < product; i++)
+        place += g->product[i].phase == g->product[product].phase;
+    return place;
+}
+
+/* A tile for each product of a phase; other phases have theirs in the same memory. */
+static void layout_tiles(lf_group_at *g, lf_layout *scratch)
+{
+    for (int32_t place = 0, found = 1; found > 0; place++) {
+        int64_t widest = 0;
+        found = 0;
+        for (int32_t i = 0; i < g->products; i++)
+            if (place_in_phase(g, i) == place) {
+                widest = lf_max64(widest, g->product[i].ldc);
+                found++;
+            }
+        const size_t at = lf_layout_take(scratch, found > 0 ? g->block_rows : 0, widest, 1);
+        for (int32_t i = 0; i < g->products; i++)
+            if (place_in_phase(g, i) == place)
+                g->product[i].tile = at;
+    }
+}
+
 static void layout_scratch(lf_group_at *g, const lf_kern *kern, lf_layout *scratch)
 {
-    const lf_product_at *p = &g->product;
     int64_t registers = 0, pointers = 0;
     for (int32_t i = 0; i < g->phases; i++) {
         registers = lf_max64(registers, g->phase[i].registers * g->phase[i].stretch);
-        pointers = lf_max64(pointers, 2 * (int64_t)g->phase[i].steps + g->phase[i].stores);
+        pointers = lf_max64(pointers, 2 * (int64_t)g->phase[i].steps + g->phase[i].stores + g->products);
     }
     g->registers = lf_layout_take(scratch, registers, 1, 1);
     g->pointers = lf_layout_take(scratch, pointers, sizeof(void *) / sizeof(float), 1);
-    if (!p->present)
+    if (g->products == 0)
         return;
-    g->tile = lf_layout_take(scratch, g->block_rows, p->ldc, 1);
-    if (p->narrow) {
-        g->x_row = lf_layout_take(scratch, p->x.col.form == LF_FORM_CONTIGUOUS ? 0 : p->k, 1, 1);
-        return;
+    int64_t x_row = 0, more = 0, w_run = 0;
+    layout_tiles(g, scratch);
+    for (int32_t i = 0; i < g->products; i++) {
+        const lf_product_at *p = &g->product[i];
+        if (p->narrow) {
+            x_row = lf_max64(x_row, g->x.col.form == LF_FORM_CONTIGUOUS ? 0 : g->k);
+            continue;
+        }
+        x_row = lf_max64(x_row, lf_x_in_rows(g) ? 0 : g->block_rows * LF_KBLOCK);
+        more = lf_max64(more, lf_runs(g->k) > LF_RUNS ? p->ldc : 0);
+        w_run = lf_max64(w_run, kern->w_floats(lf_min64(p->n, LF_STRIP), lf_min64(g->k, LF_KBLOCK)));
     }
-    g->more = lf_layout_take(scratch, lf_runs(p->k) > LF_RUNS ? g->block_rows : 0, p->ldc, 1);
-    const int64_t n = lf_min64(p->n, LF_STRIP), k = lf_min64(p->k, LF_KBLOCK);
-    g->x_row = lf_layout_take(scratch, lf_product_x_in_rows(p) ? 0 : g->block_rows, LF_KBLOCK, 1);
-    g->w_run = lf_layout_take(scratch, kern->w_floats(n, k), 1, 1);
-    if (!g->share_x)
+    g->more = lf_layout_take(scratch, g->block_rows, more, 1);
+    g->x_row = lf_layout_take(scratch, x_row, 1, 1);
+    g->w_run = lf_layout_take(scratch, w_run, 1, 1);
+    if (g->packs >= 0 && !g->share_x)
         g->packed_x = lf_layout_take(scratch, x_floats(g, kern, scratch), 1, 1);
 }
 

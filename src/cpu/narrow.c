@@ -4,30 +4,31 @@
 #include "cpu/parts.h"
 
 /* Rows [i, i + rows) of the piece, which lie ldx apart from x on, times every column. */
-static void rows_by_columns(const lf_piece *p, int64_t i, int64_t rows, const float *x, int64_t ldx, float *c)
+static void rows_by_columns(const lf_piece *p, const lf_product_at *product, int64_t i, int64_t rows, const float *x,
+                            int64_t ldx, float *c)
 {
-    const lf_product_at *product = &p->group->product;
-    const double *w = p->run->weights->narrow[p->group_index], *bias = w + product->n * product->k;
+    const int64_t k = p->group->k;
+    const double *w = p->run->weights->narrow[product->index], *bias = w + product->n * k;
     double sum[LF_DOTS * LF_NARROW];
-    p->run->instance->kern->dots(rows, product->n, product->k, x, ldx, w, sum);
+    p->run->instance->kern->dots(rows, product->n, k, x, ldx, w, sum);
     for (int64_t r = 0; r < rows; r++)
         for (int64_t j = 0; j < product->n; j++)
             c[(i + r) * product->ldc + j] = (float)(bias[j] + sum[r * product->n + j]);
 }
 
-void lf_product_narrow(const lf_piece *p, float *c)
+void lf_product_narrow(const lf_piece *p, const lf_product_at *product, float *c)
 {
-    const lf_reach *x = &p->group->product.x;
+    const lf_reach *x = &p->group->x;
     const float *base = lf_reach_base(p->run, x, p->area);
-    const bool in_place = x->col.form == LF_FORM_CONTIGUOUS || p->group->product.k <= 1;
+    const bool in_place = x->col.form == LF_FORM_CONTIGUOUS || p->group->k <= 1;
     const bool evenly = in_place && x->row.rank == 1;
     const int64_t step = evenly ? LF_DOTS : 1;
     for (int64_t i = 0; i < p->rows; i += step) {
         const float *row = base + lf_side_offset(&x->row, lf_row_in(p, x, p->row + i));
         if (!in_place) {
-            lf_side_gather(&x->col, row, 0, p->group->product.k, p->scratch + p->group->x_row);
+            lf_side_gather(&x->col, row, 0, p->group->k, p->scratch + p->group->x_row);
             row = p->scratch + p->group->x_row;
         }
-        rows_by_columns(p, i, lf_min64(step, p->rows - i), row, evenly ? x->row.stride[0] : 0, c);
+        rows_by_columns(p, product, i, lf_min64(step, p->rows - i), row, evenly ? x->row.stride[0] : 0, c);
     }
 }

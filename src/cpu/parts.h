@@ -85,6 +85,7 @@ typedef struct lf_step_at {
     bool asked;         /* LOAD: it is far, and the fold that takes it asks for what comes next */
     bool by_strips;     /* OP: an argument is one number for all of a strip, and the map takes it as such */
     bool joined;        /* part of a later step: nothing is left to do */
+    int32_t product;    /* PRODUCT: of the group's */
     lf_reach from;
     float number;
     void (*map)(int64_t n, const float *x, const float *y, const float *z, const float *attr, float *out);
@@ -105,6 +106,7 @@ typedef struct lf_phase_at {
     bool one_row;
     int64_t rows, width; /* of the whole grid */
     int64_t strips;
+    bool product;        /* some product is this phase's */
     int64_t together;    /* rows in a strip: several where they are short, then there is one strip a row */
     int64_t pitch;       /* from one of them to the next, in floats: the width, or with gaps as in the product's tile */
     bool columns;        /* some step is LF_PER_STRIP */
@@ -137,17 +139,17 @@ typedef struct lf_stat_at {
 } lf_stat_at;
 
 typedef struct lf_product_at {
-    bool present;
+    int32_t index;           /* of the plan's products */
     bool narrow;             /* as in lf_product: a dot product for each element */
     bool weight_fixed, w_is_kn;
     int32_t phase;
-    int64_t n, k;
-    int64_t depth;           /* elements of k in a run, but for the last */
-    int64_t ldc;             /* of the product tile */
+    int64_t n;
+    int64_t ldc;             /* of the product tile, the same for all of a phase */
     int32_t bias;            /* the step that loads what the product adds to each row itself; -1: none */
     /* the store of its phase, of a kept value, in whose memory its last run ends; -1: in the tile */
     int32_t lands;
-    lf_reach x, weight;
+    lf_reach weight;
+    size_t tile;             /* offset in a thread's scratch: [block_rows][ldc] */
 } lf_product_at;
 
 typedef struct lf_group_at {
@@ -155,17 +157,20 @@ typedef struct lf_group_at {
     bool whole_grid;
     int64_t block_rows;      /* of the first whole_blocks blocks; those after have small_rows, but for the last */
     int64_t whole_blocks, small_rows;
-    lf_product_at product;
+    lf_reach x;              /* what its products multiply, rows x k */
+    int64_t k;
+    int64_t depth;           /* elements of k in a run, but for the last */
+    lf_product_at *product;
     lf_phase_at *phase;
     lf_stat_at *stat;
-    int32_t phases, stats;
+    int32_t products, phases, stats;
+    int32_t packs;           /* the first phase that multiplies packed x; -1: none does */
     bool share_x;            /* x is packed once for all pieces, into the block's area */
     size_t packed_x;         /* shared: [blocks][runs of K], in the area; else one block, in scratch */
     int64_t packed_floats;   /* shared: from one block to the next */
     /* offsets in floats in a thread's scratch */
     size_t block_area;       /* by blocks only */
-    size_t tile;             /* [block_rows][ldc] */
-    size_t more;             /* the same, for the sum of some runs of K where they are many */
+    size_t more;             /* like a product's tile, for the sum of some runs of K where they are many */
     size_t w_run;            /* a run of a strip of w, where w was not packed before */
     size_t x_row;            /* of x that is not contiguous: narrow [k], else [block_rows][LF_KBLOCK] */
     size_t registers;        /* [registers][the phase's stretch] */
@@ -283,22 +288,31 @@ static inline void lf_w_run_pack(const lf_kern *kern, const float *w, int64_t n,
 }
 
 /* Do the rows of x lie as rows of consecutive elements, evenly apart? */
-static inline bool lf_product_x_in_rows(const lf_product_at *p)
+static inline bool lf_x_in_rows(const lf_group_at *g)
 {
-    return p->x.row.rank <= 1 && (p->x.col.form == LF_FORM_CONTIGUOUS || p->k == 1);
+    return g->x.row.rank <= 1 && (g->x.col.form == LF_FORM_CONTIGUOUS || g->k == 1);
+}
+
+/* Is some product of the phase multiplied from packed x? */
+static inline bool lf_multiplies_packed(const lf_group_at *g, const lf_phase_at *phase)
+{
+    for (int32_t i = 0; i < g->products; i++)
+        if (&g->phase[g->product[i].phase] == phase && !g->product[i].narrow)
+            return true;
+    return false;
 }
 
 /* ---- weights.c, sums.c ---- */
 
 struct lf_cpu_weights {
     lf_arena arena;
-    int32_t tensors, groups;
+    int32_t tensors, products;
     const float **tensor;  /* one per prepared: row-major; NULL where only the packed form is left */
     float **owned;         /* one per prepared: to be freed; NULL where borrowed */
-    const float **product; /* one per group: [strips][runs of K], each as the table packs it; NULL: read tensor */
-    /* one per group: w [n][k], then the bias [n], as they are before rounding; owned; NULL: not narrow */
+    const float **product; /* one per product: [strips][runs of K], each as the table packs it; NULL: read tensor */
+    /* one per product: w [n][k], then the bias [n], as they are before rounding; owned; NULL: not narrow */
     double **narrow;
-    float **packed;        /* one per group: to be freed; NULL where shared or borrowed */
+    float **packed;        /* one per product: to be freed; NULL where shared or borrowed */
     size_t bytes;
 };
 
@@ -326,7 +340,6 @@ typedef struct lf_run {
 typedef struct lf_piece {
     const lf_run *run;
     const lf_group_at *group;
-    int32_t group_index;
     const lf_phase_at *phase;
     float *area;           /* the block's, or the grid's */
     float *scratch;        /* the thread's */
@@ -362,11 +375,12 @@ static inline int64_t lf_row_in(const lf_piece *p, const lf_reach *r, int64_t ro
 
 /* product.c: packs the block's x, run `run` of K, into the block's packed x. */
 void lf_product_pack_x(const lf_piece *p, int64_t run, float *packed);
-/* The product of the piece's rows with one strip of columns -> to [rows][ldt]: the thread's tile, or where it lands.
+/* One product of the piece's rows with one strip of columns -> to [rows][ldt]: its tile, or where it lands.
  * packed: the block's x. */
-void lf_product_tile(const lf_piece *p, const float *packed, int64_t strip, float *to, int64_t ldt);
+void lf_product_tile(const lf_piece *p, const lf_product_at *product, const float *packed, int64_t strip, float *to,
+                     int64_t ldt);
 /* narrow.c: all of a narrow product's piece -> c [rows][ldc]. */
-void lf_product_narrow(const lf_piece *p, float *c);
+void lf_product_narrow(const lf_piece *p, const lf_product_at *product, float *c);
 
 /* tail.c: the phase's program over the piece, product tiles included. packed: the block's x, NULL without a product. */
 void lf_tail_run(const lf_piece *p, const float *packed);

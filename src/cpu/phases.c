@@ -10,7 +10,7 @@ typedef struct phasing {
     const lf_group *group;
     const lf_phase *plan;
     int32_t index;
-    const lf_group_at *g;
+    lf_group_at *g;
     lf_phase_at *p;
     const lf_cpu_instance *instance;
     const lf_plan *all;
@@ -228,23 +228,27 @@ static bool is_read_later(const phasing *f, lf_node node)
     for (int32_t i = 0; i < group->stats; i++)
         if (group->stat[i].step < 0 && group->stat[i].from.place == LF_VALUE && group->stat[i].from.index == node)
             return true;
-    return group->product.node != LF_NONE && group->product.x.place == LF_VALUE && group->product.x.index == node;
+    return group->products > 0 && group->x.place == LF_VALUE && group->x.index == node;
 }
 
 /* Has the group read the loaded tensor in an earlier phase, and no w passed through the caches since? */
 static bool is_read_before(const phasing *f, const lf_access *from)
 {
     const lf_group *group = f->group;
-    const lf_product_at *product = &f->g->product;
-    const bool passed = product->present && !product->narrow && product->phase <= f->index;
-    for (int32_t i = passed ? product->phase : 0; i < f->index; i++)
+    int32_t since = 0;
+    for (int32_t i = 0; i <= f->index; i++)
+        if (lf_multiplies_packed(f->g, &f->g->phase[i]))
+            since = i;
+    for (int32_t i = since; i < f->index; i++)
         for (int32_t k = 0; k < group->phase[i].steps; k++) {
             const lf_step *s = &group->phase[i].step[k];
             if (s->kind == LF_STEP_LOAD && s->from.place == from->place && s->from.index == from->index)
                 return true;
         }
-    return product->narrow && product->phase < f->index && group->product.x.place == from->place &&
-           group->product.x.index == from->index;
+    for (int32_t i = 0; i < group->products && group->x.place == from->place && group->x.index == from->index; i++)
+        if (group->product[i].narrow && group->product[i].phase >= since && group->product[i].phase < f->index)
+            return true;
+    return false;
 }
 
 /* Does the step use elements of a large tensor where they lie, which come from memory? */
@@ -306,12 +310,14 @@ static bool lands_there(const phasing *f, int32_t store)
 {
     const lf_access *to = &f->plan->store[store].to;
     const lf_store_at *s = &f->p->store[store];
-    return f->p->step[s->value.step].kind == LF_STEP_PRODUCT && !f->g->product.narrow && to->place == LF_KEPT &&
+    const lf_step_at *step = &f->p->step[s->value.step];
+    const lf_product_at *product = step->kind == LF_STEP_PRODUCT ? &f->g->product[step->product] : NULL;
+    return product && product->lands < 0 && !product->narrow && to->place == LF_KEPT &&
            f->group->kept[to->index].in_output < 0 && s->packed && !s->taken &&
-           f->g->product.n % f->instance->kern->nr == 0 && f->g->product.k > 0 && lf_runs(f->g->product.k) <= LF_RUNS;
+           product->n % f->instance->kern->nr == 0 && f->g->k > 0 && lf_runs(f->g->k) <= LF_RUNS;
 }
 
-static void give_memory(const phasing *f, lf_product_at *product)
+static void give_memory(const phasing *f)
 {
     lf_phase_at *p = f->p;
     for (int32_t i = 0; i < p->steps; i++) {
@@ -328,9 +334,9 @@ static void give_memory(const phasing *f, lf_product_at *product)
         s->direct = is_direct(f, i);
         if (s->direct)
             p->step[s->value.step].to = i;
-        else if (product && product->lands < 0 && lands_there(f, i)) {
+        else if (lands_there(f, i)) {
             s->direct = true;
-            product->lands = i;
+            f->g->product[p->step[s->value.step].product].lands = i;
         }
     }
 }
@@ -399,23 +405,24 @@ static bool is_row(const lf_phase_at *p, int32_t step)
 
 /* The first thing most products want is a bias. The product adds it while its sums are in registers: then the step that
  * would is the product. */
-static void take_bias(const phasing *f, lf_product_at *product)
+static void take_biases(const phasing *f)
 {
     lf_phase_at *p = f->p;
-    product->bias = -1;
-    for (int32_t i = 0; i < p->steps && !product->narrow; i++) {
+    for (int32_t i = 0; i < p->steps; i++) {
         const lf_step *s = &f->plan->step[i];
         if (s->kind != LF_STEP_OP || s->op != LF_OP_add || s->attr[0] != 1.0)
             continue;
         const bool second = s->arg[1] >= 0 && p->step[s->arg[1]].kind == LF_STEP_PRODUCT;
         const int32_t of = s->arg[second], row = s->arg[!second];
-        if (p->step[of].kind != LF_STEP_PRODUCT || !is_row(p, row) || uses_of(f, of) > 1)
+        lf_product_at *product = &f->g->product[p->step[of].product];
+        if (p->step[of].kind != LF_STEP_PRODUCT || product->narrow || product->bias >= 0 || !is_row(p, row) ||
+            uses_of(f, of) > 1)
             continue;
         p->step[i].kind = LF_STEP_PRODUCT;
+        p->step[i].product = p->step[of].product;
         if (uses_of(f, row) == 1)
             p->step[row].level = LF_ONCE; /* a pointer, found once */
         product->bias = row;
-        return;
     }
 }
 
@@ -425,12 +432,16 @@ static void take_bias(const phasing *f, lf_product_at *product)
 static void give_strips(const phasing *f)
 {
     lf_phase_at *p = f->p;
-    const lf_product_at *product = &f->g->product;
-    const bool has_tile = product->present && product->phase == f->index;
     p->strips = lf_ceil_div(p->width, LF_STRIP);
-    p->pitch = has_tile ? lf_max64(product->ldc, p->width) : p->width;
+    p->pitch = p->width;
+    p->product = false;
+    for (int32_t i = 0; i < f->g->products; i++)
+        if (f->g->product[i].phase == f->index) {
+            p->pitch = lf_max64(f->g->product[i].ldc, p->width);
+            p->product = true;
+        }
     p->together = p->pitch > 0 && p->pitch <= LF_STRIP / 2 ? LF_STRIP / p->pitch : 1;
-    p->strip_by_strip = has_tile || p->together > 1;
+    p->strip_by_strip = p->product || p->together > 1;
 }
 
 static bool give_steps(const phasing *f, lf_arena *arena, const int64_t *dims, bool *overflow)
@@ -443,7 +454,8 @@ static bool give_steps(const phasing *f, lf_arena *arena, const int64_t *dims, b
     for (int32_t i = 0; i < p->steps; i++) {
         const lf_step *from = &f->plan->step[i];
         lf_step_at *s = &p->step[i];
-        *s = (lf_step_at){.kind = from->kind, .number = (float)from->number, .spread_reg = -1, .to = -1};
+        *s = (lf_step_at){
+            .kind = from->kind, .product = from->product, .number = (float)from->number, .spread_reg = -1, .to = -1};
         for (int k = 0; k < 3; k++)
             s->attr[k] = (float)from->attr[k];
         if (s->kind == LF_STEP_LOAD)
@@ -472,15 +484,14 @@ bool lf_phase_init(lf_group_at *g, const lf_group *group, int32_t index, lf_cpu_
     give_strips(&f);
     if (!give_steps(&f, &instance->arena, dims, overflow))
         return false;
-    const bool has_product = g->product.present && g->product.phase == index;
-    if (has_product)
-        take_bias(&f, &g->product);
+    if (p->product)
+        take_biases(&f);
     if (!give_uses(&f, &instance->arena))
         return false;
     int32_t *last = malloc(((size_t)p->steps + 1) * sizeof *last),
             *idle = malloc(((size_t)p->steps + 1) * sizeof *idle);
     if (last && idle) {
-        give_memory(&f, has_product ? &g->product : NULL);
+        give_memory(&f);
         find_last_uses(&f, last);
         give_registers(&f, last, idle);
     }

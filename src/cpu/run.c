@@ -6,7 +6,6 @@
 
 typedef struct task {
     lf_run run;
-    int32_t group_index;
     const lf_group_at *group;
     const lf_phase_at *phase;
     const lf_stat_at *stat;
@@ -21,16 +20,6 @@ static float *scratch_of(const lf_run *run, int slot)
     return run->workspace + run->instance->thread + (size_t)slot * run->instance->thread_size;
 }
 
-static bool has_product(const lf_group_at *g, const lf_phase_at *phase)
-{
-    return g->product.present && phase == &g->phase[g->product.phase];
-}
-
-static bool has_packed_x(const lf_group_at *g, const lf_phase_at *phase)
-{
-    return has_product(g, phase) && !g->product.narrow;
-}
-
 static lf_pool *pool_for(const lf_run *run, double work)
 {
     return work < LF_WORTH_WAKING ? NULL : run->pool;
@@ -38,7 +27,7 @@ static lf_pool *pool_for(const lf_run *run, double work)
 
 static int64_t runs_of(const lf_group_at *g)
 {
-    return lf_runs(g->product.k);
+    return lf_runs(g->k);
 }
 
 static void pack_block(const lf_piece *p, float *packed)
@@ -55,16 +44,15 @@ static void run_block(void *arg, int64_t block, int slot)
     const lf_group_at *g = t->group;
     lf_piece p = {.run = &t->run,
                   .group = g,
-                  .group_index = t->group_index,
                   .scratch = scratch_of(&t->run, slot),
                   .block = block};
     p.area = p.scratch + g->block_area;
     p.row = p.area_row = lf_block_row(g, block);
     p.rows = lf_block_rows(g, block, g->rows);
+    float *packed = p.scratch + g->packed_x;
     for (int32_t i = 0; i < g->phases; i++) {
         const lf_phase_at *phase = p.phase = &g->phase[i];
-        float *packed = has_packed_x(g, phase) ? p.scratch + g->packed_x : NULL;
-        if (packed)
+        if (i == g->packs)
             pack_block(&p, packed);
         p.strip_end = phase->strips;
         if (phase->steps > 0)
@@ -86,7 +74,6 @@ static lf_piece piece_of(const task *t, int64_t block, int slot)
 {
     lf_piece p = {.run = &t->run,
                   .group = t->group,
-                  .group_index = t->group_index,
                   .phase = t->phase,
                   .area = t->area,
                   .block = block,
@@ -119,12 +106,9 @@ static void run_piece(void *arg, int64_t index, int slot)
     const int64_t range = index % t->ranges;
     p.strip = t->phase->strips * range / t->ranges;
     p.strip_end = t->phase->strips * (range + 1) / t->ranges;
-    float *packed = NULL;
-    if (has_packed_x(g, t->phase)) {
-        packed = g->share_x ? shared_x(t, p.block) : p.scratch + g->packed_x;
-        if (!g->share_x)
-            pack_block(&p, packed);
-    }
+    float *packed = g->share_x ? shared_x(t, p.block) : p.scratch + g->packed_x;
+    if (!g->share_x && lf_multiplies_packed(g, t->phase))
+        pack_block(&p, packed);
     lf_tail_run(&p, packed);
 }
 
@@ -153,11 +137,11 @@ static void phase_over_grid(task *t, int32_t index)
     lf_pool *pool = pool_for(&t->run, lf_phase_work(g, phase));
     const int64_t blocks = lf_blocks(g, phase->rows);
     if (phase->steps > 0 && phase->strips > 0 && blocks > 0) {
-        if (has_packed_x(g, phase) && g->share_x)
+        if (index == g->packs && g->share_x)
             lf_pool_run(pool, blocks * runs_of(g), run_pack, t);
         /* A few pieces a thread even out what they take; a block's columns are cut only where blocks do not suffice. */
         t->ranges = lf_min64(phase->strips, lf_ceil_div(4 * (int64_t)t->run.instance->threads, blocks));
-        if (has_packed_x(g, phase) && !g->share_x)
+        if (lf_multiplies_packed(g, phase) && !g->share_x)
             t->ranges = 1;
         lf_pool_run(pool, blocks * t->ranges, run_piece, t);
     }
@@ -172,8 +156,8 @@ void lf_cpu_run(const lf_cpu_instance *instance, const lf_cpu_weights *weights, 
     assert(lf_pool_threads(pool) <= instance->threads);
     task t = {.run = {instance, weights, input, output, workspace, flagged, batch, pool}};
     t.area = t.run.workspace + instance->shared;
-    for (t.group_index = 0; t.group_index < instance->groups; t.group_index++) {
-        t.group = &instance->group[t.group_index];
+    for (int32_t g = 0; g < instance->groups; g++) {
+        t.group = &instance->group[g];
         if (!t.group->whole_grid)
             group_by_blocks(&t);
         for (int32_t i = 0; t.group->whole_grid && i < t.group->phases; i++)

@@ -19,8 +19,7 @@ typedef struct tail {
     const float **value; /* one per step: its elements of the strip at hand, or of the rows from `first` on */
     const float **base;  /* one per step: where its access begins */
     float **to;          /* one per store: the same */
-    const float *tile;   /* the product's strip, [rows][ldc]: the thread's tile, or where it lands */
-    int64_t ldc;
+    float **tile;        /* one per product of the group: its strip, [rows][ldc of it]: its tile, or where it lands */
     const float *packed;
     int64_t first;       /* values per row: the row whose element comes first */
 } tail;
@@ -160,6 +159,12 @@ static void ask_ahead(const float *x, int64_t n)
         __builtin_prefetch(x + AHEAD + i, 0, 3);
 }
 
+/* From a row of the product's strip to the next, in floats. */
+static int64_t lead_of(const tail *t, const lf_product_at *product)
+{
+    return product->lands >= 0 ? t->phase->width : product->ldc;
+}
+
 static void step_of_elements(const tail *t, int32_t i, const strip *at)
 {
     const lf_step_at *s = &t->phase->step[i];
@@ -180,7 +185,10 @@ static void step_of_elements(const tail *t, int32_t i, const strip *at)
         }
         gather(t, s, t->base[i], at, out);
         break;
-    case LF_STEP_PRODUCT: t->value[i] = t->tile + (at->row - t->p->row) * t->ldc; return;
+    case LF_STEP_PRODUCT:
+        t->value[i] =
+            t->tile[s->product] + (at->row - t->p->row) * lead_of(t, &t->p->group->product[s->product]);
+        return;
     case LF_STEP_OP: apply(t, s, at->n, at->row, at, out); break;
     case LF_STEP_NUMBER: return;
     }
@@ -306,23 +314,28 @@ static strip strip_at(const tail *t, int64_t index, int64_t row, int64_t rows)
     return at;
 }
 
-/* A product's tile, then its rows; or the same without a product where rows share work. */
+/* The phase's products at the strip, one after another. */
+static void multiply(const tail *t, const strip *at)
+{
+    const lf_piece *p = t->p;
+    for (int32_t i = 0; i < p->group->products; i++) {
+        const lf_product_at *product = &p->group->product[i];
+        if (&p->group->phase[product->phase] != t->phase)
+            continue;
+        t->tile[i] = product->lands >= 0 ? place_of(t, product->lands, at) : p->scratch + product->tile;
+        lf_product_tile(p, product, t->packed, at->index, t->tile[i], lead_of(t, product));
+    }
+}
+
+/* Tiles of products, then their rows; or the same without a product where rows share work. */
 static void by_strips(tail *t)
 {
     const lf_piece *p = t->p;
     const int64_t end = p->row + p->rows, together = t->phase->together;
-    const lf_product_at *product = &p->group->product;
-    const bool has_product = product->present && t->phase == &p->group->phase[product->phase];
-    float *tile = p->scratch + p->group->tile;
-    t->ldc = has_product && product->lands >= 0 ? t->phase->width : product->ldc;
     for (int64_t index = p->strip; index < p->strip_end; index++) {
         strip at = strip_at(t, index, p->row, lf_min64(together, p->rows));
-        if (has_product) {
-            if (product->lands >= 0)
-                tile = place_of(t, product->lands, &at);
-            lf_product_tile(p, t->packed, index, tile, t->ldc);
-        }
-        t->tile = tile;
+        if (t->phase->product)
+            multiply(t, &at);
         steps_of_columns(t, &at);
         for (int64_t row = p->row; row < end; row += LF_STRIP) {
             const int64_t rows_end = lf_min64(row + LF_STRIP, end);
@@ -377,6 +390,7 @@ void lf_tail_run(const lf_piece *p, const float *packed)
     t.value = (const float **)(void *)(p->scratch + p->group->pointers);
     t.base = t.value + phase->steps;
     t.to = (float **)(t.base + phase->steps);
+    t.tile = t.to + phase->stores;
     bool streams = false;
     for (int32_t i = 0; i < phase->steps; i++)
         if (phase->step[i].kind == LF_STEP_LOAD)

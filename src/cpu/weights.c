@@ -138,9 +138,9 @@ bool lf_cpu_all_finite(const float *x, int64_t count, lf_pool *pool)
 /* Memory for what narrow products read: weight and bias as they are before rounding. */
 static lf_status make_narrow(building *b)
 {
-    for (int32_t i = 0; i < b->plan->groups; i++) {
-        const lf_product *product = &b->plan->group[i].product;
-        if (product->node == LF_NONE || !product->narrow)
+    for (int32_t i = 0; i < b->plan->products; i++) {
+        const lf_product *product = b->plan->product[i];
+        if (!product->narrow)
             continue;
         const int64_t n = lf_extent_at(product->n, b->dims), k = lf_extent_at(product->k, b->dims);
         const size_t bytes = (size_t)(n * (k + 1)) * sizeof(double);
@@ -162,9 +162,9 @@ static double element(const lf_bound *x, int64_t index)
 /* Hands a prepared tensor's values to the narrow products that read it: a weight as [n][k], a bias as it is. */
 static void fill_narrow(const building *b, lf_node node, const lf_bound *values)
 {
-    for (int32_t i = 0; i < b->plan->groups; i++) {
-        const lf_product *product = &b->plan->group[i].product;
-        if (product->node == LF_NONE || !product->narrow)
+    for (int32_t i = 0; i < b->plan->products; i++) {
+        const lf_product *product = b->plan->product[i];
+        if (!product->narrow)
             continue;
         const int64_t n = lf_extent_at(product->n, b->dims), k = lf_extent_at(product->k, b->dims);
         double *w = b->w->narrow[i];
@@ -214,9 +214,9 @@ static lf_status evaluate(building *b, const int32_t *which, size_t count)
 static lf_status fill_unprepared(building *b)
 {
     lf_status status = LF_OK;
-    for (int32_t i = 0; i < b->plan->groups && status == LF_OK; i++) {
-        const lf_product *product = &b->plan->group[i].product;
-        if (product->node == LF_NONE || !product->narrow || product->bias == LF_NONE ||
+    for (int32_t i = 0; i < b->plan->products && status == LF_OK; i++) {
+        const lf_product *product = b->plan->product[i];
+        if (!product->narrow || product->bias == LF_NONE ||
             b->plan->storage[product->bias] == LF_PREPARED)
             continue;
         double *bias = b->w->narrow[i] + lf_extent_at(product->n, b->dims) * lf_extent_at(product->k, b->dims);
@@ -307,17 +307,16 @@ static bool packed_floats(const packing *p, int64_t *floats)
     return true;
 }
 
-/* The form in which group's product reads its weight; shared with an earlier group that reads the same. */
+/* The form in which a product reads its weight; shared with an earlier one that reads the same. */
 static lf_status pack_product(building *b, int32_t index)
 {
     const lf_plan *plan = b->plan;
-    const lf_product *product = &plan->group[index].product;
-    if (product->node == LF_NONE || !product->weight_fixed || product->narrow)
+    const lf_product *product = plan->product[index];
+    if (!product->weight_fixed || product->narrow)
         return LF_OK;
     for (int32_t i = 0; i < index; i++) {
-        const lf_product *other = &plan->group[i].product;
-        if (other->node != LF_NONE && other->weight_fixed && other->weight == product->weight &&
-            other->w_is_kn == product->w_is_kn) {
+        const lf_product *other = plan->product[i];
+        if (other->weight_fixed && other->weight == product->weight && other->w_is_kn == product->w_is_kn) {
             b->w->product[index] = b->w->product[i];
             return LF_OK;
         }
@@ -346,12 +345,10 @@ static void drop_unpacked(building *b)
     const lf_plan *plan = b->plan;
     for (int32_t i = 0; i < plan->prepareds; i++) {
         bool as_it_lies = !plan->packed_only[i];
-        for (int32_t g = 0; g < plan->groups; g++) {
-            const lf_product *product = &plan->group[g].product;
-            if (product->node != LF_NONE && product->weight_fixed && product->weight == plan->prepared[i] &&
-                !b->w->product[g] && !b->w->narrow[g])
+        for (int32_t p = 0; p < plan->products; p++)
+            if (plan->product[p]->weight_fixed && plan->product[p]->weight == plan->prepared[i] &&
+                !b->w->product[p] && !b->w->narrow[p])
                 as_it_lies = true;
-        }
         if (as_it_lies || !b->w->owned[i])
             continue;
         disown(b, &b->w->owned[i], elements_of(b, plan->prepared[i]));
@@ -394,17 +391,17 @@ static lf_status build(building *b, bool pack, bool *finite)
     lf_cpu_weights *w = b->w;
     w->tensor = lf_arena_array(&w->arena, (size_t)b->plan->prepareds + 1, sizeof *w->tensor);
     w->owned = lf_arena_array(&w->arena, (size_t)b->plan->prepareds + 1, sizeof *w->owned);
-    w->product = lf_arena_array(&w->arena, (size_t)b->plan->groups + 1, sizeof *w->product);
-    w->narrow = lf_arena_array(&w->arena, (size_t)b->plan->groups + 1, sizeof *w->narrow);
-    w->packed = lf_arena_array(&w->arena, (size_t)b->plan->groups + 1, sizeof *w->packed);
+    w->product = lf_arena_array(&w->arena, (size_t)b->plan->products + 1, sizeof *w->product);
+    w->narrow = lf_arena_array(&w->arena, (size_t)b->plan->products + 1, sizeof *w->narrow);
+    w->packed = lf_arena_array(&w->arena, (size_t)b->plan->products + 1, sizeof *w->packed);
     if (!w->tensor || !w->owned || !w->product || !w->narrow || !w->packed)
         return no_memory(b);
     lf_status status = begin(b);
     if (status == LF_OK)
         status = prepare_tensors(b);
     b->look = finite && b->faithful;
-    for (int32_t g = 0; g < b->plan->groups && status == LF_OK && pack; g++)
-        status = pack_product(b, g);
+    for (int32_t i = 0; i < b->plan->products && status == LF_OK && pack; i++)
+        status = pack_product(b, i);
     if (status == LF_OK && finite)
         *finite = find_finite(b); /* what was packed has been looked at while it was in cache */
     if (status == LF_OK && pack)
@@ -422,7 +419,7 @@ lf_status lf_cpu_weights_new(const lf_plan *plan, const lf_kern *kern, const flo
         return lf_fail_nomem(diag, "the prepared weights");
     lf_arena_init(&w->arena);
     w->tensors = plan->prepareds;
-    w->groups = plan->groups;
+    w->products = plan->products;
     building b = {
         .w = w, .plan = plan, .kern = kern, .param = param, .pool = pool, .diag = diag, .dims = dims, .faithful = true};
     lf_status status = build(&b, pack, finite);
@@ -441,10 +438,10 @@ void lf_cpu_weights_free(lf_cpu_weights *w)
         return;
     for (int32_t i = 0; w->owned && i < w->tensors; i++)
         lf_aligned_free(w->owned[i]);
-    for (int32_t g = 0; w->packed && g < w->groups; g++)
-        lf_aligned_free(w->packed[g]);
-    for (int32_t g = 0; w->narrow && g < w->groups; g++)
-        lf_aligned_free(w->narrow[g]);
+    for (int32_t i = 0; w->packed && i < w->products; i++)
+        lf_aligned_free(w->packed[i]);
+    for (int32_t i = 0; w->narrow && i < w->products; i++)
+        lf_aligned_free(w->narrow[i]);
     lf_arena_free(&w->arena);
     free(w);
 }

@@ -21,8 +21,8 @@ bool lf_cuda_serves(const lf_plan *plan, lf_cuda_target target, lf_cuda_shape sh
     const lf_cuda_shape_info *info = &lf_cuda_shape_table[shape];
     bool fits = has_shape(target, shape);
     for (int32_t g = 0; g < plan->groups && fits; g++) {
-        const lf_product *p = &plan->group[g].product;
-        if (lf_is_tensor_product(target, p))
+        const lf_product *p = lf_tensor_product(target, &plan->group[g]);
+        if (p)
             fits = (!info->few || lf_extent_at(plan->group[g].rows, dims) <= info->rows) &&
                    (!info->turns || lf_takes_turns(target, p));
     }
@@ -50,14 +50,15 @@ static lf_tile tile_of(lf_cuda_target target)
 static double kept_us(const lf_plan *plan, const lf_group *group, lf_cuda_target target, const lf_device *d,
                       const int64_t *dims)
 {
-    const lf_emitter e = {.plan = plan, .graph = plan->graph, .target = target, .g = group, .tensor = true};
-    const lf_phase *phase = &group->phase[group->product.phase];
+    const lf_product *product = lf_tensor_product(target, group);
+    const lf_emitter e = {.plan = plan, .graph = plan->graph, .target = target, .g = group, .tensor = product};
+    const lf_phase *phase = &group->phase[product->phase];
     double bytes = 0;
     if (lf_find_held(&e).phase >= 0)
         return 0;
     for (int32_t i = 0; i < phase->stores; i++)
         if (phase->store[i].to.place == LF_KEPT)
-            bytes += 4.0 * (double)lf_extent_at(group->rows, dims) * (double)group->product.n.coef;
+            bytes += 4.0 * (double)lf_extent_at(group->rows, dims) * (double)product->n.coef;
     return 2e6 * bytes / (bytes > d->cache_bytes ? d->bytes : d->cache_rate);
 }
 
@@ -67,12 +68,13 @@ static double expected_us(const lf_plan *plan, lf_cuda_target target, const lf_d
     double us = 0;
     for (int32_t g = 0; g < plan->groups; g++) {
         const lf_group *group = &plan->group[g];
-        if (!lf_is_tensor_product(target, &group->product))
+        const lf_product *p = lf_tensor_product(target, group);
+        if (!p)
             continue;
         const lf_tiled product = {.m = (double)lf_extent_at(group->rows, dims),
-                                  .n = (double)group->product.n.coef,
-                                  .k = (double)group->product.k.coef,
-                                  .tail_us = lf_tile_tail_us(group, d->folded, d)};
+                                  .n = (double)p->n.coef,
+                                  .k = (double)p->k.coef,
+                                  .tail_us = lf_tile_tail_us(group, p->phase, d->folded, d)};
         us += lf_tile_us(&tile, &product, d) + kept_us(plan, group, target, d, dims);
     }
     return us;

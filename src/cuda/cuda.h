@@ -51,7 +51,7 @@ lf_status lf_cuda_program_new(lf_cuda_device *device, const lf_plan *plan, lf_cu
 void lf_cuda_program_free(lf_cuda_program *program);
 /* Gives it its weights, which are copied to the device. tensor: one per prepared tensor of the plan, row-major. there:
  * likewise, addresses on the device of those that lie there and are borrowed instead; NULL for others. narrow: one per
- * group, the weight [n][k] and bias [n] of a narrow product, NULL for others.
+ * product of the plan, the weight [n][k] and bias [n] of a narrow one, NULL for others.
  * Fails: LF_ERR_NOMEM, LF_ERR_DEVICE. */
 lf_status lf_cuda_program_weights(lf_cuda_program *program, const float *const *tensor, const void *const *there,
                                   const double *const *narrow, lf_diag *diag);

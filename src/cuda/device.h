@@ -52,13 +52,12 @@ struct lf_cuda_program {
     /* the same plan on the ordinary units, where a weight has too wide a range: all runs are its; NULL: not needed */
     lf_cuda_program *full;
     bool borrows;            /* this is such a program: prepared and narrow are the other's */
-    /* one per group: the weight of a product on tensor cores, and what undoes its scales; owned; 0 where there is
-     * none */
+    /* one per product: its weight for tensor cores, and what undoes its scales; owned; 0 where there is none */
     lf_cuda_ptr *lines;
     lf_cuda_ptr *scale;
     lf_cuda_ptr *prepared;   /* one per prepared tensor; owned, unless it is lent */
     bool *lent;
-    lf_cuda_ptr *narrow;     /* one per group, owned; 0 where there is none */
+    lf_cuda_ptr *narrow;     /* one per product, owned; 0 where there is none */
     /* of its weights on tensor cores, see text/weights.cu: the span a row of x may have, and whether columns were
      * balanced */
     int span;

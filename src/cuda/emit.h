@@ -7,7 +7,7 @@
  * (x's lines and the weight's of each; none where there are no such products; where there is no wgmma a map begins with
  * the address and that is all), a struct
  * Control, and for each part a struct Args: words of eight bytes in this order (an array that is empty has one word):
- *     in[inputs] prepared[prepareds] narrow[groups] scale[groups] out[outputs] out_each[outputs] area[areas]
+ *     in[inputs] prepared[prepareds] narrow[products] scale[products] out[outputs] out_each[outputs] area[areas]
  *     dim[symbols] redo
  * Areas are arrays of floats in the call's workspace: intermediate tensors, kept values, statistics, partials. */
 #ifndef LF_CUDA_EMIT_H

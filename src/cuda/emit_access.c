@@ -240,14 +240,14 @@ static bool is_register(const lf_emitter *e, int32_t phase, const lf_access *a)
 
 bool lf_is_held_row(const lf_emitter *e, int32_t phase, const lf_step *step)
 {
-    const lf_product *p = &e->g->product;
+    const lf_access *x = &e->g->x;
     axis ours[LF_MAX_RANK], theirs[LF_MAX_RANK];
     const lf_access *a = &step->from;
-    if (step->kind != LF_STEP_LOAD || a->place != p->x.place || a->index != p->x.index ||
-        !lf_extent_same(e->g->phase[phase].width, p->k) || columns_of(a) != CONTIGUOUS)
+    if (step->kind != LF_STEP_LOAD || a->place != x->place || a->index != x->index ||
+        !lf_extent_same(e->g->phase[phase].width, e->g->product[0].k) || columns_of(a) != CONTIGUOUS)
         return false;
     const int count = merged_axes(a, 0, a->row_axes, ours);
-    bool same = count == merged_axes(&p->x, 0, p->x.row_axes, theirs);
+    bool same = count == merged_axes(x, 0, x->row_axes, theirs);
     for (int i = 0; same && i < count; i++)
         same = lf_extent_same(ours[i].extent, theirs[i].extent) && lf_extent_same(ours[i].stride, theirs[i].stride);
     return same;

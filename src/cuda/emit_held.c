@@ -51,7 +51,7 @@ static bool holds(const lf_phase *before, const lf_access *from, lf_held *held)
 static bool knows(const lf_emitter *e, const lf_access *from, lf_held *held)
 {
     const lf_stat *st = &e->g->stat[from->index];
-    if (st->phase != e->g->product.phase)
+    if (st->phase != e->tensor->phase)
         return false;
     if (st->span == LF_SPAN_ROW) {
         held->waits = true;
@@ -61,7 +61,7 @@ static bool knows(const lf_emitter *e, const lf_access *from, lf_held *held)
         return false;
     held->run = from->index;
     held->length = st->length.coef;
-    return held->length >= SHORTEST && LF_CUDA_TILE % held->length == 0 && e->g->product.n.coef % held->length == 0 &&
+    return held->length >= SHORTEST && LF_CUDA_TILE % held->length == 0 && e->tensor->n.coef % held->length == 0 &&
            repeats_in_runs(from, held->length) && st->from.place == LF_KEPT &&
            store_of(&e->g->phase[st->phase], st->from.index);
 }
@@ -72,8 +72,8 @@ static bool others_do_without(const lf_emitter *e, const lf_held *held)
     for (int32_t i = 0; i < e->g->stats; i++) {
         const lf_stat *st = &e->g->stat[i];
         if (st->phase == held->phase ||
-            (st->phase == e->g->product.phase && st->span == LF_SPAN_ROW && st->step != held->step) ||
-            (st->phase == e->g->product.phase && st->span != LF_SPAN_ROW && i != held->run))
+            (st->phase == e->tensor->phase && st->span == LF_SPAN_ROW && st->step != held->step) ||
+            (st->phase == e->tensor->phase && st->span != LF_SPAN_ROW && i != held->run))
             return false;
     }
     return held->run < 0 || e->g->stat[held->run].from.index == held->kept;
@@ -84,7 +84,7 @@ static bool others_do_without(const lf_emitter *e, const lf_held *held)
 static bool has_room(const lf_emitter *e, const lf_held *held)
 {
     const lf_cuda_shape_info *shape = &lf_cuda_shape_table[e->target.shape];
-    const int64_t tiles = (e->g->product.n.coef + shape->columns - 1) / shape->columns, blocks = tiles * shape->cluster;
+    const int64_t tiles = (e->tensor->n.coef + shape->columns - 1) / shape->columns, blocks = tiles * shape->cluster;
     return !held->waits || (e->target.unit == LF_CUDA_WGMMA && !e->target.small && !shape->turns && blocks <= UNITS &&
                             (shape->few || UNITS / blocks * blocks >= BUSY));
 }
@@ -93,10 +93,11 @@ lf_held lf_find_held(const lf_emitter *e)
 {
     const lf_held none = {.phase = -1, .kept = -1, .run = -1};
     const lf_group *g = e->g;
-    const int32_t before = g->product.phase, phase = before + 1;
     lf_held held = none;
-    if (!e->tensor || phase != g->phases - 1 || g->phase[phase].one_row ||
-        !lf_extent_same(g->phase[phase].width, g->product.n))
+    if (!e->tensor)
+        return none;
+    const int32_t before = e->tensor->phase, phase = before + 1;
+    if (phase != g->phases - 1 || g->phase[phase].one_row || !lf_extent_same(g->phase[phase].width, e->tensor->n))
         return none;
     held.phase = phase;
     for (int32_t i = 0; i < g->phase[phase].steps; i++) {
@@ -120,7 +121,7 @@ static void emit_known(lf_emitter *e)
 {
     lf_str_add(&e->s, "    struct Known {\n");
     for (int32_t i = 0; i < e->g->stats; i++)
-        if (e->g->stat[i].phase == e->g->product.phase)
+        if (e->g->stat[i].phase == e->tensor->phase)
             lf_str_addf(&e->s, "        float stat%d[%d]; // %s for %s\n", (int)i,
                         lf_monoid_row(e->g->stat[i].monoid)->results, lf_monoid_row(e->g->stat[i].monoid)->name,
                         lf_at(e->graph, e->g->stat[i].node)->name);
@@ -128,10 +129,10 @@ static void emit_known(lf_emitter *e)
                       "    static __device__ __forceinline__ void total(const Args &a, const i64 row, Known &known)\n"
                       "    {\n");
     for (int32_t i = 0; i < e->g->stats; i++)
-        if (lf_is_fed(e, i, e->g->product.phase)) {
+        if (lf_is_fed(e, i, e->tensor->phase)) {
             lf_str_add(&e->s, "        ");
             lf_emit_partials(e, i);
-            lf_str_addf(&e->s, ".finish((double)%lld, known.stat%d);\n", (long long)e->g->product.n.coef, (int)i);
+            lf_str_addf(&e->s, ".finish((double)%lld, known.stat%d);\n", (long long)e->tensor->n.coef, (int)i);
         }
     lf_str_add(&e->s, "    }\n");
     if (e->held.run >= 0)

@@ -54,7 +54,8 @@ static bool has_columns(const lf_group *g, int32_t phase)
 
 static bool is_wide_product(const lf_group *g, int32_t phase)
 {
-    return g->product.node != LF_NONE && !g->product.narrow && g->product.phase == phase;
+    const lf_product *p = lf_product_in(g, phase); /* all of a phase are wide, or none */
+    return p && !p->narrow;
 }
 
 static void find_ranges(lf_emitter *e)
@@ -125,7 +126,7 @@ static void place_stat(lf_emitter *e, int32_t i)
         e->result[i][k] = stored ? whole_area(e, p->one_row || s->span == LF_SPAN_COLUMN, own, 1) : -1;
     }
     if (s->span == LF_SPAN_ROW && e->range[lf_range_of(e, s->phase)].product)
-        e->partial[i] = add_area(e, (lf_cuda_area){e->g->rows, e->g->product.n, 1, LF_CUDA_TILE, m->states});
+        e->partial[i] = add_area(e, (lf_cuda_area){e->g->rows, p->width, 1, LF_CUDA_TILE, m->states});
     if (s->span == LF_SPAN_COLUMN) {
         e->column[i] = whole_area(e, p->one_row, p->width, 1);
         e->partial[i] = add_area(
@@ -158,7 +159,7 @@ static bool begin_group(lf_emitter *e, int32_t index)
     if (!e->range || !e->kept || !e->home || !e->result || !e->partial || !e->column)
         return false;
     find_homes(e);
-    e->tensor = lf_is_tensor_product(e->target, &g->product);
+    e->tensor = lf_tensor_product(e->target, g);
     e->held = lf_find_held(e);
     find_ranges(e);
     if (e->tensor) {
@@ -166,7 +167,7 @@ static bool begin_group(lf_emitter *e, int32_t index)
         e->x_input = lf_input_in_lines(e);
         e->x_lines = e->x_input >= 0
                          ? -1
-                         : whole_area(e, false, lf_extent_of(lf_tensor_lines(e->target, &g->product, &chunk)),
+                         : whole_area(e, false, lf_extent_of(lf_tensor_lines(e->target, e->tensor, &chunk)),
                                       LF_CUDA_LINE / (int)sizeof(float));
         e->x_scale = whole_area(e, false, lf_extent_of(1), 1);
     }
@@ -228,10 +229,10 @@ static void emit_arguments(lf_emitter *e, lf_str *to)
         lf_emit_shape(e, plan->prepared[i]);
     }
     lf_str_addf(&e->s,
-                "\n    const double *narrow[%d];  // by group: a product of few columns, its weight and then its bias\n"
-                "    const float *scale[%d];    // by group: what undoes the scaling of a weight's rows\n"
+                "\n    const double *narrow[%d];  // by product: of few columns, its weight and then its bias\n"
+                "    const float *scale[%d];    // by product: what undoes the scaling of a weight's rows\n"
                 "    float *out[%d];            // ",
-                (int)lf_at_least_one(plan->groups), (int)lf_at_least_one(plan->groups),
+                (int)lf_at_least_one(plan->products), (int)lf_at_least_one(plan->products),
                 (int)lf_at_least_one(e->graph->outputs));
     for (int32_t i = 0; i < e->graph->outputs; i++) {
         lf_str_add(&e->s, i ? ", " : "");

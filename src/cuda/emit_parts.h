@@ -37,7 +37,7 @@ typedef struct lf_emitter {
     bool tiles;              /* elements of a tile, of which some rows may not be `here` */
     /* a row that a narrow product multiplies is in registers, in so many turns of its threads; 0: it is not */
     int held_turns;
-    bool weight_held;        /* and so is that product's weight, of one column */
+    const lf_product *weight_held; /* and so is this one's weight, of one column */
     bool guarded;            /* behind the last stage all blocks meet, and rows that were flagged are done again */
     int32_t arrives;         /* the phase behind which a block arrives there with its last row; -1: at the end */
     /* the group under way */
@@ -45,7 +45,7 @@ typedef struct lf_emitter {
     int32_t group;
     lf_range *range;         /* one per phase at most */
     int32_t ranges;
-    bool tensor;             /* its product is on tensor cores */
+    const lf_product *tensor; /* its product, where that is on tensor cores; NULL */
     lf_held held;            /* then: the phase after it, if that goes on with what is in registers */
     int32_t x_lines, x_scale; /* then: areas of x as they read it; x_lines is -1 where input x_input is that */
     int32_t x_input;
@@ -117,8 +117,9 @@ void lf_emit_columns(lf_emitter *e, int32_t stat);
 
 /* ---- emit_tensor.c ---- */
 
-/* Can tensor cores do this group's product? Its extents must be known but for the rows. */
-bool lf_is_tensor_product(lf_cuda_target target, const lf_product *p);
+/* The group's product, if it has one that tensor cores can do: its extents must be known but for the rows. NULL where
+ * it has none, or several. */
+const lf_product *lf_tensor_product(lf_cuda_target target, const lf_group *g);
 /* Can groups of warps take turns at its tiles? See text/wgmma.cu. */
 bool lf_takes_turns(lf_cuda_target target, const lf_product *p);
 /* Lines of a row of x or of the weight: a whole number of chunks between promotions, of *chunk lines each. */

@@ -8,9 +8,8 @@
 
 static const char inside[] = "    static __device__ __forceinline__";
 
-static void emit_extents(lf_emitter *e)
+static void emit_extents(lf_emitter *e, const lf_product *p)
 {
-    const lf_product *p = &e->g->product;
     const struct {
         const char *name;
         lf_extent extent;
@@ -22,11 +21,10 @@ static void emit_extents(lf_emitter *e)
     }
 }
 
-static void emit_operands(lf_emitter *e)
+static void emit_operands(lf_emitter *e, const lf_product *p)
 {
-    const lf_product *p = &e->g->product;
     lf_str_addf(&e->s, "%s float x(const Args &a, i64 row, i64 k) { return ", inside);
-    lf_emit_row_element(e, &p->x, "k");
+    lf_emit_row_element(e, &e->g->x, "k");
     lf_str_addf(&e->s, "; }\n%s float weight(const Args &a, i64 n, i64 k) { return __ldg(", inside);
     lf_emit_home(e, p->weight);
     lf_str_add(&e->s, p->w_is_kn ? " + k * " : " + n * ");
@@ -37,9 +35,8 @@ static void emit_operands(lf_emitter *e)
 }
 
 /* The statistics of rows that the product's phase feeds: the first, and the others. */
-static void emit_rest(lf_emitter *e, int32_t first)
+static void emit_rest(lf_emitter *e, int32_t phase, int32_t first)
 {
-    const int32_t phase = e->g->product.phase;
     lf_str_add(&e->s, "    struct Rest {\n");
     for (int32_t i = first + 1; i < e->g->stats; i++)
         if (lf_is_fed(e, i, phase))
@@ -56,9 +53,8 @@ static void emit_rest(lf_emitter *e, int32_t first)
     lf_str_add(&e->s, "    };\n");
 }
 
-static void emit_element(lf_emitter *e, int32_t first)
+static void emit_element(lf_emitter *e, int32_t phase, int32_t first)
 {
-    const int32_t phase = e->g->product.phase;
     lf_str_addf(&e->s,
                 "    // phase %d: %s x %s\n    template <int W>\n"
                 "%s void element(const Args &a, const i64 row, const i64 rows, const bool here, const i64 col, "
@@ -95,8 +91,8 @@ static void emit_element(lf_emitter *e, int32_t first)
 
 void lf_emit_product(lf_emitter *e, int32_t range)
 {
-    const lf_product *p = &e->g->product;
     const int32_t phase = e->range[range].first;
+    const lf_product *p = lf_product_in(e->g, phase);
     int32_t first = -1, fed = 0;
     char name[32];
     for (int32_t i = e->g->stats - 1; i >= 0; i--)
@@ -115,13 +111,13 @@ void lf_emit_product(lf_emitter *e, int32_t range)
         lf_str_add(&e->s, "    typedef no_stat First;\n");
     else
         lf_str_addf(&e->s, "    typedef %s_stat<float> First;\n", lf_monoid_row(e->g->stat[first].monoid)->name);
-    emit_rest(e, first < 0 ? e->g->stats : first);
-    emit_extents(e);
+    emit_rest(e, phase, first < 0 ? e->g->stats : first);
+    emit_extents(e, p);
     if (e->tensor)
         lf_emit_tensor_extents(e);
     else
-        emit_operands(e);
-    emit_element(e, first);
+        emit_operands(e, p);
+    emit_element(e, phase, first);
     if (e->tensor) {
         lf_emit_held(e);
         lf_str_add(&e->s, "};\n\n");

@@ -21,24 +21,31 @@ static bool is_wide(lf_extent width)
     return !lf_extent_known(width) || width.coef > WIDE;
 }
 
+/* The first narrow product of the range; NULL where it has none. */
+static const lf_product *narrow_in(const lf_emitter *e, const lf_range *r)
+{
+    for (int32_t phase = r->first; phase < r->end && !r->product; phase++)
+        if (lf_product_in(e->g, phase))
+            return lf_product_in(e->g, phase);
+    return NULL;
+}
+
 /* From the plan alone: bits must not depend on the batch. */
 static int threads_a_row(const lf_emitter *e, const lf_range *r)
 {
-    const lf_product *product = &e->g->product;
-    const bool narrow =
-        product->node != LF_NONE && product->narrow && product->phase >= r->first && product->phase < r->end;
-    bool wide = narrow && is_wide(product->k), one = e->role == LF_CUDA_MAIN && !narrow;
+    const lf_product *narrow = narrow_in(e, r);
+    bool wide = narrow && is_wide(narrow->k), one = e->role == LF_CUDA_MAIN && !narrow;
     for (int32_t p = r->first; p < r->end; p++) {
         wide = wide || is_wide(e->g->phase[p].width);
         one = one && lf_extent_is(e->g->phase[p].width, 1);
     }
-    const bool all = narrow && lf_extent_known(product->k) && product->k.coef > GROUP * MOST && e->threads == BLOCK;
+    const bool all = narrow && lf_extent_known(narrow->k) && narrow->k.coef > GROUP * MOST && e->threads == BLOCK;
     return all ? BLOCK : wide ? GROUP : one ? QUAD : WARP;
 }
 
 bool lf_is_of_block(const lf_emitter *e, int32_t kept)
 {
-    const lf_access *x = &e->g->product.x;
+    const lf_access *x = &e->g->x;
     if (e->role != LF_CUDA_MAIN || e->ranges > 1 || threads_a_row(e, e->range) != e->threads ||
         kept >= LF_CUDA_SCRATCH / (int32_t)sizeof(float) || e->g->kept[kept].one_row ||
         !lf_extent_is(e->g->kept[kept].width, 1) || (x->place == LF_KEPT && x->index == kept))
@@ -72,11 +79,12 @@ static void emit_stat_comment(lf_emitter *e, int32_t index)
 void lf_emit_partials(lf_emitter *e, int32_t stat)
 {
     const lf_monoid_info *m = lf_monoid_row(e->g->stat[stat].monoid);
+    const lf_extent width = e->g->phase[e->g->stat[stat].phase].width;
     lf_str_addf(&e->s, "partials<%s_stat>::of<%s>(a.area[%d] + row * ((", m->name,
                 e->role == LF_CUDA_MAIN ? "false" : "true", (int)e->partial[stat]);
-    lf_emit_extent(e, e->g->product.n);
+    lf_emit_extent(e, width);
     lf_str_addf(&e->s, " + %d) / %d * %d), (int)((", LF_CUDA_TILE - 1, LF_CUDA_TILE, m->states);
-    lf_emit_extent(e, e->g->product.n);
+    lf_emit_extent(e, width);
     lf_str_addf(&e->s, " + %d) / %d))", LF_CUDA_TILE - 1, LF_CUDA_TILE);
 }
 
@@ -148,7 +156,7 @@ static void emit_stat(lf_emitter *e, int32_t index, bool partials)
 /* Does a phase of the range store what the product multiplies? Then it is not there when the row begins. */
 static bool is_made_on_the_way(const lf_emitter *e, const lf_range *r)
 {
-    const lf_access *x = &e->g->product.x;
+    const lf_access *x = &e->g->x;
     for (int32_t phase = r->first; phase < r->end; phase++)
         for (int32_t i = 0; i < e->g->phase[phase].stores; i++) {
             const lf_access *to = &e->g->phase[phase].store[i].to;
@@ -162,9 +170,9 @@ static bool is_made_on_the_way(const lf_emitter *e, const lf_range *r)
  * that too; 0: it is not held. */
 static int held_turns(const lf_emitter *e, const lf_range *r, int threads)
 {
-    const lf_product *p = &e->g->product;
-    if (e->role != LF_CUDA_MAIN || p->node == LF_NONE || !p->narrow || p->phase < r->first || p->phase >= r->end ||
-        p->k.coef % (4 * threads) != 0 || p->k.coef > threads * MOST || is_made_on_the_way(e, r))
+    const lf_product *p = narrow_in(e, r);
+    if (e->role != LF_CUDA_MAIN || !p || p->k.coef % (4 * threads) != 0 || p->k.coef > threads * MOST ||
+        is_made_on_the_way(e, r))
         return 0;
     for (int32_t phase = p->phase; phase < r->end; phase++)
         for (int32_t i = 0; i < e->g->phase[phase].steps; i++)
@@ -173,9 +181,8 @@ static int held_turns(const lf_emitter *e, const lf_range *r, int threads)
     return 0;
 }
 
-static void emit_narrow(lf_emitter *e)
+static void emit_narrow(lf_emitter *e, const lf_product *p)
 {
-    const lf_product *p = &e->g->product;
     lf_str_addf(&e->s, "    // product of %lld columns, in double precision: ", (long long)p->n.coef);
     lf_emit_shape(e, p->weight);
     lf_str_addf(&e->s, "\n    const float *const product = narrow_product<T, %lld, %lld>(", (long long)p->n.coef,
@@ -184,9 +191,9 @@ static void emit_narrow(lf_emitter *e)
         lf_str_add(&e->s, "held");
     } else {
         lf_str_add(&e->s, "&");
-        lf_emit_row_element(e, &p->x, "0");
+        lf_emit_row_element(e, &e->g->x, "0");
     }
-    lf_str_addf(&e->s, ", a.narrow[%d], tid%s);\n", (int)e->group, e->weight_held ? ", column" : "");
+    lf_str_addf(&e->s, ", a.narrow[%d], tid%s);\n", (int)p->index, e->weight_held ? ", column" : "");
 }
 
 static void emit_phase(lf_emitter *e, int32_t phase)
@@ -195,15 +202,15 @@ static void emit_phase(lf_emitter *e, int32_t phase)
     const int lanes = lf_emit_lanes(e, p->width);
     lf_str_addf(&e->s, "    // phase %d: %s x %s\n", (int)phase,
                 p->one_row ? "1" : lf_extent_text(e->graph, e->g->rows), lf_extent_text(e->graph, p->width));
-    if (e->g->product.node != LF_NONE && e->g->product.phase == phase)
-        emit_narrow(e);
+    if (lf_product_in(e->g, phase))
+        emit_narrow(e, lf_product_in(e->g, phase));
     for (int32_t i = 0; i < e->g->stats; i++)
         if (lf_is_fed(e, i, phase))
             lf_str_addf(&e->s, "    fold<%s_stat> fold%d;\n", lf_monoid_row(e->g->stat[i].monoid)->name, (int)i);
     if (p->steps > 0) {
         lf_emit_loads_ahead(e, phase, 1);
         e->ahead = true;
-        if (e->held_turns > 0 && lf_extent_same(p->width, e->g->product.k)) {
+        if (e->held_turns > 0 && lf_extent_same(p->width, e->g->product[0].k)) {
             lf_str_addf(&e->s,
                         "#pragma unroll\n    for (int turn = 0; turn < %d; ++turn) {\n"
                         "        const i64 col = (turn * T + tid) * 4;\n",
@@ -281,14 +288,15 @@ static void emit_turns(lf_emitter *e, const char *name, int threads)
  * what an earlier stage wrote would have to be made known to copies first. */
 static int ring_slots(const lf_emitter *e, int threads)
 {
-    const lf_product *p = &e->g->product;
     const bool whole = e->target.unit == LF_CUDA_WGMMA && e->target.aligned && threads == e->threads;
-    return whole && lf_is_dense_input(e->plan, &p->x) ? RING / (int)(p->k.coef * (int64_t)sizeof(float)) : 0;
+    return whole && lf_is_dense_input(e->plan, &e->g->x)
+               ? RING / (int)(e->g->product[0].k.coef * (int64_t)sizeof(float))
+               : 0;
 }
 
 static unsigned ring_bytes(const lf_emitter *e, int slots)
 {
-    return slots > 0 ? (unsigned)(LIES + slots * (e->g->product.k.coef * (int64_t)sizeof(float) + BARRIER)) : 0;
+    return slots > 0 ? (unsigned)(LIES + slots * (e->g->product[0].k.coef * (int64_t)sizeof(float) + BARRIER)) : 0;
 }
 
 /* Likewise, with a row in registers and others on their way. */
@@ -296,16 +304,17 @@ static void emit_rows_ahead(lf_emitter *e, const char *name, int held, int slots
 {
     lf_str_add(&e->s, ";\n");
     if (e->weight_held)
-        lf_str_addf(&e->s, "    narrow_column<T, %lld, %d> column;\n", (long long)e->g->product.k.coef, held);
+        lf_str_addf(&e->s, "    narrow_column<T, %lld, %d> column;\n", (long long)e->g->product[0].k.coef, held);
     if (slots > 0)
         lf_str_addf(&e->s, "    rows_by_ring<T, %d, %d>(\n", held, slots);
     else
-        lf_str_addf(&e->s, "    rows_by_registers<%s, T, %d>(\n", lf_emit_aligned(e, &e->g->product.x), held);
+        lf_str_addf(&e->s, "    rows_by_registers<%s, T, %d>(\n", lf_emit_aligned(e, &e->g->x), held);
     lf_str_add(&e->s, "        rows, [&](const i64 row) { return &");
-    lf_emit_row_element(e, &e->g->product.x, "0");
+    lf_emit_row_element(e, &e->g->x, "0");
     lf_str_add(&e->s, "; },\n");
     if (e->weight_held)
-        lf_str_addf(&e->s, "        [&] { column.load(a.narrow[%d], threadIdx.x %% T); },\n", (int)e->group);
+        lf_str_addf(&e->s, "        [&] { column.load(a.narrow[%d], threadIdx.x %% T); },\n",
+                    (int)e->weight_held->index);
     else if (slots > 0)
         lf_str_add(&e->s, "        [] {},\n");
     lf_str_addf(&e->s,
@@ -329,11 +338,12 @@ void lf_emit_rows(lf_emitter *e, int32_t range)
                 "__device__ __forceinline__ void %s_row(const Args &a, const i64 row, const i64 rows, const int tid",
                 (int)r->first, (int)r->end - 1, name);
     /* a double is two registers an element; the next row, which would take one, is in the ring */
-    e->weight_held = slots > 0 && lf_extent_is(e->g->product.n, 1);
+    const lf_product *narrow = narrow_in(e, r);
+    e->weight_held = slots > 0 && lf_extent_is(narrow->n, 1) ? narrow : NULL;
     if (held > 0)
         lf_str_addf(&e->s, ", const float (&held)[%d][4]", held);
     if (e->weight_held)
-        lf_str_addf(&e->s, ", const narrow_column<%d, %lld, %d> &column", threads, (long long)e->g->product.k.coef,
+        lf_str_addf(&e->s, ", const narrow_column<%d, %lld, %d> &column", threads, (long long)e->g->product[0].k.coef,
                     held);
     lf_str_addf(&e->s, "%s)\n{\n    enum { T = %d };\n", arrival_taken(e), threads);
     for (int32_t i = 0; i < e->g->stats; i++)
@@ -354,7 +364,7 @@ void lf_emit_rows(lf_emitter *e, int32_t range)
     if (e->arrives >= 0)
         lf_str_add(&e->s, "    if (threadIdx.x == 0 && blockIdx.x >= rows)\n        arrived = grid_arrive(c);\n");
     lf_str_add(&e->s, "}\n\n");
-    e->weight_held = false;
+    e->weight_held = NULL;
     lf_cuda_stage *stage = lf_emit_stage(e, name, LF_CUDA_ROWS, rows, e->g->phase[r->first].width);
     if (stage)
         stage->rows_a_block = e->threads / threads, stage->ahead = held > 0, stage->ring = ring_bytes(e, slots),

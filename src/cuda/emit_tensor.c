@@ -17,14 +17,18 @@ static int lines_of_chunk(int64_t lines)
     return lines <= 16 ? 1 : 2;
 }
 
-bool lf_is_tensor_product(lf_cuda_target target, const lf_product *p)
+const lf_product *lf_tensor_product(lf_cuda_target target, const lf_group *g)
 {
-    return target.unit != LF_CUDA_PLAIN && lf_is_tiled_product(p);
+    const bool can = target.unit != LF_CUDA_PLAIN && g->products == 1 && lf_is_tiled_product(&g->product[0]);
+    return can ? &g->product[0] : NULL;
 }
 
 bool lf_cuda_on_tensor_cores(const lf_plan *plan, lf_cuda_target target)
 {
-    return target.unit != LF_CUDA_PLAIN && lf_tiled_products(plan) > 0;
+    for (int32_t g = 0; g < plan->groups; g++)
+        if (lf_tensor_product(target, &plan->group[g]))
+            return true;
+    return false;
 }
 
 static int elements_of_line(lf_cuda_target target)
@@ -72,12 +76,12 @@ static int sums_at_a_time(lf_cuda_target target, int flops)
 
 static void emit_parts(lf_emitter *e)
 {
-    const lf_phase *p = &e->g->phase[e->g->product.phase];
+    const lf_phase *p = &e->g->phase[e->tensor->phase];
     int steps = 0;
     for (int32_t i = 0; i < p->steps; i++)
         steps += p->step[i].kind == LF_STEP_OP ? lf_op_row(p->step[i].op)->flops : 0;
     int chunk;
-    const int64_t lines = e->target.mode == LF_CUDA_FP32 ? lf_tensor_lines(e->target, &e->g->product, &chunk) : 0;
+    const int64_t lines = e->target.mode == LF_CUDA_FP32 ? lf_tensor_lines(e->target, e->tensor, &chunk) : 0;
     const bool is_long = lines > LONG; /* then the time of moving sums, which small code does, is not noticed */
     int part = e->held.run >= 0 ? SOME : sums_at_a_time(e->target, steps);
     /* what is done with all of them takes long to compile, twice over; this moves them most */
@@ -90,10 +94,10 @@ static void emit_parts(lf_emitter *e)
 /* Of several products each has its x brought into lines: only one alone has been measured without. */
 int32_t lf_input_in_lines(const lf_emitter *e)
 {
-    const lf_product *p = &e->g->product;
+    const lf_product *p = e->tensor;
     const bool stands_so = e->target.unit == LF_CUDA_WGMMA && e->target.mode == LF_CUDA_TF32 && e->target.aligned &&
                            p->k.coef % elements_of_line(e->target) == 0 && lf_tiled_products(e->plan) == 1;
-    return stands_so && lf_is_dense_input(e->plan, &p->x) ? e->plan->where[p->x.index] : -1;
+    return stands_so && lf_is_dense_input(e->plan, &e->g->x) ? e->plan->where[e->g->x.index] : -1;
 }
 
 /* Rows by a warp, by a group of threads where they are long, by a part of a warp where they are short. */
@@ -115,9 +119,9 @@ static void emit_split_row(lf_emitter *e)
     lf_str_addf(&e->s,
                 "    enum { SPLIT = %d, K = %lld, X_ALIGNED = %s, ROOM = %d };\n"
                 "    static __device__ __forceinline__ const float *x_row(const Args &a, const i64 row) { return &",
-                split_threads(&e->g->product), (long long)e->g->product.k.coef, lf_emit_aligned(e, &e->g->product.x),
+                split_threads(e->tensor), (long long)e->tensor->k.coef, lf_emit_aligned(e, &e->g->x),
                 split_room(e->target));
-    lf_emit_row_element(e, &e->g->product.x, "0");
+    lf_emit_row_element(e, &e->g->x, "0");
     lf_str_addf(&e->s,
                 "; }\n"
                 "    static __device__ __forceinline__ u8 *x_lines(const Args &a, const i64 row) "
@@ -127,8 +131,8 @@ static void emit_split_row(lf_emitter *e)
                 "    static __device__ __forceinline__ const float *x_by(const Args &a) { return ",
                 (int)e->x_lines, LF_CUDA_LINE, (int)e->x_scale);
     if (e->target.mode == LF_CUDA_FP32)
-        lf_str_addf(&e->s, "a.redo.uneven ? a.scale[%d] + %lld : ", (int)e->group,
-                    (long long)lf_cuda_columns_at(e->g->product.n.coef));
+        lf_str_addf(&e->s, "a.redo.uneven ? a.scale[%d] + %lld : ", (int)e->tensor->index,
+                    (long long)lf_cuda_columns_at(e->tensor->n.coef));
     lf_str_add(&e->s, "0; }\n");
 }
 
@@ -152,8 +156,8 @@ static void emit_vectors(lf_emitter *e)
     lf_str_add(&e->s, "    static __device__ __forceinline__ const float *vector(const Args &a, const int i, "
                       "const i64 col) { return ");
     if (is_scaled(e))
-        lf_str_addf(&e->s, "i == %d ? a.scale[%d] + col : ", count++, (int)e->group);
-    count = emit_phase_vectors(e, e->g->product.phase, count);
+        lf_str_addf(&e->s, "i == %d ? a.scale[%d] + col : ", count++, (int)e->tensor->index);
+    count = emit_phase_vectors(e, e->tensor->phase, count);
     if (e->held.phase >= 0)
         count = emit_phase_vectors(e, e->held.phase, count);
     lf_str_addf(&e->s, "0; }\n    enum { VECTORS = %d }; // the tail reads of each column\n", count);
@@ -161,7 +165,7 @@ static void emit_vectors(lf_emitter *e)
 
 void lf_emit_tensor_extents(lf_emitter *e)
 {
-    const lf_product *p = &e->g->product;
+    const lf_product *p = e->tensor;
     int chunk;
     const int64_t lines = lf_tensor_lines(e->target, p, &chunk);
     lf_str_addf(&e->s,
@@ -175,7 +179,7 @@ void lf_emit_tensor_extents(lf_emitter *e)
                 (int)e->x_scale);
     lf_str_addf(&e->s,
                 "    static __device__ __forceinline__ const float *w_unscale(const Args &a) { return a.scale[%d]; }\n",
-                (int)e->group);
+                (int)e->tensor->index);
     if (e->target.unit == LF_CUDA_WGMMA && !lf_cuda_shape_table[e->target.shape].few)
         emit_vectors(e);
     if (e->x_lines >= 0)
@@ -190,16 +194,16 @@ static void emit_split(lf_emitter *e)
                 "// x into lines of 128 bytes\n__device__ __forceinline__ void %s(const Args &a)\n{\n"
                 "    split_x<g%d>(a);\n    written_to_copied();\n}\n\n",
                 name, (int)e->group);
-    lf_cuda_stage *stage = lf_emit_stage(e, name, LF_CUDA_SPLIT, e->g->rows, e->g->product.k);
+    lf_cuda_stage *stage = lf_emit_stage(e, name, LF_CUDA_SPLIT, e->g->rows, e->tensor->k);
     if (stage)
-        stage->rows_a_block = e->threads / split_threads(&e->g->product);
+        stage->rows_a_block = e->threads / split_threads(e->tensor);
 }
 
 void lf_emit_tensor_stages(lf_emitter *e)
 {
     const lf_cuda_shape_info *shape = &lf_cuda_shape_table[e->target.shape];
     int chunk;
-    const int64_t lines = lf_tensor_lines(e->target, &e->g->product, &chunk);
+    const int64_t lines = lf_tensor_lines(e->target, e->tensor, &chunk);
     char name[32];
     if (!shape->few && e->x_lines >= 0) /* those do it themselves */
         emit_split(e);
@@ -208,12 +212,12 @@ void lf_emit_tensor_stages(lf_emitter *e)
                 "__device__ __forceinline__ void %s(const Args &a, const Control &c, const TensorMap *x, "
                 "const TensorMap *w)\n{\n    %s<g%d, %s>(a, c, x, w);\n}\n\n",
                 name, shape->product, (int)e->group, shape->tile);
-    lf_cuda_stage *stage = lf_emit_stage(e, name, LF_CUDA_TENSOR, e->g->rows, e->g->product.n);
+    lf_cuda_stage *stage = lf_emit_stage(e, name, LF_CUDA_TENSOR, e->g->rows, e->tensor->n);
     if (stage) {
         stage->x_area = e->x_lines;
         stage->x_input = e->x_input;
         stage->lines = lines;
-        stage->wave = e->held.waits ? (e->g->product.n.coef + shape->columns - 1) / shape->columns * shape->cluster : 0;
+        stage->wave = e->held.waits ? (e->tensor->n.coef + shape->columns - 1) / shape->columns * shape->cluster : 0;
     }
 }
 
@@ -225,7 +229,7 @@ void lf_emit_tensor_weights(lf_str *to, const lf_cuda_part *part)
                        "    find_columns(from, row_step, step, rows, columns, most);\n}\n\n");
     for (int32_t i = 0; i < part->stages; i++) {
         const lf_cuda_stage *stage = &part->stage[i];
-        const lf_product *p = &part->plan->group[stage->group].product;
+        const lf_product *p = lf_tensor_product(part->target, &part->plan->group[stage->group]);
         if (stage->work == LF_CUDA_TENSOR)
             lf_str_addf(to,
                         "extern \"C\" __global__ void __launch_bounds__(THREADS) g%d_split_weight(const float *from, "
@@ -251,8 +255,9 @@ static bool feeds(const lf_cuda_part *part, lf_monoid monoid)
 {
     for (int32_t g = 0; g < part->plan->groups; g++) {
         const lf_group *group = &part->plan->group[g];
-        for (int32_t i = 0; i < group->stats && lf_is_tensor_product(part->target, &group->product); i++)
-            if (group->stat[i].monoid == monoid && group->stat[i].phase == group->product.phase)
+        const lf_product *p = lf_tensor_product(part->target, group);
+        for (int32_t i = 0; i < group->stats && p; i++)
+            if (group->stat[i].monoid == monoid && group->stat[i].phase == p->phase)
                 return true;
     }
     return false;

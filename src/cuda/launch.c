@@ -90,7 +90,8 @@ lf_cuda_ptr lf_cuda_area_at(const lf_cuda_part *part, const lf_cuda_pass *pass, 
 /* The words of Args, see emit.h, before those of the outputs. */
 static size_t words_before_outputs(const lf_plan *plan)
 {
-    return lf_at_least_one(plan->graph->inputs) + lf_at_least_one(plan->prepareds) + 2 * lf_at_least_one(plan->groups);
+    return lf_at_least_one(plan->graph->inputs) + lf_at_least_one(plan->prepareds) +
+           2 * lf_at_least_one(plan->products);
 }
 
 /* weights: whose they are. Returns where its Redo begins. */
@@ -102,8 +103,8 @@ static uint64_t *fill_arguments(const lf_cuda_part *part, const lf_cuda_program 
     lf_cuda_ptr at = pass->workspace;
     to += lf_at_least_one(g->inputs);
     to = put(to, weights->prepared, plan->prepareds);
-    to = put(to, weights->narrow, plan->groups);
-    to = put(to, weights->scale, plan->groups) + lf_at_least_one(g->outputs);
+    to = put(to, weights->narrow, plan->products);
+    to = put(to, weights->scale, plan->products) + lf_at_least_one(g->outputs);
     for (int32_t i = 0; i < g->outputs; i++) {
         int64_t elements = lf_shape_count(&lf_at(g, g->output[i])->shape, pass->dims);
         to[i] = (uint64_t)(pass->batch > 0 && elements >= pass->batch ? elements / pass->batch : 1);

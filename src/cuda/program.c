@@ -10,7 +10,7 @@ static void lend_weights(const lf_cuda_program *p, lf_cuda_program *to)
 {
     for (int32_t i = 0; i < p->plan->prepareds; i++)
         to->prepared[i] = p->prepared[i];
-    for (int32_t i = 0; i < p->plan->groups; i++)
+    for (int32_t i = 0; i < p->plan->products; i++)
         to->narrow[i] = p->narrow[i];
 }
 
@@ -37,11 +37,11 @@ lf_status lf_cuda_program_new(lf_cuda_device *device, const lf_plan *plan, lf_cu
     p->target = target;
     p->as_written = as_written;
     pthread_mutex_init(&p->compiling, NULL);
-    p->lines = calloc(lf_at_least_one(plan->groups), sizeof *p->lines);
-    p->scale = calloc(lf_at_least_one(plan->groups), sizeof *p->scale);
+    p->lines = calloc(lf_at_least_one(plan->products), sizeof *p->lines);
+    p->scale = calloc(lf_at_least_one(plan->products), sizeof *p->scale);
     p->prepared = calloc(lf_at_least_one(plan->prepareds), sizeof *p->prepared);
     p->lent = calloc(lf_at_least_one(plan->prepareds), sizeof *p->lent);
-    p->narrow = calloc(lf_at_least_one(plan->groups), sizeof *p->narrow);
+    p->narrow = calloc(lf_at_least_one(plan->products), sizeof *p->narrow);
     lf_status status =
         p->lines && p->scale && p->prepared && p->lent && p->narrow ? LF_OK : lf_fail_nomem(diag, "the program");
     if (status == LF_OK)
@@ -69,10 +69,10 @@ static void drop_weights(lf_cuda_program *p)
 {
     if (!p->borrows) {
         drop(p, p->prepared, p->lent, p->plan->prepareds);
-        drop(p, p->narrow, NULL, p->plan->groups);
+        drop(p, p->narrow, NULL, p->plan->products);
     }
-    drop(p, p->lines, NULL, p->plan->groups);
-    drop(p, p->scale, NULL, p->plan->groups);
+    drop(p, p->lines, NULL, p->plan->products);
+    drop(p, p->scale, NULL, p->plan->products);
     p->bytes = 0;
 }
 
@@ -134,11 +134,10 @@ static lf_status into_lines(lf_cuda_program *p, lf_diag *diag)
 
 /* As text/plain.cu reads it: of every RUN elements of a column first two for each lane of a warp, then two more; then
  * the biases. */
-static lf_status upload_narrow(lf_cuda_program *p, int32_t group, const double *weight, lf_diag *diag)
+static lf_status upload_narrow(lf_cuda_program *p, const lf_product *product, const double *weight, lf_diag *diag)
 {
     enum { RUN = 128 };
-    const int64_t n = p->plan->group[group].product.n.coef, k = p->plan->group[group].product.k.coef,
-                  pitch = (k + RUN - 1) / RUN * RUN;
+    const int64_t n = product->n.coef, k = product->k.coef, pitch = (k + RUN - 1) / RUN * RUN;
     double *lanes = calloc((size_t)(n * (pitch + 1)), sizeof *lanes);
     if (!lanes)
         return lf_fail_nomem(diag, "a narrow product's weight");
@@ -147,7 +146,7 @@ static lf_status upload_narrow(lf_cuda_program *p, int32_t group, const double *
             lanes[column * pitch + i / RUN * RUN + i % 4 / 2 * (RUN / 2) + i % RUN / 4 * 2 + i % 2] =
                 weight[column * k + i];
     memcpy(lanes + n * pitch, weight + n * k, (size_t)n * sizeof *lanes);
-    lf_status status = upload(p, lanes, (size_t)(n * (pitch + 1)) * sizeof *lanes, &p->narrow[group], diag);
+    lf_status status = upload(p, lanes, (size_t)(n * (pitch + 1)) * sizeof *lanes, &p->narrow[product->index], diag);
     if (status == LF_OK) /* they go with this function */
         status = lf_cuda_status(p->device, p->device->driver->stream_wait(NULL), "copying weights", diag);
     free(lanes);
@@ -169,12 +168,15 @@ static bool is_of(const lf_access *a, lf_node node)
  * range. */
 static bool is_read(const lf_cuda_program *p, lf_node node)
 {
+    for (int32_t i = 0; i < p->plan->products; i++) {
+        const lf_product *product = p->plan->product[i];
+        const bool in_lines = p->lines[i] != 0 && p->target.mode != LF_CUDA_FP32;
+        if (product->bias == node || (product->weight == node && !in_lines))
+            return true;
+    }
     for (int32_t g = 0; g < p->plan->groups; g++) {
         const lf_group *group = &p->plan->group[g];
-        const lf_product *product = &group->product;
-        const bool in_lines = p->lines[g] != 0 && p->target.mode != LF_CUDA_FP32;
-        if (product->node != LF_NONE &&
-            (is_of(&product->x, node) || product->bias == node || (product->weight == node && !in_lines)))
+        if (group->products > 0 && is_of(&group->x, node))
             return true;
         for (int32_t f = 0; f < group->phases; f++)
             for (int32_t i = 0; i < group->phase[f].steps; i++)
@@ -209,9 +211,9 @@ static lf_status upload_all(lf_cuda_program *p, const float *const *tensor, cons
             p->prepared[i] = (lf_cuda_ptr)(uintptr_t)there[i];
         else if (tensor[i])
             status = upload(p, tensor[i], prepared_bytes(plan, i), &p->prepared[i], diag);
-    for (int32_t g = 0; g < plan->groups && status == LF_OK; g++)
-        if (narrow[g])
-            status = upload_narrow(p, g, narrow[g], diag);
+    for (int32_t i = 0; i < plan->products && status == LF_OK; i++)
+        if (narrow[i])
+            status = upload_narrow(p, plan->product[i], narrow[i], diag);
     if (status == LF_OK)
         status = into_lines(p, diag);
     if (status == LF_OK) /* host memory is the caller's again */

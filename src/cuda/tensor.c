@@ -37,6 +37,7 @@ enum { ANY_SPAN = 1 << 10, SPAN = 36, FOUND = 2 };
  * of all. */
 typedef struct weight {
     const lf_cuda_stage *stage;
+    const lf_product *product;
     int64_t rows, columns, row_step, step;
     lf_cuda_ptr *from, found, unseen, most;
 } weight;
@@ -55,7 +56,7 @@ static int launch(const lf_cuda_program *p, const lf_cuda_kernel *k, const char 
 static int split(lf_cuda_program *p, const lf_cuda_kernel *k, weight *w)
 {
     enum { SHARES = 64 }; /* of a column's rows */
-    lf_cuda_ptr *lines = &p->lines[w->stage->group], *scale = &p->scale[w->stage->group],
+    lf_cuda_ptr *lines = &p->lines[w->product->index], *scale = &p->scale[w->product->index],
                 by = *scale + (lf_cuda_ptr)lf_cuda_columns_at(w->rows) * sizeof(float);
     void *look[] = {w->from, &w->row_step, &w->step, &w->rows, &w->columns, &w->most},
          *put[] = {w->from, &w->row_step, &w->step, &w->rows, lines, scale, &by, &w->most, &w->found, &w->unseen};
@@ -71,17 +72,16 @@ static int split(lf_cuda_program *p, const lf_cuda_kernel *k, weight *w)
 /* Room for its lines and scales. */
 static lf_status make_lines(lf_cuda_program *p, const weight *w, lf_diag *diag)
 {
-    const int32_t group = w->stage->group;
     const int64_t by = w->stage->lines * LF_CUDA_LINE / (int64_t)sizeof(float);
     const size_t bytes = (size_t)(w->rows * w->stage->lines) * LF_CUDA_LINE,
                  scales = (size_t)(lf_cuda_columns_at(w->rows) + by) * sizeof(float);
-    lf_status status = lf_cuda_alloc(p->device, bytes, "the prepared weights", &p->lines[group], diag);
+    lf_status status = lf_cuda_alloc(p->device, bytes, "the prepared weights", &p->lines[w->product->index], diag);
     if (status == LF_OK)
-        status = lf_cuda_alloc(p->device, scales, "the prepared weights", &p->scale[group], diag);
+        status = lf_cuda_alloc(p->device, scales, "the prepared weights", &p->scale[w->product->index], diag);
     if (status != LF_OK)
         return status;
     p->bytes += bytes + scales;
-    return lf_cuda_status(p->device, p->device->driver->set_bytes(p->scale[group], 0, scales, NULL),
+    return lf_cuda_status(p->device, p->device->driver->set_bytes(p->scale[w->product->index], 0, scales, NULL),
                           "preparing weights", diag);
 }
 
@@ -120,9 +120,10 @@ lf_status lf_cuda_tensor_weights(lf_cuda_program *p, const lf_cuda_kernel *k, bo
         const lf_cuda_stage *stage = &main->stage[i];
         if (stage->work != LF_CUDA_TENSOR)
             continue;
-        const lf_product *product = &p->plan->group[stage->group].product;
+        const lf_product *product = &p->plan->group[stage->group].product[0];
         const int64_t rows = product->n.coef, columns = product->k.coef;
         weight w = {.stage = stage,
+                    .product = product,
                     .rows = rows,
                     .columns = columns,
                     .row_step = product->w_is_kn ? 1 : columns,
@@ -166,7 +167,7 @@ lf_status lf_cuda_tensor_maps(const lf_cuda_program *p, const lf_cuda_kernel *k,
 {
     const lf_cuda_part *main = &k->source.part[LF_CUDA_MAIN];
     const lf_cuda_shape_info *shape = &lf_cuda_shape_table[main->target.shape];
-    const lf_cuda_ptr w = p->lines[stage->group];
+    const lf_cuda_ptr w = p->lines[p->plan->group[stage->group].product[0].index];
     if (lf_cuda_tensor_blocks(k, stage, pass->dims) > INT32_MAX)
         return lf_fail(diag, LF_ERR_DATA, "the extents are too large: a product of more than 2^31 tiles");
     const int64_t wanted = lf_extent_at(stage->rows, pass->dims), rows = wanted > 0 ? wanted : 1;

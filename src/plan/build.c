@@ -125,6 +125,17 @@ int32_t lf_builder_stat(lf_builder *b, const lf_stat *stat)
     return g->stats++;
 }
 
+int32_t lf_builder_product(lf_builder *b, const lf_product *product)
+{
+    lf_group *g = b->group;
+    lf_product *products = list_push(b, g->product, g->products, sizeof *products);
+    if (!products)
+        return 0;
+    g->product = products;
+    g->product[g->products] = *product;
+    return g->products++;
+}
+
 int32_t lf_step_load(lf_builder *b, int32_t phase, lf_node node, const lf_access *from)
 {
     lf_step s = {.kind = LF_STEP_LOAD, .node = node, .from = *from, .arg = {-1, -1, -1}};

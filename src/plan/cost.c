@@ -118,7 +118,8 @@ typedef struct product_cost {
     bool tiles;  /* by tiles; otherwise row by row */
     bool brought; /* then: x is brought into lines before */
     double us;
-    double tail; /* of its phase, which us has in it, as tail_us has it */
+    double packing; /* of x, which us has in it where there are tiles */
+    double tail;    /* of its phase, which us has in it, as tail_us has it */
 } product_cost;
 
 /* In our kernels: by tiles or row by row, whichever is sooner done. Fewer tiles than units: K is cut, so that all have
@@ -129,11 +130,17 @@ static product_cost cost_product(double m, double n, double k, const lf_device *
     double rounds = down * across / d->units;
     double fill = rounds > 1 ? rounds / ceil(rounds) : 1;
     double rows = fmax(m / d->product_flops, down / d->row_flops);
-    double by_tiles = 1e6 * (2 * rows * across * d->tile_columns * k / fill + m * k * d->x_bytes / d->bytes);
+    double packing = 1e6 * (m * k * d->x_bytes / d->bytes);
+    double by_tiles = 1e6 * (2 * rows * across * d->tile_columns * k / fill) + packing;
     if (d->handed > 0)
         by_tiles += 1e6 * m * n / d->handed;
     double by_dots = 1e6 * 2 * m * n * k / d->dot_flops;
-    return (product_cost){.m = m, .n = n, .k = k, .tiles = by_tiles <= by_dots, .us = fmin(by_tiles, by_dots)};
+    return (product_cost){.m = m,
+                          .n = n,
+                          .k = k,
+                          .tiles = by_tiles <= by_dots,
+                          .us = fmin(by_tiles, by_dots),
+                          .packing = by_tiles <= by_dots ? packing : 0};
 }
 
 /* W is read once where all of it stays in cache, or all of x does; otherwise once for each part of x that does. Where
@@ -149,42 +156,55 @@ static void count_product(const product_cost *p, const lf_device *d, work *w)
 }
 
 /* Is x an input that tensor cores read as it lies? Kernels of several products do not. */
-static bool reads_as_it_lies(const lf_plan *plan, const lf_product *p, const lf_device *d)
+static bool reads_as_it_lies(const lf_plan *plan, const lf_group *g, const lf_product *p, const lf_device *d)
 {
     return d->as_it_lies > 0 && p->k.coef % d->as_it_lies == 0 && lf_tiled_products(plan) == 1 &&
-           lf_is_tiled_product(p) && lf_is_dense_input(plan, &p->x);
+           lf_is_tiled_product(p) && lf_is_dense_input(plan, &g->x);
 }
 
 /* Does the weight of its one column stay in registers for all rows? */
-static bool holds_column(const lf_plan *plan, const lf_group *g, const lf_device *d)
+static bool holds_column(const lf_plan *plan, const lf_group *g, const lf_product *p, const lf_device *d)
 {
-    const int64_t k = g->product.k.coef;
-    return d->column_step > 0 && lf_extent_is(g->product.n, 1) && k >= d->column_least && k <= d->column_most &&
-           k % d->column_step == 0 && lf_tiled_products(plan) == 0 && lf_is_dense_input(plan, &g->product.x) &&
+    const int64_t k = p->k.coef;
+    return d->column_step > 0 && lf_extent_is(p->n, 1) && k >= d->column_least && k <= d->column_most &&
+           k % d->column_step == 0 && lf_tiled_products(plan) == 0 && lf_is_dense_input(plan, &g->x) &&
            lf_wants_again(g);
 }
 
 /* On a GPU's tensor cores, in the shape of tiles that suits it, and bringing x into lines before, unless it lies so. */
-static product_cost tiled_product(product_cost p, const lf_plan *plan, const lf_group *g, const lf_device *d)
+static product_cost tiled_product(product_cost c, const lf_plan *plan, const lf_group *g, const lf_product *p,
+                                  const lf_device *d)
 {
-    const lf_tiled tiled = {.m = p.m, .n = p.n, .k = p.k, .tail_us = lf_tile_tail_us(g, d->folded, d)};
-    p.tiles = true;
-    p.brought = !reads_as_it_lies(plan, &g->product, d);
-    p.us = lf_tiles_us(&tiled, d) + (p.brought ? 1e6 * p.m * p.k * d->x_bytes / d->bytes : 0);
-    p.tail = p.m * p.n * lf_tile_tail_us(g, 1, d) / d->units;
-    return p;
+    const lf_tiled tiled = {.m = c.m, .n = c.n, .k = c.k, .tail_us = lf_tile_tail_us(g, p->phase, d->folded, d)};
+    c.tiles = true;
+    c.brought = !reads_as_it_lies(plan, g, p, d);
+    c.packing = c.brought ? 1e6 * c.m * c.k * d->x_bytes / d->bytes : 0;
+    c.us = lf_tiles_us(&tiled, d) + c.packing;
+    c.tail = c.m * c.n * lf_tile_tail_us(g, p->phase, 1, d) / d->units;
+    return c;
 }
 
+/* All products of a group, one after another. x is packed for the first that wants it so. */
 static product_cost group_product(const lf_plan *plan, const lf_group *g, const int64_t *dims, const lf_device *d)
 {
-    if (g->product.node == LF_NONE)
-        return (product_cost){.us = 0};
-    product_cost p = cost_product(extent(g->rows, dims), extent(g->product.n, dims), extent(g->product.k, dims), d);
-    if (d->start_us > 0 && !g->product.narrow)
-        p = tiled_product(p, plan, g, d);
+    product_cost all = {0};
+    for (int32_t i = 0; i < g->products; i++) {
+        const lf_product *p = &g->product[i];
+        product_cost c = cost_product(extent(g->rows, dims), extent(p->n, dims), extent(p->k, dims), d);
+        if (d->start_us > 0 && !p->narrow)
+            c = tiled_product(c, plan, g, p, d);
+        all.us += c.us - (all.tiles ? c.packing : 0);
+        all.packing = fmax(all.packing, c.packing);
+        all.m = c.m;
+        all.n += c.n;
+        all.k = c.k;
+        all.tiles = all.tiles || c.tiles;
+        all.brought = all.brought || c.brought;
+        all.tail += c.tail;
+    }
     for (int32_t i = 0; i < g->kepts; i++)
-        p.kept += extent(g->kept[i].width, dims);
-    return p;
+        all.kept += extent(g->kept[i].width, dims);
+    return all;
 }
 
 /* Arithmetic and memory of a kernel. shown: as memory_shown. A product hides most of reading its own operands, or is
@@ -386,10 +406,9 @@ static double touched_before(const touching *t, const touch *at, int32_t index)
 {
     const lf_group *g = t->group;
     double most = 0;
-    const lf_access *x = &g->product.x;
-    if (g->product.node != LF_NONE && at->access != x && at->phase >= g->product.phase && same_thing(x, at->access) &&
-        near(t, at, g->product.phase, distinct(x, t->dims)))
-        most = distinct(x, t->dims);
+    for (int32_t i = 0; i < g->products && at->access != &g->x && same_thing(&g->x, at->access); i++)
+        if (at->phase >= g->product[i].phase && near(t, at, g->product[i].phase, distinct(&g->x, t->dims)))
+            most = distinct(&g->x, t->dims);
     for (int32_t p = 0; p <= at->phase; p++) {
         touch before;
         for (int32_t i = 0; (p < at->phase || i < index) && touch_in_phase(g, p, i, &before); i++) {
@@ -429,8 +448,8 @@ static void count_touches(const touching *t)
     const lf_group *g = t->group;
     for (int32_t p = 0; p < g->phases; p++) {
         touch at;
-        if (g->product.node != LF_NONE && g->product.phase == p)
-            count_touch(t, &(touch){&g->product.x, false, p}, -1);
+        if (lf_product_in(g, p))
+            count_touch(t, &(touch){&g->x, false, p}, -1);
         for (int32_t i = 0; touch_in_phase(g, p, i, &at); i++)
             if (at.access)
                 count_touch(t, &at, i);
@@ -484,7 +503,7 @@ static int waits(const lf_group *g, const product_cost *product)
     int count = 0;
     for (int32_t p = 1; p < g->phases; p++)
         count += g->schedule == LF_BY_PHASE ||
-                 (product->tiles && p > g->product.phase && !lf_extent_is(g->phase[p].width, 1));
+                 (product->tiles && lf_product_in(g, p - 1) && !lf_extent_is(g->phase[p].width, 1));
     return count;
 }
 
@@ -495,13 +514,17 @@ static work group_work(const lf_plan *plan, const lf_group *g, const product_cos
     count_product(product, d, &w);
     w.read += product->m > 0 ? 4 * product->n * product->k : 0;
     w.operands = w.read;
-    /* read in double precision for every row, unless it is held, half of it from nearer than the last cache (measured
-     * on an H200) */
-    if (g->product.narrow && d->stage_us > 0 && !holds_column(plan, g, d))
-        w.cached += 4 * product->m * product->n * product->k;
-    if (g->product.bias != LF_NONE) { /* no step of its own adds it */
-        w.read += product->m > 0 ? 4 * product->n : 0;
-        add_op(&w, LF_OP_add, product->m * product->n, d);
+    for (int32_t i = 0; i < g->products; i++) {
+        const lf_product *p = &g->product[i];
+        const double n = extent(p->n, dims);
+        /* read in double precision for every row, unless it is held, half of it from nearer than the last cache
+         * (measured on an H200) */
+        if (p->narrow && d->stage_us > 0 && !holds_column(plan, g, p, d))
+            w.cached += 4 * product->m * n * product->k;
+        if (p->bias != LF_NONE) { /* no step of its own adds it */
+            w.read += product->m > 0 ? 4 * n : 0;
+            add_op(&w, LF_OP_add, product->m * n, d);
+        }
     }
     count_touches(&(touching){plan, g, dims, d, &w});
     count_tail(g, dims, d, &w);
@@ -576,7 +599,7 @@ static double group_workspace(const lf_plan *plan, const lf_group *g, const int6
         double states = 4.0 * lf_monoid_row(s->monoid)->states, width = extent(g->phase[s->phase].width, dims);
         if (s->span == LF_SPAN_COLUMN)
             bytes += row_tiles * width * states;
-        else if (product.tiles && s->span == LF_SPAN_ROW && s->phase == g->product.phase)
+        else if (product.tiles && s->span == LF_SPAN_ROW && lf_product_in(g, s->phase))
             bytes += rows * ceil(width / d->tile_columns) * states;
     }
     return g->stats > 0 ? bytes + 4 * row_tiles : bytes; /* a counter for each row of tiles */

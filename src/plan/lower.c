@@ -321,25 +321,27 @@ static void emit_product(lowering *l, member *m)
 {
     const lf_graph *g = l->site->graph;
     const lf_node_info *info = lf_at(g, m->node);
-    lf_product *p = &l->b.group->product;
     const lf_shape *x = &lf_at(g, info->arg[0])->shape;
-    p->node = m->node;
-    p->k = x->dim[x->rank - 1];
-    p->n = m->grid.width;
-    p->phase = m->phase;
-    p->weight = l->site->base[info->arg[1]];
-    p->weight_fixed = l->site->fixed[p->weight];
-    p->w_is_kn = info->op == LF_OP_matmul;
+    lf_product p = {.node = m->node,
+                    .weight = l->site->base[info->arg[1]],
+                    .w_is_kn = info->op == LF_OP_matmul,
+                    .n = m->grid.width,
+                    .k = x->dim[x->rank - 1],
+                    .phase = m->phase};
+    p.weight_fixed = l->site->fixed[p.weight];
     lf_node bias = info->op == LF_OP_linear && info->arg[2] != LF_NONE ? l->site->base[info->arg[2]] : LF_NONE;
-    p->narrow =
-        p->weight_fixed && (bias == LF_NONE || l->site->fixed[bias]) && lf_extent_known(p->n) && p->n.coef <= LF_NARROW;
-    p->bias = p->narrow ? bias : LF_NONE;
-    lf_access whole = lf_access_whole(LF_VALUE, l->site->base[info->arg[0]], l->b.rows, (lf_grid){false, p->k});
+    p.narrow =
+        p.weight_fixed && (bias == LF_NONE || l->site->fixed[bias]) && lf_extent_known(p.n) && p.n.coef <= LF_NARROW;
+    p.bias = p.narrow ? bias : LF_NONE;
+    lf_access whole = lf_access_whole(LF_VALUE, l->site->base[info->arg[0]], l->b.rows, (lf_grid){false, p.k});
     int32_t inside = l->site->slot[whole.index];
-    p->x = inside >= 0 ? keep(l, inside, &whole) : whole;
-    lf_step s = {.kind = LF_STEP_PRODUCT, .node = m->node, .arg = {-1, -1, -1}};
+    l->b.group->x = inside >= 0 ? keep(l, inside, &whole) : whole;
+    lf_step s = {.kind = LF_STEP_PRODUCT,
+                 .node = m->node,
+                 .product = lf_builder_product(&l->b, &p),
+                 .arg = {-1, -1, -1}};
     m->step = lf_builder_step(&l->b, m->phase, &s);
-    if (bias != LF_NONE && !p->narrow) {
+    if (bias != LF_NONE && !p.narrow) {
         int32_t added = fetch(l, &info->shape, m->grid, m->row_axes, info->arg[2], m->phase);
         m->step = lf_step_op(&l->b, m->phase, m->node, LF_OP_add, (const int32_t[3]){m->step, added, -1},
                              (const double[3]){1.0, 0.0, 0.0});
@@ -498,7 +500,7 @@ static void sort_keys(lowering *l)
 static const char *lower_with_rows(lowering *l, lf_extent rows, const lf_node *nodes, lf_group *group)
 {
     if (group)
-        *group = (lf_group){.product = {.node = LF_NONE, .bias = LF_NONE}};
+        *group = (lf_group){0};
     l->b = (lf_builder){.site = l->site, .rows = rows, .group = group};
     l->keys = 0;
     for (int32_t i = 0; i < l->count; i++) {

@@ -50,6 +50,7 @@ void lf_builder_store(lf_builder *b, int32_t phase, int32_t step, const lf_acces
 void lf_builder_watch(lf_builder *b, int32_t phase, int32_t step);
 int32_t lf_builder_kept(lf_builder *b, lf_node node, lf_grid grid);
 int32_t lf_builder_stat(lf_builder *b, const lf_stat *stat); /* an equal one is shared */
+int32_t lf_builder_product(lf_builder *b, const lf_product *product);
 
 int32_t lf_step_load(lf_builder *b, int32_t phase, lf_node node, const lf_access *from);
 int32_t lf_step_number(lf_builder *b, int32_t phase, lf_node node, double number);

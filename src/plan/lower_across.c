@@ -38,7 +38,7 @@ lf_status lf_lower_across(const lf_site *site, lf_node n, lf_group *group)
         grid.dim[i] = shape->dim[order[i]];
         stride[i] = natural[order[i]];
     }
-    *group = (lf_group){.product = {.node = LF_NONE, .bias = LF_NONE}};
+    *group = (lf_group){0};
     lf_builder b = {.site = site, .rows = lf_extents_product(&grid, 0, kept), .group = group};
     lf_extent width = lf_extents_product(&grid, kept, grid.rank);
     lf_access x = lf_access_axes(LF_VALUE, site->base[info->arg[0]], &grid, stride, kept);
@@ -76,7 +76,7 @@ lf_status lf_lower_copy(const lf_site *site, lf_node from, int32_t output, lf_gr
 {
     const lf_graph *g = site->graph;
     const lf_shape *s = &lf_at(g, from)->shape;
-    *group = (lf_group){.product = {.node = LF_NONE, .bias = LF_NONE}};
+    *group = (lf_group){0};
     lf_builder b = {.site = site, .rows = lf_extents_product(s, 0, s->rank > 0 ? s->rank - 1 : 0), .group = group};
     lf_grid grid = {false, s->rank > 0 ? s->dim[s->rank - 1] : lf_extent_of(1)};
     int32_t phase = lf_builder_phase(&b, grid);

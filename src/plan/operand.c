@@ -16,25 +16,36 @@ bool lf_is_dense_input(const lf_plan *plan, const lf_access *a)
 
 bool lf_is_tiled_product(const lf_product *p)
 {
-    return p->node != LF_NONE && !p->narrow && p->weight_fixed && lf_extent_known(p->n) && lf_extent_known(p->k);
+    return !p->narrow && p->weight_fixed && lf_extent_known(p->n) && lf_extent_known(p->k);
 }
 
 int32_t lf_tiled_products(const lf_plan *plan)
 {
     int32_t count = 0;
-    for (int32_t g = 0; g < plan->groups; g++)
-        count += lf_is_tiled_product(&plan->group[g].product);
+    for (int32_t i = 0; i < plan->products; i++)
+        count += lf_is_tiled_product(plan->product[i]);
     return count;
 }
 
 bool lf_wants_again(const lf_group *g)
 {
-    const lf_access *x = &g->product.x;
-    for (int32_t phase = g->product.phase; phase < g->phases; phase++)
+    const lf_access *x = &g->x;
+    int32_t first = 0;
+    while (first < g->phases && !lf_product_in(g, first))
+        first++;
+    for (int32_t phase = first; phase < g->phases; phase++)
         for (int32_t i = 0; i < g->phase[phase].steps; i++) {
             const lf_step *s = &g->phase[phase].step[i];
             if (s->kind == LF_STEP_LOAD && s->from.place == x->place && s->from.index == x->index)
                 return true;
         }
     return false;
+}
+
+const lf_product *lf_product_in(const lf_group *g, int32_t phase)
+{
+    for (int32_t i = 0; i < g->products; i++)
+        if (g->product[i].phase == phase)
+            return &g->product[i];
+    return NULL;
 }

@@ -130,11 +130,11 @@ static void note_reads(lf_plan *plan)
         for (int32_t s = 0; s < g->stats; s++)
             if (g->stat[s].step < 0)
                 note_read(plan, i, &g->stat[s].from);
-        if (g->product.node == LF_NONE)
-            continue;
-        note_read(plan, i, &g->product.x);
-        if (!g->product.weight_fixed)
-            note_read(plan, i, &(lf_access){.place = LF_VALUE, .index = g->product.weight});
+        if (g->products > 0)
+            note_read(plan, i, &g->x);
+        for (int32_t p = 0; p < g->products; p++)
+            if (!g->product[p].weight_fixed)
+                note_read(plan, i, &(lf_access){.place = LF_VALUE, .index = g->product[p].weight});
     }
 }
 
@@ -160,11 +160,11 @@ static int32_t last_read(const lf_group *g, int32_t k, lf_extent rows, bool *alo
             last = g->stat[s].phase;
             *along = false;
         }
-    if (g->product.node != LF_NONE && g->product.x.place == LF_KEPT && g->product.x.index == k &&
-        g->product.phase >= last) {
-        last = g->product.phase;
-        *along = false;
-    }
+    for (int32_t p = 0; p < g->products && g->x.place == LF_KEPT && g->x.index == k; p++)
+        if (g->product[p].phase >= last) {
+            last = g->product[p].phase;
+            *along = false;
+        }
     return last;
 }
 
@@ -195,6 +195,22 @@ static void keep_in_outputs(const lf_plan *plan, lf_group *g)
 {
     for (int32_t k = 0; k < g->kepts && g->schedule == LF_BY_PHASE; k++)
         g->kept[k].in_output = lf_kept_output(plan, g, g->kept, k);
+}
+
+static lf_status number_products(lf_plan *plan, lf_arena *arena)
+{
+    for (int32_t i = 0; i < plan->groups; i++)
+        plan->products += plan->group[i].products;
+    plan->product = lf_arena_array(arena, (size_t)plan->products, sizeof *plan->product);
+    if (!plan->product)
+        return lf_fail_nomem(plan->graph->diag, "the plan");
+    int32_t index = 0;
+    for (int32_t i = 0; i < plan->groups; i++)
+        for (int32_t p = 0; p < plan->group[i].products; p++) {
+            plan->group[i].product[p].index = index;
+            plan->product[index++] = &plan->group[i].product[p];
+        }
+    return LF_OK;
 }
 
 static lf_status lower_groups(building *b)
@@ -263,6 +279,8 @@ lf_status lf_plan_build(const lf_graph *g, bool fuse, lf_arena *arena, lf_plan *
     status = number_storage(&b, arena);
     if (status == LF_OK)
         status = lower_groups(&b);
+    if (status == LF_OK)
+        status = number_products(b.plan, arena);
     if (status == LF_OK)
         note_reads(b.plan);
     *out = b.plan;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which nodes share a kernel, in what order their elements are visited, and what is never stored.
  *
- * A group is one kernel: at most one product, and phases. A phase visits a grid of rows x width elements with a
- * straight-line program on one element, stores some of its values, and feeds statistics; a statistic is complete once
- * its phase has been over everything it spans, and later phases read its results. Everything is symbolic: one plan
- * serves every value of the named extents. The CPU loops, the CUDA emitter, the cost model and `explain` all read this
- * and nothing else.
+ * A group is one kernel: products that share what they multiply (or none), and phases. A phase visits a grid of rows x
+ * width elements with a straight-line program on one element, stores some of its values, and feeds statistics; a
+ * statistic is complete once its phase has been over everything it spans, and later phases read its results. Everything
+ * is symbolic: one plan serves every value of the named extents. The CPU loops, the CUDA emitter, the cost model and
+ * `explain` all read this and nothing else.
  *
  * Example, linear -> logsumexp -> gelu (M x K -> N):
  *     phase 0, width N:  p = product; b = load bias; v = add(p, b)
@@ -46,7 +46,7 @@ bool lf_access_same(const lf_access *a, const lf_access *b);
 
 typedef enum lf_step_kind {
     LF_STEP_LOAD,    /* from */
-    LF_STEP_PRODUCT, /* the group's product at this row and column; bias added only if it is narrow */
+    LF_STEP_PRODUCT, /* product at this row and column; bias added only if it is narrow */
     LF_STEP_NUMBER,  /* number */
     LF_STEP_OP       /* the expression of op, of up to three steps before it and up to three numbers */
 } lf_step_kind;
@@ -55,6 +55,7 @@ typedef struct lf_step {
     lf_step_kind kind;
     lf_node node;      /* what is computed on behalf of whom: for names */
     lf_access from;
+    int32_t product;   /* one of the group's */
     double number;
     lf_op op;
     int32_t arg[3];    /* steps of this phase, -1 where unused */
@@ -107,10 +108,10 @@ typedef struct lf_kept {
 
 enum { LF_NARROW = 8 }; /* columns up to which a product is narrow */
 
-/* y[m, n] = sum over k of x[m, k] * w[n, k] (w[k, n] where w_is_kn). */
+/* y[m, n] = sum over k of x[m, k] * w[n, k] (w[k, n] where w_is_kn); x is the group's. */
 typedef struct lf_product {
-    lf_node node;        /* LF_NONE in a group without one */
-    lf_access x;         /* grid rows x K: a tensor, or what an earlier phase kept */
+    lf_node node;
+    int32_t index;       /* which of the plan's products it is */
     lf_node weight;      /* whose memory holds w */
     bool weight_fixed;   /* known when weights are prepared; otherwise w is read at every call */
     bool w_is_kn;
@@ -120,7 +121,7 @@ typedef struct lf_product {
     bool narrow;
     lf_node bias;        /* narrow: whose memory holds it, LF_NONE where there is none */
     lf_extent n, k;
-    int32_t phase;       /* the phase whose LF_STEP_PRODUCT it is */
+    int32_t phase;       /* the phase that has its LF_STEP_PRODUCT */
 } lf_product;
 
 typedef enum lf_schedule {
@@ -132,12 +133,13 @@ typedef struct lf_group {
     const char *name;       /* for people: "linear+logsumexp+gelu" */
     lf_extent rows;
     lf_schedule schedule;
-    lf_product product;
+    lf_access x;            /* what its products multiply, rows x K: a tensor, or what an earlier phase kept */
+    lf_product *product;    /* in order of node */
     lf_phase *phase;
     lf_stat *stat;
     lf_kept *kept;
     lf_node *cover;         /* the nodes it computes, in order */
-    int32_t phases, stats, kepts, covers;
+    int32_t products, phases, stats, kepts, covers;
     /* why it could not join the group before it; NULL for the first, or when nothing was tried */
     const char *why_apart;
 } lf_group;
@@ -160,6 +162,8 @@ typedef struct lf_plan {
     const lf_graph *graph; /* borrowed */
     lf_group *group;       /* in order of execution */
     int32_t groups;
+    const lf_product **product; /* of all groups, in that order */
+    int32_t products;
     lf_storage *storage;   /* one per node */
     int32_t *where;        /* one per node: the index storage speaks of */
     lf_buffer *buffer;
@@ -196,7 +200,9 @@ bool lf_is_dense_input(const lf_plan *plan, const lf_access *a);
 /* A product of known extents, wide enough for tiles, whose weight can be prepared? And how many of a plan's are. */
 bool lf_is_tiled_product(const lf_product *p);
 int32_t lf_tiled_products(const lf_plan *plan);
-/* Does a step from the product's phase on load what it multiplies? */
+/* Does a step from a product's phase on load what the products multiply? */
 bool lf_wants_again(const lf_group *g);
+/* The first product of a phase; NULL where it has none. */
+const lf_product *lf_product_in(const lf_group *g, int32_t phase);
 
 #endif

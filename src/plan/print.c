@@ -33,7 +33,7 @@ static void print_access(lf_str *s, const lf_plan *plan, const lf_access *a)
     lf_str_add(s, "]");
 }
 
-static void print_step(lf_str *s, const lf_plan *plan, const lf_step *step, int32_t index)
+static void print_step(lf_str *s, const lf_plan *plan, const lf_group *g, const lf_step *step, int32_t index)
 {
     lf_str_addf(s, "    %%%d = ", (int)index);
     switch (step->kind) {
@@ -43,6 +43,8 @@ static void print_step(lf_str *s, const lf_plan *plan, const lf_step *step, int3
         break;
     case LF_STEP_PRODUCT:
         lf_str_add(s, "product");
+        if (g->products > 1)
+            lf_str_addf(s, " %d", (int)step->product);
         break;
     case LF_STEP_NUMBER:
         lf_str_addf(s, "%.9g", step->number);
@@ -75,7 +77,7 @@ static void print_phase(lf_str *s, const lf_plan *plan, const lf_group *g, int32
     lf_str_addf(s, "  phase %d: %s x %s\n", (int)index, p->one_row ? "1" : lf_extent_text(plan->graph, g->rows),
                 lf_extent_text(plan->graph, p->width));
     for (int32_t i = 0; i < p->steps; i++)
-        print_step(s, plan, &p->step[i], i);
+        print_step(s, plan, g, &p->step[i], i);
     for (int32_t i = 0; i < p->watches; i++)
         lf_str_addf(s, "    watch %%%d\n", (int)p->watch[i]);
     for (int32_t i = 0; i < p->stores; i++) {
@@ -88,6 +90,19 @@ static void print_phase(lf_str *s, const lf_plan *plan, const lf_group *g, int32
             print_stat(s, plan, g, i);
 }
 
+static void print_product(lf_str *s, const lf_plan *plan, const lf_group *g, const lf_product *p)
+{
+    lf_str_add(s, "  product ");
+    if (g->products > 1)
+        lf_str_addf(s, "%d ", (int)(p - g->product));
+    lf_str_addf(s, "in phase %d: ", (int)p->phase);
+    print_access(s, plan, &g->x);
+    lf_str_addf(s, " by %s%s", lf_at(plan->graph, p->weight)->name, p->w_is_kn ? "" : " transposed");
+    if (p->bias != LF_NONE)
+        lf_str_addf(s, " plus %s", lf_at(plan->graph, p->bias)->name);
+    lf_str_add(s, p->narrow ? ", narrow\n" : "\n");
+}
+
 lf_status lf_plan_print(const lf_plan *plan, char **out)
 {
     lf_str s = {0};
@@ -96,15 +111,8 @@ lf_status lf_plan_print(const lf_plan *plan, char **out)
         lf_str_addf(&s, "group %d: %s, %s\n", (int)i, g->name, g->schedule == LF_BY_ROWS ? "by rows" : "by phase");
         if (g->why_apart)
             lf_str_addf(&s, "  apart: %s\n", g->why_apart);
-        if (g->product.node != LF_NONE) {
-            lf_str_addf(&s, "  product in phase %d: ", (int)g->product.phase);
-            print_access(&s, plan, &g->product.x);
-            lf_str_addf(&s, " by %s%s", lf_at(plan->graph, g->product.weight)->name,
-                        g->product.w_is_kn ? "" : " transposed");
-            if (g->product.bias != LF_NONE)
-                lf_str_addf(&s, " plus %s", lf_at(plan->graph, g->product.bias)->name);
-            lf_str_add(&s, g->product.narrow ? ", narrow\n" : "\n");
-        }
+        for (int32_t p = 0; p < g->products; p++)
+            print_product(&s, plan, g, &g->product[p]);
         for (int32_t k = 0; k < g->kepts; k++)
             lf_str_addf(&s, "  kept %d: %s, width %s%s\n", (int)k, lf_at(plan->graph, g->kept[k].node)->name,
                         lf_extent_text(plan->graph, g->kept[k].width),

@@ -114,9 +114,9 @@ void lf_device_use(lf_device *d, int precision)
     d->as_it_lies = r->as_it_lies;
 }
 
-double lf_tile_tail_us(const lf_group *g, double folded, const lf_device *d)
+double lf_tile_tail_us(const lf_group *g, int32_t index, double folded, const lf_device *d)
 {
-    const lf_phase *phase = &g->phase[g->product.phase];
+    const lf_phase *phase = &g->phase[index];
     double element = d->unscale_flops, function = 0;
     for (int32_t i = 0; i < phase->steps; i++)
         if (phase->step[i].kind == LF_STEP_OP) {
@@ -124,7 +124,7 @@ double lf_tile_tail_us(const lf_group *g, double folded, const lf_device *d)
             *(flops < LF_FUNCTION_FLOPS ? &element : &function) += flops;
         }
     for (int32_t i = 0; i < g->stats; i++)
-        if (g->stat[i].phase == g->product.phase) {
+        if (g->stat[i].phase == index) {
             const double flops = lf_monoid_row(g->stat[i].monoid)->flops;
             *(flops < LF_FUNCTION_FLOPS ? &element : &function) += folded * flops;
         }

@@ -20,8 +20,8 @@ double lf_tiles_us(const lf_tiled *product, const lf_device *device);
 /* The device as it is for products whose operands are taken so: 0 fp32 (split), 1 tf32, 2 bf16, 3 fp16. */
 void lf_device_use(lf_device *device, int precision);
 
-/* Microseconds of what a group does with each element of its product in the product's phase, on one unit of the device.
+/* Microseconds of what a group does with each element of a product in its phase, on one unit of the device.
  * folded: the share of a statistic's flops that count. */
-double lf_tile_tail_us(const lf_group *group, double folded, const lf_device *device);
+double lf_tile_tail_us(const lf_group *group, int32_t phase, double folded, const lf_device *device);
 
 #endif

@@ -55,7 +55,7 @@ static lf_status check_step(const check *c, int32_t phase, int32_t index)
         return status == LF_OK ? check_source(c, &s->from, phase) : status;
     }
     if (s->kind == LF_STEP_PRODUCT)
-        return c->group->product.phase == phase && c->group->product.node != LF_NONE
+        return s->product < c->group->products && c->group->product[s->product].phase == phase
                    ? LF_OK
                    : bad(c, "a product in the wrong phase", phase);
     for (int i = 0; s->kind == LF_STEP_OP && i < 3; i++)
@@ -91,6 +91,17 @@ static lf_status check_stat(const check *c, const lf_stat *s)
     return LF_OK;
 }
 
+/* Its columns are its phase's, and what all products of the group multiply is there. */
+static lf_status check_product(const check *c, const lf_product *p)
+{
+    if (p->phase >= c->group->phases || c->plan->product[p->index] != p)
+        return bad(c, "a product of nothing", p->phase);
+    if (!lf_extent_same(p->n, c->group->phase[p->phase].width))
+        return bad(c, "a product whose columns are not its phase's", p->phase);
+    lf_status status = check_source(c, &c->group->x, p->phase);
+    return status == LF_OK ? check_grid(c, &c->group->x, false, p->k) : status;
+}
+
 /* Every stored value is written by exactly one store. */
 static lf_status check_written(const lf_plan *plan, lf_diag *diag)
 {
@@ -119,8 +130,8 @@ lf_status lf_plan_verify(const lf_plan *plan, lf_diag *diag)
             status = check_phase(&c, p);
         for (int32_t s = 0; s < c.group->stats && status == LF_OK; s++)
             status = check_stat(&c, &c.group->stat[s]);
-        if (c.group->product.node != LF_NONE && status == LF_OK)
-            status = check_source(&c, &c.group->product.x, c.group->product.phase);
+        for (int32_t p = 0; p < c.group->products && status == LF_OK; p++)
+            status = check_product(&c, &c.group->product[p]);
     }
     return status;
 }

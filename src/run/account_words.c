@@ -57,14 +57,14 @@ static long long at(lf_extent e, const int64_t *dims)
     return (long long)lf_extent_at(e, dims);
 }
 
-static void product_words(listing *l, const lf_account *a, const lf_group *g)
+static void product_words(listing *l, const lf_account *a, const lf_group *g, const lf_product *p)
 {
     char text[96];
-    snprintf(text, sizeof text, "product %lld x %lld x %lld", at(g->rows, a->dims), at(g->product.n, a->dims),
-             at(g->product.k, a->dims));
+    snprintf(text, sizeof text, "product %lld x %lld x %lld", at(g->rows, a->dims), at(p->n, a->dims),
+             at(p->k, a->dims));
     name(l, text);
     l->run = 0; /* the text goes out of scope */
-    if (g->product.bias != LF_NONE) /* of a narrow one, which no step adds */
+    if (p->bias != LF_NONE) /* of a narrow one, which no step adds */
         name(l, "bias");
 }
 
@@ -74,8 +74,8 @@ static void step_words(listing *l, const lf_account *a, const lf_group *g, const
     const lf_step *step = &phase->step[i];
     lf_kind kind = lf_kind_of(a->plan->graph, step->node);
     if (step->kind == LF_STEP_PRODUCT)
-        product_words(l, a, g);
-    else if (step->kind == LF_STEP_OP && step->node == g->product.node)
+        product_words(l, a, g, &g->product[step->product]);
+    else if (step->kind == LF_STEP_OP && kind == LF_PRODUCT)
         name(l, "bias");
     else if (step->kind == LF_STEP_OP &&
              (i == 0 || phase->step[i - 1].kind != LF_STEP_OP || phase->step[i - 1].node != step->node)) {
@@ -106,7 +106,7 @@ static void width_words(lf_str *s, const lf_account *a, const lf_group *g, int32
 {
     const lf_phase *phase = &g->phase[p];
     long long width = at(phase->width, a->dims);
-    if (g->product.node != LF_NONE && g->product.phase == p)
+    if (lf_product_in(g, p))
         return;
     lf_str_addf(s, " on %lld value%s %s", width, width == 1 ? "" : "s", phase->one_row ? "in all" : "a row");
 }

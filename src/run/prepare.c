@@ -64,9 +64,9 @@ static lf_status find_looked_at(lf_program *p, bool *looked)
     bool *needed = find_needed(p, true);
     if (!needed)
         return lf_fail_nomem(&p->diag, "preparing weights");
-    for (int32_t i = 0; i < plan->groups; i++) {
-        const lf_product *product = &plan->group[i].product;
-        if (product->node == LF_NONE || !product->narrow)
+    for (int32_t i = 0; i < plan->products; i++) {
+        const lf_product *product = plan->product[i];
+        if (!product->narrow)
             continue;
         needed[product->weight] = true;
         if (product->bias != LF_NONE)

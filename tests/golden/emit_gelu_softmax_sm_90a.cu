@@ -77,8 +77,8 @@ namespace full_range {
 struct Args {
     const float *in[1];       // x [B, 8192]
     const float *prepared[2]; // linear.weight [8192, 8192], linear.bias [8192]
-    const double *narrow[1];  // by group: a product of few columns, its weight and then its bias
-    const float *scale[1];    // by group: what undoes the scaling of a weight's rows
+    const double *narrow[1];  // by product: of few columns, its weight and then its bias
+    const float *scale[1];    // by product: what undoes the scaling of a weight's rows
     float *out[1];            // c [B, 8192]
     i64 out_each[1];          // elements of each row of the batch
     float *area[1];           // workspace

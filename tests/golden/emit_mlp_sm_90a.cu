@@ -129,8 +129,8 @@ namespace full_range {
 struct Args {
     const float *in[1];       // x [B, 784]
     const float *prepared[4]; // hidden.weight [256, 784], hidden.bias [256], classes.weight [10, 256], classes.bias [10]
-    const double *narrow[2];  // by group: a product of few columns, its weight and then its bias
-    const float *scale[2];    // by group: what undoes the scaling of a weight's rows
+    const double *narrow[2];  // by product: of few columns, its weight and then its bias
+    const float *scale[2];    // by product: what undoes the scaling of a weight's rows
     float *out[1];            // d [B, 10]
     i64 out_each[1];          // elements of each row of the batch
     float *area[2];           // workspace

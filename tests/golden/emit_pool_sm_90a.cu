@@ -97,8 +97,8 @@ namespace full_range {
 struct Args {
     const float *in[1];       // x [B, 1024]
     const float *prepared[2]; // linear.weight [1024, 1024], linear.bias [1024]
-    const double *narrow[1];  // by group: a product of few columns, its weight and then its bias
-    const float *scale[1];    // by group: what undoes the scaling of a weight's rows
+    const double *narrow[1];  // by product: of few columns, its weight and then its bias
+    const float *scale[1];    // by product: what undoes the scaling of a weight's rows
     float *out[1];            // d [B]
     i64 out_each[1];          // elements of each row of the batch
     float *area[2];           // workspace
