@@ -75,7 +75,7 @@ class Sized:
         ]
 
 
-class Part:
+class Part(native.OfThisProcess):
     """A fused piece of a graph: called with tensors, gives a tuple of tensors. This one runs on the CPU."""
 
     kept_as = weights.Prepared
@@ -310,7 +310,7 @@ class Fused(torch.nn.Module):
         return self.run(*args)  # type: ignore[no-any-return]
 
 
-class CompiledGraph:
+class CompiledGraph(native.OfThisProcess):
     """A graph as compiled: its parts, what was left to PyTorch and why, and how it is called."""
 
     def __init__(self, parts: list[Part], left: list[Left], run: Callable[..., Any]):

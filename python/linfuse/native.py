@@ -145,6 +145,7 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "lf_program_load_params": (_status, [_handle, _text]),
     "lf_program_draw_params": (_status, [_handle, ctypes.c_uint64]),
     "lf_program_prepare": (_status, [_handle]),
+    "lf_program_param": (_address, [_handle, _text]),
     "lf_program_memory": (None, [_handle] + [ctypes.POINTER(_size)] * 3),
     "lf_program_explain": (_status, [_handle, _int64s, ctypes.c_bool, _out]),
     "lf_program_emit": (_status, [_handle, _text, _out]),
@@ -238,7 +239,17 @@ def free_postponed() -> None:
         handle._free_now(address)
 
 
-class _Handle:
+class OfThisProcess:
+    """What leads to handles of the C library. A copy of an address would be freed twice."""
+
+    def __reduce_ex__(self, _protocol: Any) -> Any:
+        raise TypeError(
+            f"linfuse's {type(self).__name__} belongs to this process, and cannot be copied or pickled; "
+            "what linfuse.load returns can"
+        )
+
+
+class _Handle(OfThisProcess):
     """What every handle has: its address, an end, and a message. It is freed after those made from it, in whatever
     order Python ends them."""
 
@@ -472,6 +483,13 @@ class Program(_Handle):
     def draw_params(self, seed: int) -> None:
         """Parameters drawn from a seed, as the command does without weights."""
         self._check(lib.lf_program_draw_params(self.address, seed))
+
+    def param(self, name: str, count: int) -> bytes:
+        """A parameter's values as given: count f32 numbers, which the program has in host memory."""
+        address = lib.lf_program_param(self.address, name.encode())
+        if not address:
+            raise Error(f"parameter {name} has no values in host memory", Status.DATA)
+        return bytes((ctypes.c_char * (4 * count)).from_address(address))
 
     def prepare(self) -> None:
         """Folds and packs the parameters; needed before the first call and after parameters changed."""

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import math
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -66,19 +68,25 @@ def load(
 
     A mistake in the file, in an option or in the weights is a linfuse.Error that says where and what.
     """
-    context = native.Context(threads)
-    read = native.Model.read_file(context, model)
-    kind, _, index = device.partition(":")
-    options = {"device": kind, "precision": precision, "assume_finite": "true" if assume_finite else "false"}
+    read = native.Model.read_file(native.Context(threads), model)
+    options = {"precision": precision, "assume_finite": "true" if assume_finite else "false"}
     if rules:
         options["rules"] = rules
     if tune:
         options["tune"] = "true"
     options.update({f"dim.{name}": str(extent) for name, extent in (dims or {}).items()})
-    gpu = _gpu(index) if kind == "cuda" else None
-    with _current(gpu):
-        program = Program(read, native.Program(read, options), os.fspath(model), gpu)
+    program = Program(read, os.fspath(model), device, options, threads)
     program._set_weights(weights, seed)
+    return program
+
+
+def _copy(name: str, text: str, device: str, options: dict[str, str], threads: int, weights: list[bytes]) -> Program:
+    """A program as another was: what copying and pickling make."""
+    program = Program(native.Model.read(native.Context(threads), text, name), name, device, options, threads)
+    for spec, values in zip(program.params, weights):
+        address = ctypes.cast(values, ctypes.c_void_p).value or 0
+        program._program.set_param(spec.name, address, len(values) // 4)
+    program._program.prepare()
     return program
 
 
@@ -106,15 +114,21 @@ class Program:
 
     What comes back is of the kind that went in (torch where any input is): one array, or a tuple where the model
     returns several. One program serves every value of the named extents and several threads at once.
+
+    It can be copied, pickled and sent to another process: the copy is compiled anew, from the model's text, the options
+    and the weights, and shares nothing with the original.
     """
 
-    def __init__(self, model: native.Model, program: native.Program, name: str, gpu: int | None = None):
-        self.name, self._gpu = name, gpu
+    def __init__(self, model: native.Model, name: str, device: str, options: dict[str, str], threads: int):
+        kind, _, index = device.partition(":")
+        self.name, self._gpu = name, _gpu(index) if kind == "cuda" else None
+        self._compiled_for = device, options, threads
         self.dim_names: tuple[str, ...] = tuple(model.dim_names())
         self.inputs: tuple[Spec, ...] = _specs(model, Port.INPUT)
         self.params: tuple[Spec, ...] = _specs(model, Port.PARAM)
         self.outputs: tuple[Spec, ...] = _specs(model, Port.OUTPUT)
-        self._program = program
+        with _current(self._gpu):
+            self._program = native.Program(model, {"device": kind, **options})
         self._text = model.text()
         self._position = {spec.name: i for i, spec in enumerate(self.inputs)}
         self._calls: list[native.Call] = []  # those not in use; append and pop are atomic
@@ -127,6 +141,10 @@ class Program:
             return ", ".join(map(str, specs))
 
         return f"<linfuse.Program {self.name}: {listed(self.inputs)} -> {listed(self.outputs)}>"
+
+    def __reduce__(self) -> Any:
+        weights = [self._program.param(spec.name, math.prod(map(int, spec.extents))) for spec in self.params]
+        return _copy, (self.name, self._text, *self._compiled_for, weights)
 
     @property
     def text(self) -> str:
@@ -170,10 +188,7 @@ class Program:
             shape, address, kept = _bound(weights[names[spec.name]], f"parameter {spec.name}", parameter=True)
             if shape != spec.extents:
                 raise Error(f"{self.name}: parameter {spec} is given as {list(shape)}", Status.DATA)
-            count = 1
-            for extent in shape:
-                count *= extent
-            self._program.set_param(spec.name, address, count)
+            self._program.set_param(spec.name, address, math.prod(shape))
             del kept  # its values are copied
 
     # ---- calling ----

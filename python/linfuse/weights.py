@@ -76,7 +76,7 @@ class Slot:
         self.room_at = self.room_size = 0  # its address, and bytes of it
 
 
-class Prepared:
+class Prepared(native.OfThisProcess):
     """A program with one set of parameters. Whoever holds one of its slots may run it; whoever changes its parameters
     holds all of them."""
 
@@ -174,7 +174,7 @@ def stamp(param: torch.Tensor) -> Stamp:
     return id(param), param._version, param.data_ptr(), param.stride()
 
 
-class Family:
+class Family(native.OfThisProcess):
     """One model at one set of options: a program for each set of parameters it is called with."""
 
     def __init__(self, model: native.Model, params: Mapping[str, bool], ports: tuple[int, int],

@@ -1,6 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """linfuse.load: arrays in, arrays out, of NumPy and of torch; what is refused, and in which words."""
 
+import copy
+import dataclasses
+import gc
+import multiprocessing
+import pickle
 import subprocess
 import sys
 import threading
@@ -11,6 +16,7 @@ import torch
 from safetensors.numpy import save_file
 
 import linfuse
+from linfuse import native
 
 TWO = """
 input x f32[B, 24]
@@ -169,6 +175,105 @@ def test_words(program, model_file):
     assert str(model_file) in repr(program)
     assert "softmax" in program.text
     assert program.memory().params == 4 * (16 * 24 + 16)
+
+
+# ---- copies ----
+
+
+def sent_to(function, value):
+    """What a spawned process makes of a value."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(function, (value,))
+
+
+def saved(program, tmp_path):
+    torch.save({"step": 3, "program": program}, tmp_path / "program.pt")
+    return torch.load(tmp_path / "program.pt", weights_only=False)["program"]
+
+
+@dataclasses.dataclass
+class Holder:
+    program: linfuse.Program
+
+
+class Module(torch.nn.Module):
+    def __init__(self, program):
+        super().__init__()
+        self.linear, self.program = torch.nn.Linear(24, 24), program
+
+
+COPIES = {
+    "copy": lambda program, _: copy.copy(program),
+    "deepcopy": lambda program, _: copy.deepcopy(program),
+    "dataclass": lambda program, _: copy.deepcopy(Holder(program)).program,
+    "replace": lambda program, _: dataclasses.replace(copy.deepcopy(Holder(program))).program,
+    "module": lambda program, _: copy.deepcopy(Module(program)).program,
+    "there and back": lambda program, _: sent_to(copy.copy, program),
+    "torch.save": saved,
+    **{
+        f"pickle {protocol}": lambda program, _, protocol=protocol: pickle.loads(pickle.dumps(program, protocol))
+        for protocol in range(pickle.HIGHEST_PROTOCOL + 1)
+    },
+}
+
+
+@pytest.mark.parametrize("made", COPIES.values(), ids=COPIES)
+def test_a_copy_is_a_program_of_its_own(model_file, weights, tmp_path, made):
+    program = linfuse.load(model_file, weights, threads=1, rules="-all", assume_finite=True)
+    x, y = draw(5)
+    want = program(x, y)
+    other = made(program, tmp_path)
+    assert other is not program and repr(other) == repr(program) and other.text == program.text
+    assert other.explain(dims={"B": 8}).json() == program.explain(dims={"B": 8}).json()
+    del program
+    gc.collect()
+    for one, two in zip(other(x, y), want):
+        np.testing.assert_array_equal(one, two)
+    again = copy.deepcopy(other)
+    del other
+    gc.collect()
+    for one, two in zip(again(x, y), want):
+        np.testing.assert_array_equal(one, two)
+
+
+@pytest.mark.parametrize("given", [{"seed": 4}, {"weights": "file"}])
+def test_a_copy_has_the_weights_wherever_they_were_from(model_file, weights, tmp_path, given):
+    file = tmp_path / "w.safetensors"
+    save_file(weights, file)
+    program = linfuse.load(model_file, **{**given, **({"weights": file} if "weights" in given else {})})
+    words = pickle.dumps(program)
+    file.unlink()
+    x, y = draw(2)
+    for one, two in zip(pickle.loads(words)(x, y), program(x, y)):
+        np.testing.assert_array_equal(one, two)
+
+
+def test_a_copy_while_others_call(program):
+    x, y = draw(64)
+    want, wrong = program(x, y), []
+
+    def work():
+        for _ in range(50):
+            wrong.extend(one for one, two in zip(program(x, y), want) if not np.array_equal(one, two))
+
+    callers = [threading.Thread(target=work) for _ in range(2)]
+    for one in callers:
+        one.start()
+    copies = [copy.deepcopy(program) for _ in range(5)]
+    for one in callers:
+        one.join()
+    assert not wrong
+    for other in copies:
+        np.testing.assert_array_equal(other(x, y)[0], want[0])
+
+
+def test_handles_say_that_they_cannot_be_copied(program, model_file):
+    context = native.Context()
+    model = native.Model.read_file(context, model_file)
+    for handle in (context, model, program._program, native.Call(program._program)):
+        for attempt in (copy.copy, copy.deepcopy, pickle.dumps, lambda one: pickle.dumps(one, 0)):
+            with pytest.raises(TypeError, match="belongs to this process, and cannot be copied or pickled"):
+                attempt(handle)
 
 
 X, Y = draw(3)

@@ -2,7 +2,10 @@
 """Programs go with the module, and there is one for each set of weights; whatever happens in between, none is found
 that ends, none is stale, and none is in the way of the interpreter's end."""
 
+import copy
 import gc
+import io
+import pickle
 import subprocess
 import sys
 import weakref
@@ -297,3 +300,53 @@ def test_the_interpreter_ends_in_silence(holder):
     words = [sys.executable, "-W", "ignore", "-c", _KEPT_TO_THE_END, holder, DEVICE]
     done = subprocess.run(words, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0 and not done.stderr, done.stderr
+
+
+COPIES = {
+    "copy": copy.copy,
+    "deepcopy": copy.deepcopy,
+    "pickle": lambda one: pickle.loads(pickle.dumps(one)),
+    "torch.save": lambda one: saved(one),
+}
+
+
+def saved(one):
+    file = io.BytesIO()
+    torch.save(one, file)
+    return torch.load(io.BytesIO(file.getvalue()), weights_only=False)
+
+
+@pytest.mark.parametrize("made", COPIES.values(), ids=COPIES)
+def test_a_compiled_module_can_be_copied(made):
+    """The copy compiles anew, with weights of its own wherever PyTorch's copy has such."""
+    module = Net().eval()
+    try:
+        made(torch.compile(module, backend="eager"))
+    except Exception as why:
+        pytest.skip(f"this PyTorch does not copy compiled modules so: {why}")
+    fast = compiled(module)
+    for _ in range(3):
+        agree(fast, module)
+    other = made(fast)
+    agree(other, module)
+    with torch.no_grad():
+        module.one.weight.add_(1)
+    agree(fast, module)
+    agree(other, other._orig_mod)
+
+
+def test_what_is_compiled_says_that_it_cannot_be_copied():
+    """What leads to the C library's handles; the module can be copied, and the copy compiled."""
+    module, graphs = Net().eval(), []
+
+    def keep(graph, given):
+        graphs.append(linfuse.compile_graph(graph, given))
+        return graphs[0]
+
+    agree(torch.compile(module, backend=keep), module)
+    (part,) = graphs[0].parts
+    (prepared,) = part.family.programs.values()
+    for one in (graphs[0], part, part.family, prepared):
+        for attempt in (copy.copy, copy.deepcopy, pickle.dumps, saved):
+            with pytest.raises(TypeError, match=f"linfuse's {type(one).__name__} belongs to this process"):
+                attempt(one)
