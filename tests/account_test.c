@@ -186,7 +186,7 @@ static const char fates_after[] = "input x f32[B, 64]\n"
 static void take_lse_chain(const char *on)
 {
     dims[0] = 1024;
-    notes = (lf_notes){lse_done, lse_refused, 1, 1};
+    notes = (lf_notes){lse_done, lse_refused, 1, 1, NULL};
     take(lse_chain, lse_chain_after, "c>d", on);
 }
 

@@ -463,6 +463,8 @@ static void parameters_stay_on_the_device(void **state)
 {
     (void)state;
     static const char narrow_text[] = "input x f32[B, 40]\nparam w f32[3, 40]\na = linear(x, w)\nreturn a\n";
+    static const char slopes_text[] = "input x f32[B, 40]\nparam w f32[48, 40]\nparam b f32[48]\na = linear(x, w)\n"
+                                      "c = add(a, b)\nd = leaky_relu(c)\ne = leaky_relu(d)\nreturn e\n";
     enum { ALL = 48 * 40 * sizeof(float), FOUND = (2 + 40) * sizeof(unsigned) };
     for (int borrowed = 0; borrowed < 2; borrowed++) {
         /* only what is found out about its range, each time */
@@ -470,6 +472,8 @@ static void parameters_stay_on_the_device(void **state)
         /* once: what they are folded from, looked at for what is not finite, or wanted in double precision */
         assert_in_range(brought_by(guard_text, "device=cuda", 48 * 40, borrowed), ALL, ALL + 2 * FOUND);
         assert_int_equal(brought_by(narrow_text, "device=cuda", 3 * 40, borrowed), 3 * 40 * sizeof(float));
+        /* a rule that is not exact, and leaves the weights as they are */
+        assert_int_equal(brought_by(slopes_text, "device=cuda", 48 * 40, borrowed), 2 * FOUND);
     }
     /* where kernels read lines alone, no second copy is kept on the device */
     assert_int_equal(brought_by(norm_text, "device=cuda precision=bf16", 48 * 40, false), ALL + 2 * FOUND);

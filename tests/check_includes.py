@@ -13,8 +13,9 @@ import re
 import sys
 import tempfile
 
-# Room -> the rooms it may include. base <- ir <- {rewrite, onnx, plan} <- {cpu, cuda} <- run; io stands beside ir.
-BELOW_RUN = {"base", "ir", "io", "rewrite", "plan", "cpu", "cuda", "onnx"}
+# Module -> the modules it may include. base <- ir <- {rewrite, onnx, plan} <- prepare <- {cpu, cuda} <- run; io stands
+# beside ir.
+BELOW_RUN = {"base", "ir", "io", "rewrite", "plan", "prepare", "cpu", "cuda", "onnx"}
 MAY_INCLUDE = {
     "base": {"base"},
     "ir": {"base", "ir"},
@@ -22,8 +23,9 @@ MAY_INCLUDE = {
     "rewrite": {"base", "ir", "rewrite"},
     "plan": {"base", "ir", "plan"},
     "onnx": {"base", "ir", "onnx"},
-    "cpu": {"base", "ir", "plan", "cpu"},
-    "cuda": {"base", "ir", "plan", "cuda"},
+    "prepare": {"base", "ir", "rewrite", "plan", "prepare"},
+    "cpu": {"base", "ir", "plan", "prepare", "cpu"},
+    "cuda": {"base", "ir", "plan", "prepare", "cuda"},
     "run": BELOW_RUN | {"run"},
     "cli": {"cli"},
 }
@@ -54,13 +56,13 @@ def edge_fault(source, target):
     """What is wrong with one file of src/ including another file of the tree; None if nothing."""
     if KERNEL.fullmatch(source):
         return None if KERNEL_MAY_INCLUDE.fullmatch(target) else "a kernel may not include"
-    room = source.split("/")[1]
-    if room not in MAY_INCLUDE:
-        return "an unknown room includes"
+    module = source.split("/")[1]
+    if module not in MAY_INCLUDE:
+        return "an unknown module includes"
     if target.startswith("include/"):
         return None
-    target_room = target.split("/")[1] if target.startswith("src/") else None
-    return None if target_room in MAY_INCLUDE[room] else f"{room} may not include"
+    target_module = target.split("/")[1] if target.startswith("src/") else None
+    return None if target_module in MAY_INCLUDE[module] else f"{module} may not include"
 
 
 def include_faults(root):
@@ -138,9 +140,10 @@ def self_test():
         "src/io/npy.h": spdx + '#include "base/arena.h"\n',
         "src/rewrite/rewrite.h": spdx + '#include "ir/graph.h"\n',
         "src/plan/plan.h": spdx + '#include "ir/graph.h"\n',
+        "src/prepare/prepare.h": spdx + '#include "plan/plan.h"\n#include "rewrite/rewrite.h"\n',
         "src/cpu/kern.h": spdx,
         "src/cpu/kern_tile.h": spdx,
-        "src/cpu/loops.h": spdx + '#include "plan/plan.h"\n',
+        "src/cpu/loops.h": spdx + '#include "plan/plan.h"\n#include "prepare/prepare.h"\n',
         "src/cpu/kern_avx2.c": spdx
         + '#include "cpu/kern.h"\n#include "kern_tile.h"\n#include "ir/ops.def"\n#include <immintrin.h>\n',
         "src/run/run.c": spdx + '#include "cpu/loops.h"\n#include "rewrite/rewrite.h"\n#include "io/npy.h"\n',
@@ -156,6 +159,8 @@ def self_test():
         "src/rewrite/side.c": spdx + '#include "plan/plan.h"\n',
         "src/plan/side.h": spdx + '#include "../rewrite/rewrite.h"\n',
         "src/io/side.c": spdx + '#include "ir/graph.h"\n',
+        "src/plan/up.c": spdx + '#include "prepare/prepare.h"\n',
+        "src/prepare/up.c": spdx + '#include "cpu/loops.h"\n',
         "src/cpu/up.c": spdx + "#include <rewrite/rewrite.h>\n",
         "src/cpu/kern_neon.c": spdx + '#include "base/arena.h"\n',
         "src/cpu/kern_scalar.c": spdx + '#include "loops.h"\n',

@@ -61,7 +61,6 @@ typedef struct rig {
     float **param; /* one per node */
     const lf_kern *kern;
     lf_cpu_weights *weights;
-    bool finite;
 } rig;
 
 /* Inputs or outputs of a call: one array a port. */
@@ -101,6 +100,24 @@ static inline char *rig_text(const char *text, const char *names, const int64_t 
     return out;
 }
 
+/* Prepares the parameters for the plan, all of them checked. *sound may be NULL. */
+static inline lf_status rig_prepare(rig *r, bool pack, lf_pool *pool, bool *sound, lf_cpu_weights **out)
+{
+    const float *param[16] = {0};
+    lf_prepare_want want[16];
+    lf_prepared *prepared;
+    assert_true(r->graph.params <= 16);
+    for (int32_t i = 0; i < r->graph.params; i++) {
+        param[i] = r->param[r->graph.param[i]];
+        want[i] = (lf_prepare_want){.read = true, .check = true};
+    }
+    *out = NULL;
+    lf_status status = lf_prepare(r->plan, param, want, pool, &prepared, &r->diag);
+    if (status == LF_OK && sound)
+        *sound = prepared->sound;
+    return status == LF_OK ? lf_cpu_weights_new(r->plan, r->kern, prepared, pack, pool, out, &r->diag) : status;
+}
+
 static inline void rig_open_drawn(rig *r, const char *text, bool fuse, bool pack, const lf_kern *kern, lf_pool *pool,
                                   rig_draw draw)
 {
@@ -126,8 +143,7 @@ static inline void rig_open_drawn(rig *r, const char *text, bool fuse, bool pack
         }
     }
     r->kern = kern;
-    const float *const *param = (const float *const *)r->param;
-    rig_ok(r, lf_cpu_weights_new(r->plan, kern, param, pack, pool, &r->finite, &r->weights, &r->diag));
+    rig_ok(r, rig_prepare(r, pack, pool, NULL, &r->weights));
 }
 
 static inline void rig_open(rig *r, const char *text, bool fuse, const lf_kern *kern)

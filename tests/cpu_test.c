@@ -198,7 +198,6 @@ static void both_ways(const model *m, extents e, const int64_t *batch, int count
     rig rigs[2];
     rig_open(&rigs[0], text, true, kern);
     rig_open(&rigs[1], text, false, kern);
-    assert_true(rigs[0].finite && rigs[1].finite);
     for (int b = 0; b < count; b++)
         against_double(rigs, 2, m, e, batch[b], pools[1 + (turn + b) % 3]);
     rig_close(&rigs[0]);
@@ -496,30 +495,6 @@ static void too_large_is_said(void **state)
     rig_close(&r);
 }
 
-static void weights_say_whether_they_are_finite(void **state)
-{
-    (void)state;
-    rig r;
-    rig_open(&r,
-             "input x f32[B, 30]\nparam w f32[20, 30]\nparam s f32[20, 1]\nf = mul(w, s)\na = linear(x, f)\nreturn a\n",
-             true, lf_kern_pick());
-    assert_true(r.finite);
-    lf_node s = lf_graph_find(&r.graph, "s", 1);
-    const float odd[] = {NAN, INFINITY, 3e38f}; /* the last becomes Inf in the product */
-    for (size_t i = 0; i < sizeof odd / sizeof odd[0]; i++, cases++) {
-        bool finite = true;
-        lf_cpu_weights *w;
-        r.param[s][7] = odd[i];
-        for (int k = 0; k < 30; k++)
-            r.param[lf_graph_find(&r.graph, "w", 1)][7 * 30 + k] = 2;
-        rig_ok(&r,
-               lf_cpu_weights_new(r.plan, r.kern, (const float *const *)r.param, true, pools[2], &finite, &w, &r.diag));
-        assert_false(finite);
-        lf_cpu_weights_free(w);
-    }
-    rig_close(&r);
-}
-
 /* A witness that is not finite flags its row of the batch, and no other. */
 static void witnesses_flag_their_rows(void **state)
 {
@@ -545,8 +520,7 @@ static void witnesses_flag_their_rows(void **state)
             for (int32_t p = 0; p < r.graph.params; p++)
                 r.param[r.graph.param[p]] = calloc(70 * 300, sizeof(float));
             r.kern = lf_kern_pick();
-            rig_ok(&r, lf_cpu_weights_new(r.plan, r.kern, (const float *const *)r.param, true, NULL, NULL, &r.weights,
-                                          &r.diag));
+            rig_ok(&r, rig_prepare(&r, true, NULL, NULL, &r.weights));
             const int64_t dims[LF_MAX_SYMBOLS] = {BATCH};
             rig_ports in = rig_inputs(&r, dims, RIG_UNIFORM);
             const int64_t row = in.count[0] / BATCH;
@@ -578,7 +552,6 @@ int main(void)
         TEST(nothing_comes_of_no_rows),
         TEST(long_programs_run),
         TEST(too_large_is_said),
-        TEST(weights_say_whether_they_are_finite),
         TEST(witnesses_flag_their_rows),
     };
     return cmocka_run_group_tests(tests, make_pools, free_pools);

@@ -42,4 +42,9 @@ static inline bool lf_add_size(size_t a, size_t b, size_t *out)
     return !__builtin_add_overflow(a, b, out);
 }
 
+static inline int64_t lf_ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+static inline int64_t lf_min64(int64_t a, int64_t b) { return a < b ? a : b; }
+static inline int64_t lf_max64(int64_t a, int64_t b) { return a > b ? a : b; }
+static inline int64_t lf_round_up(int64_t a, int64_t b) { return lf_ceil_div(a, b) * b; }
+
 #endif

@@ -159,14 +159,3 @@ void lf_side_scatter(const lf_side *side, float *base, int64_t start, int64_t n,
         n -= length;
     }
 }
-
-bool lf_all_finite(const float *x, int64_t n)
-{
-    uint32_t found = 0;
-    for (int64_t i = 0; i < n; i++) {
-        uint32_t bits;
-        memcpy(&bits, x + i, sizeof bits);
-        found |= (uint32_t)((bits & 0x7f800000u) == 0x7f800000u);
-    }
-    return !found;
-}

@@ -8,7 +8,7 @@ static void rows_by_columns(const lf_piece *p, const lf_product_at *product, int
                             int64_t ldx, float *c)
 {
     const int64_t k = p->group->k;
-    const double *w = p->run->weights->narrow[product->index], *bias = w + product->n * k;
+    const double *w = p->run->weights->prepared->narrow[product->index], *bias = w + product->n * k;
     double sum[LF_DOTS * LF_NARROW];
     p->run->instance->kern->dots(rows, product->n, k, x, ldx, w, sum);
     for (int64_t r = 0; r < rows; r++)

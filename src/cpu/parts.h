@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the files of the CPU executor share: a plan as numbers, and a run of it. Inside the cpu room; kernels do not
+/* What the files of the CPU executor share: a plan as numbers, and a run of it. Inside the cpu module; kernels do not
  * see this.
  *
  * Rows are worked on in blocks. A block has an area of memory for what its rows carry from phase to phase: kept values,
@@ -11,6 +11,7 @@
 #ifndef LF_CPU_PARTS_H
 #define LF_CPU_PARTS_H
 
+#include "base/mem.h"
 #include "cpu/cpu.h"
 
 /* ---- accesses as numbers ---- */
@@ -52,8 +53,6 @@ int64_t lf_side_offset(const lf_side *side, int64_t index);
 /* out[i] = element start + i of the side, which lies from base on; and back. 0 <= n. */
 void lf_side_gather(const lf_side *side, const float *base, int64_t start, int64_t n, float *out);
 void lf_side_scatter(const lf_side *side, float *base, int64_t start, int64_t n, const float *from);
-/* Is none of x[0..n) Inf or NaN? */
-bool lf_all_finite(const float *x, int64_t n);
 
 /* ---- a plan at known extents ---- */
 
@@ -227,11 +226,6 @@ enum { LF_WORTH_WAKING = 1 << 16 };
 double lf_phase_work(const lf_group_at *g, const lf_phase_at *phase);
 double lf_group_work(const lf_group_at *g);
 
-static inline int64_t lf_ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-static inline int64_t lf_min64(int64_t a, int64_t b) { return a < b ? a : b; }
-static inline int64_t lf_max64(int64_t a, int64_t b) { return a > b ? a : b; }
-static inline int64_t lf_round_up(int64_t a, int64_t b) { return lf_ceil_div(a, b) * b; }
-
 /* Blocks of rows of a phase, and where one begins. */
 static inline int64_t lf_blocks(const lf_group_at *g, int64_t rows)
 {
@@ -302,26 +296,16 @@ static inline bool lf_multiplies_packed(const lf_group_at *g, const lf_phase_at 
     return false;
 }
 
-/* ---- weights.c, sums.c ---- */
+/* ---- weights.c ---- */
 
 struct lf_cpu_weights {
     lf_arena arena;
-    int32_t tensors, products;
-    const float **tensor;  /* one per prepared: row-major; NULL where only the packed form is left */
-    float **owned;         /* one per prepared: to be freed; NULL where borrowed */
-    const float **product; /* one per product: [strips][runs of K], each as the table packs it; NULL: read tensor */
-    /* one per product: w [n][k], then the bias [n], as they are before rounding; owned; NULL: not narrow */
-    double **narrow;
-    float **packed;        /* one per product: to be freed; NULL where shared or borrowed */
-    size_t bytes;
+    lf_prepared *prepared; /* owned; tensors of which only the packed form is read are gone from it */
+    int32_t products;      /* of the plan */
+    const float **product; /* one per product: [strips][runs of K], each as the table packs it; NULL: read the tensor */
+    float **packed;        /* one per product: to be freed; NULL where shared or not packed */
+    size_t bytes;          /* of packed */
 };
-
-/* sums.c: computes every needed sum or mean over the rows of a large parameter, and binds it, so that lf_eval takes it
- * as given. needed, bound, sums, finite: one per node. sums: what was computed, the caller's to free, on failure too;
- * finite: set for a parameter that was thereby found to hold nothing else. Needs: parameters bound. Fails:
- * LF_ERR_NOMEM. */
-lf_status lf_sums_bind(const lf_graph *g, const int64_t *dims, const bool *needed, lf_pool *pool, lf_bound *bound,
-                       double **sums, bool *finite, lf_diag *diag);
 
 /* ---- a run ---- */
 
@@ -356,7 +340,7 @@ static inline float *lf_reach_base(const lf_run *run, const lf_reach *r, float *
     case LF_HOME_INPUT:
         return (float *)run->input[r->index];
     case LF_HOME_PREPARED:
-        return (float *)run->weights->tensor[r->index];
+        return (float *)run->weights->prepared->tensor[r->index];
     case LF_HOME_OUTPUT:
         return run->output[r->index];
     case LF_HOME_BUFFER:

@@ -5,6 +5,7 @@
  * that waits in the memory of the output about to be written is read before. */
 #include <string.h>
 
+#include "base/finite.h"
 #include "cpu/parts.h"
 
 /* How far ahead of what is read what comes from memory is asked for, in floats. */

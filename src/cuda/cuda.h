@@ -9,6 +9,7 @@
 #include "cuda/choose.h"
 #include "cuda/emit.h"
 #include "plan/plan.h"
+#include "prepare/prepare.h"
 
 enum { LF_CUDA_ALIGNED = 256 }; /* where memory on the device begins, in bytes */
 
@@ -49,12 +50,11 @@ lf_status lf_cuda_program_new(lf_cuda_device *device, const lf_plan *plan, lf_cu
                               const lf_cuda_program *as_written, const int64_t *dims, lf_cuda_program **out,
                               lf_diag *diag);
 void lf_cuda_program_free(lf_cuda_program *program);
-/* Gives it its weights, which are copied to the device. tensor: one per prepared tensor of the plan, row-major. there:
- * likewise, addresses on the device of those that lie there and are borrowed instead; NULL for others. narrow: one per
- * product of the plan, the weight [n][k] and bias [n] of a narrow one, NULL for others.
+/* Gives it its weights, which are copied to the device. there: one per prepared tensor of the plan, addresses on the
+ * device of those that lie there and are borrowed instead; NULL for others.
  * Fails: LF_ERR_NOMEM, LF_ERR_DEVICE. */
-lf_status lf_cuda_program_weights(lf_cuda_program *program, const float *const *tensor, const void *const *there,
-                                  const double *const *narrow, lf_diag *diag);
+lf_status lf_cuda_program_weights(lf_cuda_program *program, const lf_prepared *prepared, const void *const *there,
+                                  lf_diag *diag);
 /* From now on the first run at some extents measures which shape of tiles takes least, unless that is known already,
  * and waits for the device meanwhile. */
 void lf_cuda_program_tune(lf_cuda_program *program);

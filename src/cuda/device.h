@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the device's files share. Inside the cuda room. */
+/* What the device's files share. Inside the cuda module. */
 #ifndef LF_CUDA_DEVICE_H
 #define LF_CUDA_DEVICE_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the emitter's files share. Inside the cuda room. */
+/* What the emitter's files share. Inside the cuda module. */
 #ifndef LF_CUDA_EMIT_PARTS_H
 #define LF_CUDA_EMIT_PARTS_H
 

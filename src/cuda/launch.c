@@ -8,20 +8,15 @@
 /* blocks of a kernel that waits for nobody, for each multiprocessor; CUlaunchAttributeID */
 enum { ROW_BLOCKS = 16, COOPERATIVE = 2 };
 
-static int64_t ceil_div(int64_t a, int64_t b)
-{
-    return (a + b - 1) / b;
-}
-
 /* Bytes of an area, so that each begins on a line of 256. -1 on overflow. */
 static int64_t area_bytes(const lf_cuda_area *area, const int64_t *dims)
 {
     int64_t rows = lf_extent_at(area->rows, dims), width = lf_extent_at(area->width, dims), floats;
     if (rows < 0 || width < 0 ||
-        !lf_mul_i64(ceil_div(rows, area->row_block), ceil_div(width, area->width_block), &floats) ||
+        !lf_mul_i64(lf_ceil_div(rows, area->row_block), lf_ceil_div(width, area->width_block), &floats) ||
         !lf_mul_i64(floats, area->each, &floats) || floats > LF_MAX_ELEMENTS)
         return -1;
-    return ceil_div(floats * (int64_t)sizeof(float), 256) * 256;
+    return lf_ceil_div(floats * (int64_t)sizeof(float), 256) * 256;
 }
 
 lf_status lf_cuda_kernel_workspace(const lf_cuda_kernel *k, const int64_t *dims, int64_t *out, lf_diag *diag)
@@ -48,10 +43,10 @@ static int64_t blocks_of(const lf_cuda_kernel *k, const lf_cuda_stage *s, const 
     const int64_t rows = lf_extent_at(s->rows, dims), width = lf_extent_at(s->width, dims);
     switch (s->work) {
     case LF_CUDA_SPLIT:
-    case LF_CUDA_ROWS: return ceil_div(rows, s->rows_a_block);
-    case LF_CUDA_TILES: return ceil_div(rows, LF_CUDA_TILE) * ceil_div(width, LF_CUDA_TILE);
-    case LF_CUDA_COLUMN_BLOCKS: return ceil_div(rows, LF_CUDA_COLUMN_ROWS) * ceil_div(width, LF_CUDA_THREADS);
-    case LF_CUDA_COLUMN_END: return ceil_div(width, LF_CUDA_THREADS);
+    case LF_CUDA_ROWS: return lf_ceil_div(rows, s->rows_a_block);
+    case LF_CUDA_TILES: return lf_ceil_div(rows, LF_CUDA_TILE) * lf_ceil_div(width, LF_CUDA_TILE);
+    case LF_CUDA_COLUMN_BLOCKS: return lf_ceil_div(rows, LF_CUDA_COLUMN_ROWS) * lf_ceil_div(width, LF_CUDA_THREADS);
+    case LF_CUDA_COLUMN_END: return lf_ceil_div(width, LF_CUDA_THREADS);
     case LF_CUDA_TENSOR: return lf_cuda_tensor_blocks(k, s, dims);
     }
     return 0;
@@ -69,7 +64,7 @@ static int64_t grid_of(const lf_cuda_program *p, const lf_cuda_kernel *k, const 
         const int64_t wanted = blocks_of(k, &main->stage[i], dims);
         most = wanted > most ? wanted : most;
     }
-    return ceil_div(most < fit ? most : fit, k->cluster) * k->cluster;
+    return lf_ceil_div(most < fit ? most : fit, k->cluster) * k->cluster;
 }
 
 static uint64_t *put(uint64_t *to, const lf_cuda_ptr *from, int32_t count)

@@ -155,8 +155,7 @@ static lf_status upload_narrow(lf_cuda_program *p, const lf_product *product, co
 
 static size_t prepared_bytes(const lf_plan *plan, int32_t i)
 {
-    static const int64_t dims[LF_MAX_SYMBOLS] = {1, 1, 1, 1, 1, 1, 1, 1}; /* prepared tensors have no named extent */
-    return (size_t)lf_shape_count(&lf_at(plan->graph, plan->prepared[i])->shape, dims) * sizeof(float);
+    return (size_t)lf_prepared_count(plan, i) * sizeof(float);
 }
 
 static bool is_of(const lf_access *a, lf_node node)
@@ -201,19 +200,18 @@ static void drop_unread(lf_cuda_program *p)
     }
 }
 
-static lf_status upload_all(lf_cuda_program *p, const float *const *tensor, const void *const *there,
-                            const double *const *narrow, lf_diag *diag)
+static lf_status upload_all(lf_cuda_program *p, const lf_prepared *prepared, const void *const *there, lf_diag *diag)
 {
     const lf_plan *plan = p->plan;
     lf_status status = LF_OK;
     for (int32_t i = 0; i < plan->prepareds && status == LF_OK; i++)
         if ((p->lent[i] = there[i] != NULL))
             p->prepared[i] = (lf_cuda_ptr)(uintptr_t)there[i];
-        else if (tensor[i])
-            status = upload(p, tensor[i], prepared_bytes(plan, i), &p->prepared[i], diag);
+        else if (prepared->tensor[i])
+            status = upload(p, prepared->tensor[i], prepared_bytes(plan, i), &p->prepared[i], diag);
     for (int32_t i = 0; i < plan->products && status == LF_OK; i++)
-        if (narrow[i])
-            status = upload_narrow(p, plan->product[i], narrow[i], diag);
+        if (prepared->narrow[i])
+            status = upload_narrow(p, plan->product[i], prepared->narrow[i], diag);
     if (status == LF_OK)
         status = into_lines(p, diag);
     if (status == LF_OK) /* host memory is the caller's again */
@@ -223,15 +221,15 @@ static lf_status upload_all(lf_cuda_program *p, const float *const *tensor, cons
     return status;
 }
 
-lf_status lf_cuda_program_weights(lf_cuda_program *p, const float *const *tensor, const void *const *there,
-                                  const double *const *narrow, lf_diag *diag)
+lf_status lf_cuda_program_weights(lf_cuda_program *p, const lf_prepared *prepared, const void *const *there,
+                                  lf_diag *diag)
 {
     lf_status status = lf_cuda_enter(p->device, diag);
     if (status != LF_OK)
         return status;
     p->weights++;
     drop_weights(p);
-    status = upload_all(p, tensor, there, narrow, diag);
+    status = upload_all(p, prepared, there, diag);
     if (status != LF_OK)
         drop_weights(p);
     lf_cuda_leave(p->device);

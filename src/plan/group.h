@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Grouping: which nodes share a kernel. Inside the plan room. */
+/* Grouping: which nodes share a kernel. Inside the plan module. */
 #ifndef LF_PLAN_GROUP_H
 #define LF_PLAN_GROUP_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Lowering: a set of nodes becomes the phases of one group, or a reason why it cannot. Inside the plan room. */
+/* Lowering: a set of nodes becomes the phases of one group, or a reason why it cannot. Inside the plan module. */
 #ifndef LF_PLAN_LOWER_H
 #define LF_PLAN_LOWER_H
 

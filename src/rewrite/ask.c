@@ -2,6 +2,7 @@
 /* What rules ask of a value, and what they say about themselves. */
 #include "rewrite/rules.h"
 
+#include <assert.h>
 #include <float.h>
 #include <math.h>
 #include <stdarg.h>
@@ -181,4 +182,10 @@ void lf_rw_watch(lf_rw *rw, lf_node witness)
     }
     if (!lf_rw_fixed(rw, witness))
         rw->asked[rw->asked_count++] = witness;
+}
+
+void lf_rw_trust(lf_rw *rw, lf_node fixed)
+{
+    assert(lf_rw_fixed(rw, fixed) && rw->trusts == LF_NONE);
+    rw->trusts = fixed;
 }

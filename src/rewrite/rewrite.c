@@ -279,6 +279,8 @@ lf_status lf_rewrite(const lf_graph *in, const lf_rewrite_options *options, lf_g
             home[n] = n;
         status = read_switches(s, out->diag, options);
     }
+    if (!status && !(notes->trusted = lf_arena_array(out->arena, (size_t)in->params + 1, sizeof *notes->trusted)))
+        status = LF_ERR_NOMEM;
     if (!status) {
         index_rules(s);
         status = sweep_all(s, arena, diag, home, &last);

@@ -10,7 +10,9 @@
 
 #define LF_KEEP LF_NONE
 
-/* What holds between the value as written and the value as rewritten. */
+/* What holds between the value as written and the value as rewritten. Every class but EXACT takes it that values known
+ * when weights are prepared are finite where the rule combines or drops them: the caller checks what is computed from
+ * parameters, and what rules trust (lf_notes). Elsewhere a parameter may hold anything. */
 typedef enum lf_rule_class {
     LF_EXACT,         /* same bits */
     LF_REROUNDS,      /* true over the reals and for NaN and Inf in the inputs; other rounding */
@@ -36,6 +38,9 @@ typedef struct lf_note {
 typedef struct lf_notes {
     lf_note *done, *refused;
     int32_t done_count, refused_count;
+    /* one per parameter: a rule that was applied holds only if it is finite, though nothing may be computed from it any
+     * more */
+    bool *trusted;
 } lf_notes;
 
 /* Rewrites `in` into `out`, an initialised empty graph with an arena of its own lifetime; notes live in that arena too.

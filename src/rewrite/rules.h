@@ -63,6 +63,7 @@ struct lf_rw {
     char why[256];
     lf_node asked[2]; /* witnesses the rule wants watched if its answer is taken */
     int asked_count;
+    lf_node trusts;   /* the fixed value that the rule wants to be finite if its answer is taken, LF_NONE */
     lf_note *refused; /* of this sweep */
     int32_t refused_count, refused_capacity;
     lf_status status; /* LF_ERR_NOMEM sticks; everything made after it is LF_NONE */
@@ -150,6 +151,9 @@ __attribute__((format(printf, 2, 3))) lf_node lf_rw_refuse(lf_rw *rw, const char
 bool lf_rw_may_guard(lf_rw *rw);
 /* Asks for a witness; its extent 0 is that of the root. */
 void lf_rw_watch(lf_rw *rw, lf_node witness);
+/* Says that the answer holds only if this fixed value is finite. For a value that the rule drops: what is computed from
+ * parameters is looked at without being named. */
+void lf_rw_trust(lf_rw *rw, lf_node fixed);
 
 #define LF_KIND(kind)   (1u << (kind))
 #define LF_TABLE(rules) {(rules), sizeof(rules) / sizeof(rules)[0]}

@@ -65,13 +65,14 @@ static bool alone(lf_rw *rw, lf_node v, const char *what)
     return false;
 }
 
-/* softmax(x + c) = softmax(x), c a finite number along the axis: a parameter or constant itself, for what is dropped is
- * not looked at when weights are prepared. log_softmax too. */
+/* softmax(x + c) = softmax(x), c a finite number along the axis: a parameter or constant that is trusted to be one.
+ * log_softmax too. */
 static lf_node softmax_shift(lf_rw *rw, lf_node n)
 {
     lf_node x, c;
     if (!find_shift(rw, n, &x, &c) || !lf_rw_finite_leaf(rw, c) || !alone(rw, lf_rw_arg(rw, n, 0), "the shifted value"))
         return LF_KEEP;
+    lf_rw_trust(rw, c);
     return lf_rw_like(rw, n, 0, x);
 }
 

@@ -59,6 +59,21 @@ lf_status lf_note_done(lf_sweeper *s, const lf_rule *rule, lf_node source, const
 
 /* ---- one rule ---- */
 
+/* Marks the parameters that n is computed from. */
+static void trust(lf_sweeper *s, lf_node n)
+{
+    lf_rw *rw = &s->rw;
+    bool *below = lf_arena_array(rw->g->arena, (size_t)rw->g->count, sizeof *below);
+    if (!below) {
+        rw->status = LF_ERR_NOMEM;
+        return;
+    }
+    below[n] = true;
+    lf_graph_needed(rw->g, below);
+    for (int32_t i = 0; i < rw->g->params; i++)
+        s->notes->trusted[i] = s->notes->trusted[i] || below[rw->g->param[i]];
+}
+
 /* r computes what n did: its name, its watch and its place go to r. */
 static void replace(lf_sweeper *s, lf_node n, lf_node r)
 {
@@ -73,6 +88,10 @@ static void replace(lf_sweeper *s, lf_node n, lf_node r)
     old->forward = r;
     new->watched = new->watched || (old->watched && !new->fixed);
     old->watched = false;
+    if (rw->trusts != LF_NONE)
+        trust(s, rw->trusts);
+    if (rw->rule->info.class == LF_GUARDED && rw->options->assume_finite)
+        trust(s, n); /* no guard stands behind it */
     for (int i = 0; i < rw->asked_count; i++) {
         lf_rw_count(rw, rw->asked[i]);
         rw->side[rw->asked[i]].watched = true;
@@ -87,6 +106,7 @@ static lf_node try_rule(lf_sweeper *s, const lf_rule *rule, lf_node n)
     rw->root = n;
     rw->why[0] = '\0';
     rw->asked_count = 0;
+    rw->trusts = LF_NONE;
     lf_node r = rule->apply(rw, n);
     if (rw->status || r == LF_KEEP || lf_rw_alike(rw, r, n) || lf_rw_at(rw, r)->dtype != lf_rw_at(rw, n)->dtype)
         return LF_KEEP;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One thread's use of a program. Inside the run room. */
+/* One thread's use of a program. Inside the run module. */
 #ifndef LF_RUN_CALL_H
 #define LF_RUN_CALL_H
 

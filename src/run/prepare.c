@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Preparing a program: which parameters are looked at, which variant runs, what each is handed. */
+/* Preparing a program: which variant runs, and what it is handed. */
 #include <stdlib.h>
 
+#include "prepare/prepare.h"
 #include "run/params.h"
 
 void lf_program_unprepare(lf_program *p)
@@ -25,7 +26,7 @@ static const void *kept_for_fused(const lf_program *p, int32_t param)
 
 /* Copies prepared tensors to the device. Those that are parameters as they lie there stay where they are, and both
  * variants share them. */
-static lf_status upload_weights(lf_program *p, lf_variant *v, const lf_cpu_weights *made)
+static lf_status upload_weights(lf_program *p, lf_variant *v, const lf_prepared *prepared)
 {
     const lf_plan *plan = v->plan;
     const void **device = calloc((size_t)plan->prepareds + 1, sizeof *device);
@@ -35,63 +36,23 @@ static lf_status upload_weights(lf_program *p, lf_variant *v, const lf_cpu_weigh
             if (plan->prepared[i] == v->graph.param[k])
                 device[i] = p->param[k].device || v == &p->fused ? p->param[k].device : kept_for_fused(p, k);
     if (status == LF_OK)
-        status = lf_cuda_program_weights(v->cuda, lf_cpu_weights_tensors(made), device, lf_cpu_weights_narrow(made),
-                                         &p->diag);
+        status = lf_cuda_program_weights(v->cuda, prepared, device, &p->diag);
     free(device);
     return status;
 }
 
-/* What prepared tensors of the rewritten model are made of; computed: those that are no parameters. NULL: no memory. */
-static bool *find_needed(lf_program *p, bool computed)
+/* Values that lie on the device alone and are read here are copied to host memory. They stay on the device all the
+ * same. */
+static lf_status read_wanted(lf_program *p, const lf_prepare_want *want)
 {
-    const lf_graph *g = &p->fused.graph;
-    const lf_node *made = p->fused.plan->prepared;
-    bool *needed = calloc((size_t)g->count + 1, sizeof *needed);
-    if (!needed)
-        return NULL;
-    for (int32_t i = 0; i < p->fused.plan->prepareds; i++)
-        needed[made[i]] = !computed || lf_at(g, made[i])->op != LF_OP_param;
-    lf_graph_needed(g, needed);
-    return needed;
-}
-
-/* Marks the parameters whose values preparing the rewritten model looks at: all where it asks whether they are finite,
- * else those that tensors are made of, or narrow products' weights in double precision. */
-static lf_status find_looked_at(lf_program *p, bool *looked)
-{
-    const lf_plan *plan = p->fused.plan;
-    const lf_graph *g = &p->fused.graph;
-    bool *needed = find_needed(p, true);
-    if (!needed)
-        return lf_fail_nomem(&p->diag, "preparing weights");
-    for (int32_t i = 0; i < plan->products; i++) {
-        const lf_product *product = plan->product[i];
-        if (!product->narrow)
-            continue;
-        needed[product->weight] = true;
-        if (product->bias != LF_NONE)
-            needed[product->bias] = true;
-    }
-    for (int32_t i = 0; i < g->params; i++)
-        looked[i] = p->exact.plan || needed[g->param[i]];
-    free(needed);
-    return LF_OK;
-}
-
-/* Values that lie on the device alone and are looked at here are copied to host memory. They stay on the device all
- * the same. */
-static lf_status read_looked_at(lf_program *p)
-{
-    bool *looked = calloc((size_t)p->written.params + 1, sizeof *looked);
-    lf_status status = looked ? find_looked_at(p, looked) : lf_fail_nomem(&p->diag, "preparing weights");
+    lf_status status = LF_OK;
     for (int32_t i = 0; i < p->written.params && status == LF_OK; i++) {
-        if (p->param[i].host || !looked[i])
+        if (p->param[i].host || !want[i].read)
             continue;
         status = lf_param_read_device(p, i, p->param[i].device, NULL);
         if (status != LF_OK)
             lf_param_leave_host(p, i);
     }
-    free(looked);
     return status;
 }
 
@@ -114,44 +75,53 @@ static void drop_unread(lf_program *p)
             lf_param_leave_device(p, i);
 }
 
-static lf_status prepare_variant(lf_program *p, lf_variant *v, bool pack, bool *finite)
+/* Hands the variant what was prepared for it, which is taken. pack: where it is to run often. */
+static lf_status take_prepared(lf_program *p, lf_variant *v, lf_prepared *prepared, bool pack)
 {
-    const float **param = calloc((size_t)v->graph.count + 1, sizeof *param);
-    if (!param)
-        return lf_fail_nomem(&p->diag, "preparing weights");
-    for (int32_t i = 0; i < v->graph.params; i++)
-        param[v->graph.param[i]] = p->param[i].host;
-    lf_cpu_weights *made;
-    const bool here = p->target != LF_TARGET_CUDA;
-    lf_status status =
-        lf_cpu_weights_new(v->plan, p->kern, param, pack && here, p->context->pool, finite, &made, &p->diag);
-    free(param);
-    if (status != LF_OK)
-        return status;
-    if (here) {
-        v->weights = made;
+    lf_status status;
+    if (p->target == LF_TARGET_CUDA) {
+        status = upload_weights(p, v, prepared);
+        lf_prepared_free(prepared);
     } else {
-        status = upload_weights(p, v, made);
-        lf_cpu_weights_free(made);
+        status = lf_cpu_weights_new(v->plan, p->kern, prepared, pack, p->context->pool, &v->weights, &p->diag);
     }
     v->ready = status == LF_OK;
     return status;
 }
 
-/* Whether the parameters that the rewritten model has no use for any more are finite: what was rewritten away may have
- * met them. */
-static lf_status unused_finite(lf_program *p, bool *finite)
+/* param: one per parameter, its values in host memory. */
+static lf_status prepare_exact(lf_program *p, const float *const *param, bool pack)
 {
-    const lf_graph *g = &p->fused.graph;
-    bool *needed = find_needed(p, false);
-    if (!needed)
+    lf_prepared *prepared;
+    lf_status status = lf_prepare(p->exact.plan, param, NULL, p->context->pool, &prepared, &p->diag);
+    return status == LF_OK ? take_prepared(p, &p->exact, prepared, pack) : status;
+}
+
+/* Prepares the rewritten model; where weights are found that its laws do not hold for, the model as written instead. */
+static lf_status prepare_variants(lf_program *p, const float *const *param, const lf_prepare_want *want)
+{
+    lf_prepared *prepared;
+    lf_status status = lf_prepare(p->fused.plan, param, want, p->context->pool, &prepared, &p->diag);
+    if (status != LF_OK)
+        return status;
+    if (!prepared->sound) {
+        lf_prepared_free(prepared);
+        return prepare_exact(p, param, true);
+    }
+    status = take_prepared(p, &p->fused, prepared, true);
+    return status == LF_OK && p->guarded && p->exact.plan ? prepare_exact(p, param, false) : status;
+}
+
+static lf_status prepare(lf_program *p, lf_prepare_want *want, const float **param)
+{
+    if (!want || !param)
         return lf_fail_nomem(&p->diag, "preparing weights");
-    *finite = true;
-    for (int32_t i = 0; i < g->params; i++)
-        if (!needed[g->param[i]])
-            *finite = *finite && lf_cpu_all_finite(p->param[i].host, (int64_t)lf_param_count(p, i), p->context->pool);
-    free(needed);
-    return LF_OK;
+    lf_status status = lf_prepare_needs(p->fused.plan, p->exact.plan, p->fused.notes.trusted, want, &p->diag);
+    if (status == LF_OK)
+        status = read_wanted(p, want);
+    for (int32_t i = 0; i < p->written.params; i++)
+        param[i] = p->param[i].host;
+    return status == LF_OK ? prepare_variants(p, param, want) : status;
 }
 
 lf_status lf_program_prepare(lf_program *program)
@@ -164,19 +134,11 @@ lf_status lf_program_prepare(lf_program *program)
         if (!lf_param_has_values(&p->param[i]))
             return lf_fail(&p->diag, LF_ERR_DATA, "parameter %s has no values yet", lf_param_name(p, i));
     lf_program_unprepare(p);
-    bool finite = true, unused = true; /* asked only where it would make a difference */
-    lf_status status = read_looked_at(p);
-    if (status == LF_OK)
-        status = prepare_variant(p, &p->fused, true, p->exact.plan ? &finite : NULL);
-    if (status == LF_OK && p->exact.plan)
-        status = unused_finite(p, &unused);
-    if (status == LF_OK && !(finite && unused)) {
-        /* Folded weights that are not finite need not give what the model gives as written: run it as written. */
-        lf_program_unprepare(p);
-        status = prepare_variant(p, &p->exact, true, NULL);
-    } else if (status == LF_OK && p->guarded && p->exact.plan) {
-        status = prepare_variant(p, &p->exact, false, NULL);
-    }
+    lf_prepare_want *want = calloc((size_t)p->written.params + 1, sizeof *want);
+    const float **param = calloc((size_t)p->written.params + 1, sizeof *param);
+    lf_status status = prepare(p, want, param);
+    free(want);
+    free(param);
     if (status != LF_OK) {
         lf_program_unprepare(p);
         return status;

@@ -2,10 +2,11 @@
 /* Sums and means over a parameter's rows, by all threads. A rewrite makes them of large weights, and lf_eval, which
  * takes one op after the other on one thread, would take ten times as long. A column is summed from its first row to
  * its last, as lf_eval does it, so that the bits are lf_eval's whoever sums which columns. */
+#include "prepare/sums.h"
+
 #include <math.h>
 
 #include "base/mem.h"
-#include "cpu/parts.h"
 
 enum {
     COLUMNS = 1024,       /* a thread takes at a time: the sums, 8 KB, stay in L1; a row's part is a page */

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Preparing weights: the ways around lf_eval give what it gives, and every parameter is looked at for what is not
+/* Preparing parameters: the ways around lf_eval give what it gives, and what is computed is looked at for what is not
  * finite. */
 #include "cpu_support.h"
 
 #include <errno.h>
 
 #include "cpu/parts.h"
+#include "prepare/sums.h"
 
 /* ---- memory that runs out ---- */
 
@@ -180,7 +181,7 @@ static void narrow_weights_are_not_rounded(void **state)
             rig r;
             rig_open_drawn(&r, texts[i], true, true, lf_kern_at(0), pools[threads], RIG_UNIFORM);
             const lf_product *p = r.plan->product[0];
-            assert_true(p->node != LF_NONE && p->narrow && r.weights->narrow[0]);
+            assert_true(p->node != LF_NONE && p->narrow && r.weights->prepared->narrow[0]);
             const int64_t n = lf_extent_at(p->n, NULL), k = lf_extent_at(p->k, NULL);
             lf_bound *bound = calloc((size_t)r.graph.count, sizeof *bound);
             double *w = malloc((size_t)(n * k) * sizeof *w), *bias = calloc((size_t)n, sizeof *bias);
@@ -192,8 +193,8 @@ static void narrow_weights_are_not_rounded(void **state)
                 rig_ok(&r, lf_eval(&r.graph, NULL, bound, &p->bias, 1, &bias, &r.diag));
             for (int64_t j = 0; j < n; j++)
                 for (int64_t l = 0; l < k; l++, cases++)
-                    assert_true(r.weights->narrow[0][j * k + l] == w[p->w_is_kn ? l * n + j : j * k + l]);
-            assert_memory_equal(r.weights->narrow[0] + n * k, bias, (size_t)n * sizeof *bias);
+                    assert_true(r.weights->prepared->narrow[0][j * k + l] == w[p->w_is_kn ? l * n + j : j * k + l]);
+            assert_memory_equal(r.weights->prepared->narrow[0] + n * k, bias, (size_t)n * sizeof *bias);
             free(bound);
             free(w);
             free(bias);
@@ -210,16 +211,40 @@ static void memory_runs_out(void **state)
     lf_status status = LF_ERR_NOMEM;
     for (long n = 0; status != LF_OK; n++, cases++) {
         lf_cpu_weights *w = r.weights;
-        bool finite;
+        bool sound = false;
         allocations_left = n;
-        status = lf_cpu_weights_new(r.plan, r.kern, (const float *const *)r.param, true, NULL, &finite, &w, &r.diag);
+        status = rig_prepare(&r, true, NULL, &sound, &w);
         bool ran_out = allocations_left < 0;
         allocations_left = -1;
         assert_int_equal(status, ran_out ? LF_ERR_NOMEM : LF_OK);
-        assert_true(ran_out ? !w && strstr(r.diag.text, "out of memory") : finite);
+        assert_true(ran_out ? !w && strstr(r.diag.text, "out of memory") : sound);
         lf_cpu_weights_free(w);
     }
     assert_true(cases > 10);
+    rig_close(&r);
+}
+
+/* ---- what is looked at ---- */
+
+static void what_is_computed_is_checked(void **state)
+{
+    (void)state;
+    rig r;
+    rig_open(&r,
+             "input x f32[B, 30]\nparam w f32[20, 30]\nparam s f32[20, 1]\nf = mul(w, s)\na = linear(x, f)\nreturn a\n",
+             true, lf_kern_pick());
+    lf_node s = lf_graph_find(&r.graph, "s", 1);
+    const float odd[] = {NAN, INFINITY, 3e38f}; /* the last becomes Inf in the product */
+    for (size_t i = 0; i < sizeof odd / sizeof odd[0]; i++, cases++) {
+        bool sound = true;
+        lf_cpu_weights *w;
+        r.param[s][7] = odd[i];
+        for (int k = 0; k < 30; k++)
+            r.param[lf_graph_find(&r.graph, "w", 1)][7 * 30 + k] = 2;
+        rig_ok(&r, rig_prepare(&r, true, pools[2], &sound, &w));
+        assert_false(sound);
+        lf_cpu_weights_free(w);
+    }
     rig_close(&r);
 }
 
@@ -227,6 +252,7 @@ int main(void)
 {
 #define TEST(f) cmocka_unit_test_setup_teardown(f, begin, some_ran)
     const struct CMUnitTest tests[] = {TEST(sums_are_evals), TEST(sums_see_what_is_not_finite),
-                                       TEST(narrow_weights_are_not_rounded), TEST(memory_runs_out)};
-    return cmocka_run_group_tests_name("weights", tests, make_pools, free_pools);
+                                       TEST(narrow_weights_are_not_rounded), TEST(memory_runs_out),
+                                       TEST(what_is_computed_is_checked)};
+    return cmocka_run_group_tests_name("prepare", tests, make_pools, free_pools);
 }

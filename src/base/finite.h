@@ -1,0 +1,13 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Whether numbers are finite. */
+#ifndef LF_BASE_FINITE_H
+#define LF_BASE_FINITE_H
+
+#include "base/pool.h"
+
+/* Is none of x[0..count) Inf or NaN? */
+bool lf_all_finite(const float *x, int64_t count);
+/* The same by all threads of the pool. */
+bool lf_all_finite_shared(const float *x, int64_t count, lf_pool *pool);
+
+#endif
