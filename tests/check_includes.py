@@ -31,7 +31,7 @@ MAY_INCLUDE = {
 }
 # Kernels are compiled for one instruction set each: a function of another header would come along compiled for it.
 KERNEL = re.compile(r"src/cpu/kern_\w+\.c")
-KERNEL_MAY_INCLUDE = re.compile(r"src/cpu/kern(_\w+)?\.h|src/ir/(ops\.def|monoids\.def|ops\.h)")
+KERNEL_MAY_INCLUDE = re.compile(r"src/cpu/kern(_\w+)?\.h|src/ir/(ops\.def|functions\.def|monoids\.def|ops\.h)")
 
 MAX_COLUMNS = 120
 SIGNED = ("src", "include", "tests", "tools", "cmake", "bench", "python", ".ci")

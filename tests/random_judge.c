@@ -3,11 +3,12 @@
  * with the rounding that f32 would do put in between at random, and what that moves is what any order of f32 operations
  * may move, up to a factor. An element that noise turns from a number into NaN or Inf, or back, says nothing and is
  * counted as unsure. */
-#include <tgmath.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "ir/expr.h"
 #include "random_model.h"
 
 enum { FEW = 2, MANY = 40, FACTOR = 20 };
@@ -16,28 +17,14 @@ static const double UNIT = 0x1p-24, OVERFLOW = 0x1p126;
 /* The op table's expressions, in f32 and in double: what they differ by is what a formula loses on the way to a small
  * result (gelu of -5 is -5 times a number that has cancelled to nothing), and nobody who computes it in f32 can be
  * blamed for. */
-#define sel(p, u, v) ((p) ? (u) : (v))
-#define LF_OP(name, kind, monoid, laws, flops, tolerance, signature, ...)                                              \
-    static float f32_##name(float x, float y, float z, float a, float b, float c)                                     \
-    {                                                                                                                 \
-        (void)x, (void)y, (void)z, (void)a, (void)b, (void)c;                                                         \
-        return __VA_ARGS__;                                                                                           \
-    }                                                                                                                 \
-    static double f64_##name(double x, double y, double z, double a, double b, double c)                              \
-    {                                                                                                                 \
-        (void)x, (void)y, (void)z, (void)a, (void)b, (void)c;                                                         \
-        return __VA_ARGS__;                                                                                           \
-    }
-#include "ir/ops.def"
-#undef LF_OP
-static const struct {
-    float (*f32)(float, float, float, float, float, float);
-    double (*f64)(double, double, double, double, double, double);
-} formula[] = {
-#define LF_OP(name, ...) {f32_##name, f64_##name},
-#include "ir/ops.def"
-#undef LF_OP
-};
+static double formula(lf_op op, double x, double y, const double *numbers)
+{
+    return lf_expr_eval(lf_op_row(op)->tree, (const double[]){x, y, 0, numbers[0], numbers[1], numbers[2]});
+}
+static double formula_f32(lf_op op, double x, double y, const double *numbers)
+{
+    return lf_expr_eval_f32(lf_op_row(op)->tree, (const double[]){x, y, 0, numbers[0], numbers[1], numbers[2]});
+}
 
 /* ---- one noisy evaluation ---- */
 
@@ -161,12 +148,12 @@ static double lost(const noise *z, lf_node n, int64_t i, const double *numbers, 
 {
     lf_op op = z->graph->g.node[n].op;
     float x = (float)read_arg(z, n, 0, i), y = lf_op_row(op)->arg_count > 1 ? (float)read_arg(z, n, 1, i) : 0.0f;
-    double most = fabs(formula[op].f64((double)x, (double)y, 0, numbers[0], numbers[1], numbers[2]) - value);
+    double most = fabs(formula(op, (double)x, (double)y, numbers) - value);
     most = isfinite(most) ? most : 0.0;
     for (int k = -1; k < 2 && isfinite(x) && isfinite(y); k++) {
         float near = x * (1.0f + (float)k * 0x1p-22f);
-        double off = fabs((double)formula[op].f32(near, y, 0, (float)numbers[0], (float)numbers[1], (float)numbers[2]) -
-                          formula[op].f64((double)near, (double)y, 0, numbers[0], numbers[1], numbers[2]));
+        double off =
+            fabs(formula_f32(op, (double)near, (double)y, numbers) - formula(op, (double)near, (double)y, numbers));
         most = isfinite(off) && off > most ? off : most;
     }
     return 3.0 * most;

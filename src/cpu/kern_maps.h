@@ -5,10 +5,24 @@
  * What is left over goes through the same vector code, so that an element's bits do not depend on where it stands. */
 #include "cpu/kern_math.h"
 
-/* Ops with a form of their own, where the expression cannot be as exact or as fast. */
-#define OWN_gelu ~, sel(a == 0.0f, gelu_erf(x), gelu_tanh(x))
-#define OWN_silu ~, silu_of(x)
-#define OWN_mish ~, mish_of(x)
+/* The functions of functions.def that kern_math.h has not. */
+#define value vec
+#define number float
+#define FUNCTION_OWN(name, params, expression)
+#define FUNCTION_BUILT(name, params, expression)                                                                     \
+    static inline vec name params                                                                                    \
+    {                                                                                                                \
+        return expression;                                                                                           \
+    }
+#define LF_NATIVE(name, ...)
+#define LF_FUNCTION(name, params, cpu, cuda, expression, ...) FUNCTION_##cpu(name, params, expression)
+#include "ir/functions.def"
+#undef LF_NATIVE
+#undef LF_FUNCTION
+#undef value
+#undef number
+
+/* Ops with a form of their own, where the expression cannot be as exact. */
 #define OWN_layer_norm ~, quotient(x - y, sqrt(z + a))
 #define OWN_group_norm OWN_layer_norm
 #define OWN_instance_norm OWN_layer_norm

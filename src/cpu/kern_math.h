@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The functions that expressions of ops.def call, over vectors: exp expm1 log log1p erf tanh sqrt fabs pow isinf;
- * and silu, mish and gelu, which no expression of those computes to the last digits. Included by kern_template.h.
+ * and silu, mish, gelu_erf and gelu_tanh, which no expression of those computes to the last digits. Included by
+ * kern_template.h.
  *
  * Worst errors over all floats stand in bench/results/math-accuracy.txt (make test-exhaustive). Denormals are
  * numbers like any other here, NaN comes out as NaN. Nothing branches on an element, so all take the same time.
@@ -259,7 +260,7 @@ static inline vec erf_of(vec x)
  * 0 * x is NaN for -Inf, as PyTorch has it. */
 
 /* x / (1 + exp(-x)) */
-static inline vec silu_of(vec x)
+static inline vec silu(vec x)
 {
     vec n;
     const ivec negative = x < 0.0f;
@@ -269,7 +270,7 @@ static inline vec silu_of(vec x)
 }
 
 /* x tanh(log(1 + e)) = x s / (1 + s) = x - x / (1 + s), where e = exp x, s = e (1 + e / 2); the first where x < 0. */
-static inline vec mish_of(vec x)
+static inline vec mish(vec x)
 {
     vec n;
     const ivec negative = x < 0.0f;

@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The steps of a phase, W elements at a time, and the ops and monoids they name. */
-#include <ctype.h>
-#include <string.h>
-
 #include "cuda/emit_parts.h"
+#include "ir/expr.h"
 
 void lf_emit_text(lf_str *to, const char *text)
 {
@@ -13,105 +11,42 @@ void lf_emit_text(lf_str *to, const char *text)
 
 /* ---- ops ---- */
 
-/* Ops with a form of their own, where the expression is slower or less exact than what the device has. */
-static const struct own_form {
-    lf_op op;
-    const char *expression;
-} own_forms[] = {
-    {LF_OP_gelu, "sel(a == 0.0f, gelu_erf(x), x / (1.0f + exp(-1.59576912f * (x + 0.044715f * x * x * x))))"},
-    {LF_OP_silu, "x / (1.0f + exp(-x))"}, /* 0 below -88, as PyTorch has it */
-    {LF_OP_mish, "mish(x)"},
-};
-
-static const char *expression_of(lf_op op)
+static bool expands(lf_function f)
 {
-    for (size_t i = 0; i < sizeof own_forms / sizeof *own_forms; i++)
-        if (own_forms[i].op == op)
-            return own_forms[i].expression;
-    return lf_op_row(op)->expression;
+    return !lf_function_row(f)->on_cuda;
 }
 
-static const char ROOT[] = "/ sqrt"; /* as norms divide */
-
-/* What stands for a division: the ordinary one; quotient(a, b) where the divisor is not tiny, near_quotient(a, b) where
- * it is finite too; over(a, b) where a statistic is the divisor, over_root(a, b) where its root is: the inverse is then
- * had once for all that share it. */
-static const char *divider_of(lf_op op)
+/* What stands for a division (text/math.cu): the ordinary one; quotient where the divisor is not tiny, near_quotient
+ * where it is finite too, but not for numbers, whose quotients are exact enough; over where a statistic is the divisor,
+ * over_root where its root is: the inverse is then computed once for all that share it. */
+static const char *divider_of(const lf_expr *tree, const lf_expr *division, const lf_expr **divisor,
+                              const void *context)
 {
-    static const struct { lf_op op; const char *divider;
-    } mild[] = {
-        {LF_OP_sigmoid, "near_quotient"}, {LF_OP_gelu, "quotient"},        {LF_OP_silu, "quotient"},
-        {LF_OP_hardswish, "quotient"},    {LF_OP_hardsigmoid, "quotient"},
-    };
-    for (size_t i = 0; i < sizeof mild / sizeof *mild; i++)
-        if (mild[i].op == op)
-            return mild[i].divider;
-    const lf_op_info *row = lf_op_row(op);
-    return row->kind != LF_NORMALIZE ? NULL : strstr(row->expression, ROOT) ? "over_root" : "over";
-}
-
-/* Where the operand of the division at `at` ends in this direction: behind it parentheses no longer balance, or one of
- * the operators that end it comes. */
-static const char *operand_end(const char *at, const char *limit, int dir, const char *stops)
-{
-    int depth = 0;
-    for (at += dir; at != limit; at += dir) {
-        depth += *at == '(' ? dir : *at == ')' ? -dir : 0;
-        if (depth < 0 || (depth == 0 && strchr(stops, *at)))
-            break;
+    const lf_kind kind = *(const lf_kind *)context;
+    const double small = 0x1p-100, large = 0x1p100;
+    if (kind == LF_NORMALIZE && tree == division && !lf_expr_uses(*divisor, 0)) {
+        const bool root = (*divisor)->kind == LF_EXPR_CALL && (*divisor)->which == LF_FUNCTION_sqrt;
+        *divisor = root ? (*divisor)->arg[0] : *divisor;
+        return root ? "over_root" : "over";
     }
-    return at;
+    const lf_interval in = lf_expr_interval(*divisor, NULL);
+    if (in.low < small)
+        return NULL;
+    return in.high > large || (*divisor)->kind == LF_EXPR_NUMBER ? "quotient" : "near_quotient";
 }
-
-/* The expression, with its division, of which there is one at most, as a call. */
-static void emit_divided(lf_str *to, const char *expression, const char *divider)
-{
-    const char *at = strchr(expression, '/');
-    const char *end = expression + strlen(expression);
-    if (!at) {
-        lf_str_add(to, expression);
-        return;
-    }
-    const char *from = operand_end(at, expression - 1, -1, "+,") + 1, *until = operand_end(at, end, 1, "+-*/,");
-    lf_str_addn(to, expression, (size_t)(from - expression));
-    lf_str_addf(to, "%s%s(", from > expression && from[-1] == ',' ? " " : "", divider);
-    while (*from == ' ')
-        from++;
-    lf_str_addn(to, from, (size_t)(at - from) - (at[-1] == ' '));
-    const char *divisor = strncmp(at, ROOT, strlen(ROOT)) == 0 ? at + strlen(ROOT) : at + 2;
-    lf_str_add(to, ", ");
-    lf_str_addn(to, divisor, (size_t)(until - divisor));
-    lf_str_add(to, ")");
-    lf_str_add(to, until);
-}
-
-/* Does the expression name this variable? */
-static bool names(const char *expression, char variable)
-{
-    for (const char *at = expression; (at = strchr(at, variable)); at++) {
-        const bool before = at > expression && (isalnum((unsigned char)at[-1]) || at[-1] == '_' || at[-1] == '.');
-        if (!before && !isalnum((unsigned char)at[1]) && at[1] != '_')
-            return true;
-    }
-    return false;
-}
-
-static const char variables[] = "xyzabc"; /* values, then numbers */
 
 static void emit_op(lf_str *to, lf_op op)
 {
-    const char *expression = expression_of(op), *comma = "";
-    lf_str_addf(to, "__device__ __forceinline__ float op_%s(", lf_op_row(op)->name);
-    for (const char *v = variables; *v; v++)
-        if (names(expression, *v)) {
-            lf_str_addf(to, "%sfloat %c", comma, *v);
+    const lf_op_info *row = lf_op_row(op);
+    const char *comma = "";
+    lf_str_addf(to, "__device__ __forceinline__ float op_%s(", row->name);
+    for (int v = 0; v < LF_EXPR_VARIABLE_COUNT; v++)
+        if (lf_expr_uses(row->tree, v)) {
+            lf_str_addf(to, "%sfloat %c", comma, LF_EXPR_VARIABLES[v]);
             comma = ", ";
         }
     lf_str_add(to, ") { return ");
-    if (divider_of(op))
-        emit_divided(to, expression, divider_of(op));
-    else
-        lf_str_add(to, expression);
+    lf_expr_print(to, row->tree, &(lf_expr_style){expands, divider_of, &row->kind});
     lf_str_add(to, "; }\n");
 }
 
@@ -206,17 +141,17 @@ int lf_emit_lanes(const lf_emitter *e, lf_extent width)
 
 static void emit_op_step(lf_emitter *e, const lf_step *s, int32_t index)
 {
-    const char *expression = expression_of(s->op), *comma = "";
+    const char *comma = "";
     lf_str_addf(&e->s, "float v%d[W]; EACH v%d[w] = op_%s(", (int)index, (int)index, lf_op_row(s->op)->name);
-    for (int i = 0; i < 6; i++) {
-        if (!names(expression, variables[i]))
+    for (int i = 0; i < LF_EXPR_VARIABLE_COUNT; i++) {
+        if (!lf_expr_uses(lf_op_row(s->op)->tree, i))
             continue;
         lf_str_add(&e->s, comma);
         comma = ", ";
-        if (i < 3)
+        if (i < LF_EXPR_VALUES)
             lf_str_addf(&e->s, "v%d[w]", (int)s->arg[i]);
         else
-            lf_emit_number(e, s->attr[i - 3]);
+            lf_emit_number(e, s->attr[i - LF_EXPR_VALUES]);
     }
     lf_str_addf(&e->s, "); // %s\n", lf_at(e->graph, s->node)->name);
 }

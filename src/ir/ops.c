@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The tables of ops.def and monoids.def as data. Signatures are parsed once, when a row is first asked for. */
-#include "ir/ops.h"
+/* The tables of ops.def, functions.def and monoids.def as data. Signatures and expressions are parsed once, when a row
+ * is first asked for. */
+#include "ir/expr.h"
 
 #include <assert.h>
+#include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,8 +12,7 @@
 /* ops.def writes laws short. */
 enum { COMMUTES = LF_LAW_COMMUTES, IDEMPOTENT = LF_LAW_IDEMPOTENT, RISES = LF_LAW_RISES, FALLS = LF_LAW_FALLS };
 
-/* Expressions are stringified directly, so that names such as INFINITY or isinf stay as written: emitters paste them.
- */
+/* Expressions are stringified directly, so that names such as INFINITY or isinf stay as written. */
 static lf_op_info op_table[LF_OP_COUNT] = {
 #define LF_OP(op_name, op_kind, op_monoid, op_laws, op_flops, op_tolerance, op_signature, ...)                         \
     [LF_OP_##op_name] = {.name = #op_name,                                                                             \
@@ -25,6 +26,30 @@ static lf_op_info op_table[LF_OP_COUNT] = {
 #include "ir/ops.def"
 #undef LF_OP
 };
+
+enum { OWN = true, BUILT = false };
+static lf_function_info function_table[LF_FUNCTION_COUNT] = {
+#define LF_NATIVE(f_name, f_params, f_direction, f_low, f_high, ...)                                                   \
+    [LF_FUNCTION_##f_name] = {.name = #f_name,                                                                         \
+                              .params = #f_params,                                                                     \
+                              .direction = f_direction,                                                                \
+                              .low = f_low,                                                                            \
+                              .high = f_high,                                                                          \
+                              .on_cuda = true,                                                                         \
+                              .derivative = {#__VA_ARGS__}},
+#define LF_FUNCTION(f_name, f_params, cpu, cuda, f_value, in_first, in_second)                                         \
+    [LF_FUNCTION_##f_name] = {.name = #f_name,                                                                         \
+                              .params = #f_params,                                                                     \
+                              .text = #f_value,                                                                        \
+                              .on_cuda = cuda,                                                                         \
+                              .derivative = {#in_first, #in_second}},
+#include "ir/functions.def"
+#undef LF_NATIVE
+#undef LF_FUNCTION
+};
+
+/* All that is parsed. */
+static lf_expr_pool pool;
 
 static const lf_monoid_info monoid_table[LF_MONOID_COUNT] = {
 #define LF_MONOID(m_name, m_states, m_results, m_flops, m_identity, m_put, m_combine, ...)                             \
@@ -107,8 +132,21 @@ static void parse_param(const char **at, lf_op_info *row)
     assert(p->type != 'S' || p->choices > 0);
 }
 
-static void parse_signatures(void)
+/* "(value x, number a)": each ends in the variable's letter. */
+static void parse_function(lf_function_info *row)
 {
+    for (const char *at = row->params; (at = strpbrk(at, ",)")); at++)
+        row->param[row->args++] = (int)(strchr(LF_EXPR_VARIABLES, at[-1]) - LF_EXPR_VARIABLES);
+    for (int i = 0; i < 2 && row->derivative[i]; i++)
+        row->derive_this[i] = skip(&row->derivative[i], "derivative_of");
+    row->value = row->text ? lf_expr_parse(&pool, row->text) : NULL;
+    assert(row->value || !row->text);
+}
+
+static void parse_tables(void)
+{
+    for (int f = 0; f < LF_FUNCTION_COUNT; f++)
+        parse_function(&function_table[f]);
     for (int op = 0; op < LF_OP_COUNT; op++) {
         lf_op_info *row = &op_table[op];
         const char *at = row->signature;
@@ -119,13 +157,20 @@ static void parse_signatures(void)
             (void)more;
         }
         assert(row->kind == LF_LEAF || row->arg_count > 0);
+        row->tree = lf_expr_parse(&pool, row->expression);
+        assert(row->tree);
     }
+}
+
+static void need_tables(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, parse_tables);
 }
 
 const lf_op_info *lf_op_row(lf_op op)
 {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, parse_signatures);
+    need_tables();
     assert((int)op >= 0 && op < LF_OP_COUNT);
     return &op_table[op];
 }
@@ -137,6 +182,29 @@ bool lf_op_find(const char *name, size_t length, lf_op *out)
             *out = (lf_op)op;
             return true;
         }
+    return false;
+}
+
+const lf_function_info *lf_function_row(lf_function f)
+{
+    need_tables();
+    assert((int)f >= 0 && f < LF_FUNCTION_COUNT);
+    return &function_table[f];
+}
+
+/* While tables are parsed too. */
+bool lf_function_find(const char *name, size_t length, int args, lf_function *out)
+{
+    for (int f = 0; f < LF_FUNCTION_COUNT; f++) {
+        const lf_function_info *row = &function_table[f];
+        int params = 1;
+        for (const char *at = row->params; *at; at++)
+            params += *at == ',';
+        if (strlen(row->name) == length && memcmp(row->name, name, length) == 0 && params == args) {
+            *out = (lf_function)f;
+            return true;
+        }
+    }
     return false;
 }
 

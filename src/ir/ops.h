@@ -41,6 +41,17 @@ typedef enum lf_monoid {
     LF_MONOID_COUNT
 } lf_monoid;
 
+typedef enum lf_function {
+#define LF_NATIVE(name, ...) LF_FUNCTION_##name,
+#define LF_FUNCTION(name, ...) LF_FUNCTION_##name,
+#include "ir/functions.def"
+#undef LF_NATIVE
+#undef LF_FUNCTION
+    LF_FUNCTION_COUNT
+} lf_function;
+
+typedef struct lf_expr lf_expr; /* expr.h */
+
 enum { LF_MAX_PARAMS = 8, LF_MAX_STATE = 3, LF_MAX_RESULTS = 2 };
 
 /* One parameter of a signature. Values and attributes are counted apart: see slot. */
@@ -65,11 +76,24 @@ typedef struct lf_op_info {
     int tolerance;         /* units of 2^-24 */
     const char *signature;
     const char *expression;
+    const lf_expr *tree;   /* the expression */
     int param_count;
     int arg_count;         /* values: T and V parameters */
     int attr_count;        /* the others */
     lf_param_info param[LF_MAX_PARAMS];
 } lf_op_info;
+
+/* A function of expressions. */
+typedef struct lf_function_info {
+    const char *name, *params, *text; /* text: of its value, NULL where it is native */
+    const char *derivative[2];        /* in its parameters that are values */
+    bool derive_this[2];              /* derivative is what is to be derived */
+    bool on_cuda;                     /* text/math.cu has it */
+    int direction;                    /* LF_LAW_RISES, LF_LAW_FALLS, or 0; of natives */
+    double low, high;                 /* natives: no value lies outside */
+    int args, param[3];               /* which variable of its value a parameter is: see LF_EXPR_VARIABLES */
+    const lf_expr *value;             /* NULL where it is native */
+} lf_function_info;
 
 typedef struct lf_monoid_info {
     const char *name;
@@ -84,6 +108,10 @@ bool lf_op_find(const char *name, size_t length, lf_op *out);
 /* False for the ops a model text cannot name: leaves and guard. */
 bool lf_op_public(lf_op op);
 const char *lf_kind_name(lf_kind kind);
+/* The row of a function; thread-safe as lf_op_row is. */
+const lf_function_info *lf_function_row(lf_function f);
+/* False when there is no function of so many arguments. */
+bool lf_function_find(const char *name, size_t length, int args, lf_function *out);
 const lf_monoid_info *lf_monoid_row(lf_monoid monoid);
 
 #endif
