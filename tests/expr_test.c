@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -178,6 +179,65 @@ static void values_lie_in_their_intervals(void **state)
     assert_true(cases > 10000);
 }
 
+/* ---- derivatives: of the ops, against PyTorch, in python/test_derivatives.py ---- */
+
+static void derivatives_are_simplified(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        int variable;
+        const char *derivative;
+    } known[] = {
+        {"y + a", 0, "0.0f"},
+        {"3.0f * x * 2.0f", 0, "6.0f"},
+        {"x * x", 0, "x + x"},
+        {"-x", 0, "-1.0f"},
+        {"-(x * y)", 1, "-x"},
+        {"x / y", 0, "1.0f / y"},
+        {"x / y", 1, "-(x / y / y)"},
+        {"a * exp(x / a)", 0, "exp(x / a)"},
+        {"exp(x) / (x * x)", 1, "0.0f"},
+        {"sel(x > y, exp(x), exp(x))", 0, "exp(x)"},
+        {"sel(x > a, 2.0f, x * b)", 0, "sel(x > a, 0.0f, b)"},
+        {"x * relu(x)", 0, "relu(x) + sel(x <= 0.0f, 0.0f, x)"}, /* -Inf * 0 is 0 here */
+        {"sqrt(fabs(x))", 0, "sel(x > 0.0f, 0.5f / sqrt(fabs(x)), sel(x < 0.0f, -(0.5f / sqrt(fabs(x))), 0.0f))"},
+        {"maximum(x, x * y)", 1, "sel(x * y < x, 0.0f, sel(x == x * y, 0.5f, 1.0f) * x)"},
+        {"x * sigmoid(a * x)", 0, "sigmoid(a * x) + x * (sigmoid(a * x) * sigmoid(-(a * x)) * a)"},
+    };
+    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
+        assert_printed(lf_expr_derive(&pool, parsed(known[i].text), known[i].variable), NULL, known[i].derivative);
+}
+
+/* What functions.def says of its functions, where they are smooth, is the slope of a chord. */
+static void derivatives_are_slopes(void **state)
+{
+    (void)state;
+    static const double points[] = {-2.5, -1.1, -0.3, 0.2, 0.7, 1.9, 3.7};
+    for (int f = 0; f < LF_FUNCTION_COUNT; f++) {
+        const lf_function_info *row = lf_function_row((lf_function)f);
+        const char *args = row->args == 1                    ? "x"
+                           : row->args == 3                  ? "x, a, b"
+                           : row->param[1] >= LF_EXPR_VALUES ? "x, a"
+                                                             : "x, y";
+        char text[64];
+        snprintf(text, sizeof text, "%s(%s)", row->name, args);
+        const lf_expr *value = parsed(text);
+        for (int variable = 0; variable < 2; variable++)
+            for (size_t i = 0; i < sizeof points / sizeof points[0]; i++) {
+                const double h = 1e-6;
+                double v[LF_EXPR_VARIABLE_COUNT] = {points[i], 0.45, 0, -1.5, 2.25, 0}, left[LF_EXPR_VARIABLE_COUNT];
+                const double slope = lf_expr_eval(lf_expr_derive(&pool, value, variable), v);
+                memcpy(left, v, sizeof left);
+                left[variable] -= h;
+                v[variable] += h;
+                const double chord = (lf_expr_eval(value, v) - lf_expr_eval(value, left)) / (2 * h);
+                if (isfinite(chord) && fabs(slope - chord) > 1e-6 * (1 + fabs(chord)))
+                    fail_msg("%s at %g in %c: %.9g, by a chord %.9g", text, points[i], "xy"[variable], slope, chord);
+            }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -189,6 +249,8 @@ int main(void)
         cmocka_unit_test(values),
         cmocka_unit_test(bounds_are_tight),
         cmocka_unit_test(values_lie_in_their_intervals),
+        cmocka_unit_test(derivatives_are_simplified),
+        cmocka_unit_test(derivatives_are_slopes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -69,6 +69,12 @@ typedef struct lf_interval {
  * within bounds that are floats. */
 lf_interval lf_expr_interval(const lf_expr *e, const lf_interval v[LF_EXPR_VARIABLE_COUNT]);
 
+/* ---- derivatives (derive.c) ---- */
+
+/* e derived in a variable, with no more terms than it needs. Exactly 0 where it does not depend on it; a kink is what
+ * the branch that sel chooses there makes of it. */
+const lf_expr *lf_expr_derive(lf_expr_pool *pool, const lf_expr *e, int variable);
+
 /* ---- as text ---- */
 
 /* How C is written: all as the tree has it where a member is NULL. */

@@ -48,7 +48,7 @@ static lf_function_info function_table[LF_FUNCTION_COUNT] = {
 #undef LF_FUNCTION
 };
 
-/* All that is parsed. */
+/* All that is parsed, and what derivatives are made of. */
 static lf_expr_pool pool;
 
 static const lf_monoid_info monoid_table[LF_MONOID_COUNT] = {
@@ -206,6 +206,24 @@ bool lf_function_find(const char *name, size_t length, int args, lf_function *ou
         }
     }
     return false;
+}
+
+static const lf_expr *derivative[LF_OP_COUNT][LF_EXPR_VALUES];
+
+static void derive_all(void)
+{
+    for (int op = 0; op < LF_OP_COUNT; op++)
+        for (int i = 0; i < LF_EXPR_VALUES; i++)
+            derivative[op][i] = lf_expr_derive(&pool, op_table[op].tree, i);
+}
+
+const lf_expr *lf_op_derivative(lf_op op, int argument)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    need_tables();
+    pthread_once(&once, derive_all);
+    assert((int)op >= 0 && op < LF_OP_COUNT && argument >= 0 && argument < LF_EXPR_VALUES);
+    return derivative[op][argument];
 }
 
 bool lf_op_public(lf_op op)

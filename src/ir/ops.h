@@ -112,6 +112,10 @@ const char *lf_kind_name(lf_kind kind);
 const lf_function_info *lf_function_row(lf_function f);
 /* False when there is no function of so many arguments. */
 bool lf_function_find(const char *name, size_t length, int args, lf_function *out);
+/* The op's expression derived in its value number `argument` (0 for x). Attributes are constants; kinks are as PyTorch
+ * has them. POINTWISE: the factor of the gradient of that argument. Others: with finished statistics as constants, or
+ * as the arguments derived in. All are made when one is first asked for; thread-safe. */
+const lf_expr *lf_op_derivative(lf_op op, int argument);
 const lf_monoid_info *lf_monoid_row(lf_monoid monoid);
 
 #endif

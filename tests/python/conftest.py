@@ -45,6 +45,12 @@ def eval_tool():
 
 
 @pytest.fixture(scope="session")
+def derive_tool():
+    """tests/derive_tool.c, built."""
+    return _built("LINFUSE_DERIVE_TOOL", BUILT / "tests" / "derive_tool")
+
+
+@pytest.fixture(scope="session")
 def command():
     """The linfuse command."""
     return _built("LINFUSE_COMMAND", BUILT / "linfuse")
