@@ -163,7 +163,7 @@ LF_API lf_status lf_model_eval(lf_model *model, const int64_t *dims, const float
 /* ---- compiling ---- */
 
 /* Options are words, so that new ones need no new symbol:
- *   device      cpu | cuda | h200 | a100      (what is costed; running wants cpu or cuda)
+ *   device      cpu | cuda, and devices that can be costed without being there: h200, a100, h100, ...
  *   precision   fp32 | tf32 | bf16 | fp16
  *   rules       +NAME,-NAME,...  (all, none are names too)
  *   assume_finite, fuse    true | false        (fuse=false: op by op, as written, no rewrites)
@@ -178,6 +178,14 @@ LF_API lf_status lf_options_new(lf_context *context, lf_options **out);
 LF_API void lf_options_free(lf_options *options);
 LF_API lf_status lf_options_set(lf_options *options, const char *key, const char *value);
 LF_API const char *lf_options_message(const lf_options *options);
+/* The words that an option takes, one for each index from 0; NULL past the last, and where it takes no fixed words.
+ *   key    the option: "device", "precision", "fuse", ...
+ *   index  which word; lives as long as the library */
+LF_API const char *lf_option_word(const char *key, size_t index);
+/* What rounding to a precision takes from an operand of a product, relative to it and on average: 2^-24 in fp32, 2^-9
+ * in bf16. 0 where there is no precision of that name.
+ *   precision  as the option of that name has it */
+LF_API double lf_precision_unit(const char *precision);
 
 /* Rewrites, fuses and plans. options may be NULL. The model is copied: it may be freed. Messages: lf_model_message. */
 LF_API lf_status lf_program_new(lf_model *model, const lf_options *options, lf_program **out);

@@ -298,6 +298,32 @@ static void models_that_are_wrong(void **state)
     lf_context_free(context);
 }
 
+/* Every word that an option says it takes, it takes. */
+static void options_tell_their_words(void **state)
+{
+    (void)state;
+    static const char *const keys[] = {"device", "precision", "assume_finite", "fuse", "tune"};
+    lf_context *context = context_of(1);
+    lf_options *o = options_of(context, NULL);
+    for (size_t k = 0; k < sizeof keys / sizeof *keys; k++) {
+        size_t i = 0;
+        for (const char *word; (word = lf_option_word(keys[k], i)) != NULL; i++)
+            assert_int_equal(lf_options_set(o, keys[k], word), LF_OK);
+        assert_true(i >= 2);
+        assert_null(lf_option_word(keys[k], i));
+        assert_null(lf_option_word(keys[k], SIZE_MAX));
+    }
+    assert_string_equal(lf_option_word("device", 1), "cuda");
+    assert_null(lf_option_word("rules", 0));
+    assert_null(lf_option_word("no such option", 0));
+    assert_null(lf_option_word(NULL, 0));
+    assert_true(lf_precision_unit("fp32") == 0x1p-24 && lf_precision_unit("tf32") == 0x1p-12);
+    assert_true(lf_precision_unit("bf16") == 0x1p-9 && lf_precision_unit("fp16") == 0x1p-12);
+    assert_true(lf_precision_unit("half") == 0 && lf_precision_unit(NULL) == 0);
+    lf_options_free(o);
+    lf_context_free(context);
+}
+
 static void options_that_are_wrong(void **state)
 {
     (void)state;
@@ -311,6 +337,10 @@ static void options_that_are_wrong(void **state)
     lf_options *o = options_of(context, NULL);
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         REFUSES(LF_ERR_ARG, bad[i].words, lf_options_set(o, bad[i].key, bad[i].value), lf_options_message(o));
+    REFUSES(LF_ERR_ARG, "did you mean h200? It is one of cpu, cuda, h200", lf_options_set(o, "device", "h20"),
+            lf_options_message(o));
+    REFUSES(LF_ERR_ARG, "it is one of fp32, tf32, bf16, fp16", lf_options_set(o, "precision", "half"),
+            lf_options_message(o));
     REFUSES(LF_ERR_ARG, "key", lf_options_set(o, NULL, "cpu"), lf_options_message(o));
     REFUSES(LF_ERR_ARG, "value", lf_options_set(o, "device", NULL), lf_options_message(o));
     lf_options_free(o);
@@ -528,6 +558,7 @@ int main(void)
         cmocka_unit_test(nothing_where_a_handle_should_be),
         cmocka_unit_test(threads_are_set_before_programs),
         cmocka_unit_test(models_that_are_wrong),
+        cmocka_unit_test(options_tell_their_words),
         cmocka_unit_test(options_that_are_wrong),
         cmocka_unit_test(other_storage_is_read_but_not_run),
         cmocka_unit_test(parameters_that_are_wrong),

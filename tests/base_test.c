@@ -15,6 +15,7 @@
 
 #include "base/arena.h"
 #include "base/dtype.h"
+#include "base/guess.h"
 #include "base/mem.h"
 #include "base/rng.h"
 #include "base/status.h"
@@ -375,6 +376,32 @@ static void mem_made_ready_as_it_was(void **state)
     lf_aligned_free(p);
 }
 
+/* ---- guesses ---- */
+
+static const char *guessed(const char *word, int most)
+{
+    static const char *const words[] = {"relu", "gelu", "silu", "exp", "logsumexp"};
+    lf_guess guess = lf_guess_of(word, strlen(word), most);
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        lf_guess_try(&guess, words[i]);
+    return guess.best ? guess.best : "";
+}
+
+static void guess_is_the_nearest(void **state)
+{
+    (void)state;
+    char longest[200] = {0};
+    memset(longest, 'a', sizeof longest - 1);
+    assert_string_equal(guessed("gelu", 2), "gelu");
+    assert_string_equal(guessed("rellu", 2), "relu");
+    assert_string_equal(guessed("selu", 2), "relu"); /* the first of three that are one letter away */
+    assert_string_equal(guessed("log_sum_exp", 2), "logsumexp");
+    assert_string_equal(guessed("log_sum_exp", 1), "");
+    assert_string_equal(guessed("", 4), "");
+    assert_string_equal(guessed("abc", 3), ""); /* nothing would be left */
+    assert_string_equal(guessed(longest, 500), "");
+}
+
 static void mem_checked_arithmetic(void **state)
 {
     (void)state;
@@ -452,6 +479,7 @@ int main(void)
         cmocka_unit_test(conversions_of_the_extremes),
         cmocka_unit_test(mem_aligned),
         cmocka_unit_test(mem_made_ready_as_it_was),
+        cmocka_unit_test(guess_is_the_nearest),
         cmocka_unit_test(mem_checked_arithmetic),
         cmocka_unit_test(rng_repeats_and_jumps),
         cmocka_unit_test(rng_stays_in_range),

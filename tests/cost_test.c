@@ -60,7 +60,7 @@ static lf_cost fused(const char *on)
 static double fused_us_in_fp32(const char *on)
 {
     lf_device d = *device(on);
-    lf_device_use(&d, 0);
+    lf_device_use(&d, LF_PRECISION_FP32);
     return lf_cost_plan_total(plan, dims, &d).us;
 }
 
@@ -200,7 +200,9 @@ static void more_rows_cost_more(void **state)
                 dims[1] = 3;
                 lf_cost now[2] = {plain(lf_device_at(d)->name), fused(lf_device_at(d)->name)};
                 for (int i = 0; i < 2; i++) {
-                    assert_true(isfinite(now[i].us) && now[i].us >= before[i].us);
+                    if (!(isfinite(now[i].us) && now[i].us >= before[i].us))
+                        fail_msg("%s on %s: %g us at %lld rows, %g at fewer", models[m], lf_device_at(d)->name,
+                                 now[i].us, (long long)rows, before[i].us);
                     assert_true(now[i].flops > before[i].flops && now[i].bytes > before[i].bytes);
                     before[i] = now[i];
                 }
@@ -259,7 +261,7 @@ static void workspace_in_tf32(void **state)
          1024 * 512},
     };
     lf_device d = *device("h200");
-    lf_device_use(&d, 1);
+    lf_device_use(&d, LF_PRECISION_TF32);
     dims[0] = 1024;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         take(cases[i].text);
@@ -361,7 +363,7 @@ static lf_device find_cpu(void)
     lf_device d = {0};
     lf_pool *pool = NULL;
     assert_int_equal(lf_pool_new(2, &pool), LF_OK);
-    assert_int_equal(lf_device_find("cpu", lf_kern_pick(), pool, &d, &diag), LF_OK);
+    assert_int_equal(lf_device_find("cpu", NULL, lf_kern_pick(), pool, &d, &diag), LF_OK);
     lf_pool_free(pool);
     return d;
 }
@@ -373,11 +375,12 @@ static void cpu_is_measured(void **state)
     assert_true(d.flops > 1e7 && d.flops < 1e15);
     assert_true(d.product_flops > 0 && d.product_flops <= d.flops);
     assert_true(d.bytes > 1e7 && d.bytes < 1e13 && d.write_bytes > 0 && d.cache_rate >= d.bytes);
-    assert_true(d.row_flops > 0 && d.dot_flops > 0 && d.handed > 0 && d.x_bytes > 0 && d.cache_bytes > 0 &&
-                d.wake_us > 0);
+    assert_true(d.row_flops > 0 && d.dot_flops > 0 && d.cpu.handed > 0 && d.x_bytes > 0 && d.cache_bytes > 0 &&
+                d.cpu.wake_us > 0);
     for (int i = 0; i < LF_LEVELS; i++) {
-        assert_true(d.level_read[i] > 1e6 && d.level_written[i] > 1e6);
-        assert_true(i == 0 || (d.level_read[i] <= d.level_read[i - 1] && d.level_written[i] <= d.level_written[i - 1]));
+        assert_true(d.cpu.level_read[i] > 1e6 && d.cpu.level_written[i] > 1e6);
+        assert_true(i == 0 || d.cpu.level_read[i] <= d.cpu.level_read[i - 1]);
+        assert_true(i == 0 || d.cpu.level_written[i] <= d.cpu.level_written[i - 1]);
     }
     assert_non_null(strstr(d.title, "2 threads"));
 }
@@ -389,14 +392,15 @@ static void cpu_knows_every_kernel(void **state)
     (void)state;
     lf_device d = find_cpu();
     for (lf_op op = 0; op < LF_OP_COUNT; op++) {
-        if ((kern->map[op] != NULL) != (d.tail.map[op] > 1e3))
-            fail_msg("%s: %g elements a second", lf_op_row(op)->name, d.tail.map[op]);
+        if ((kern->map[op] != NULL) != (d.cpu.tail.map[op] > 1e3))
+            fail_msg("%s: %g elements a second", lf_op_row(op)->name, d.cpu.tail.map[op]);
         ops += kern->map[op] != NULL;
     }
     assert_true(ops > 40);
     for (lf_monoid m = 0; m < LF_MONOID_COUNT; m++) {
-        assert_int_equal(kern->fold[m] != NULL, d.tail.fold[m] > 1e3 && d.tail.span[m] > 1e3 && d.tail.put[m] > 1e3);
-        assert_int_equal(kern->window[m] != NULL, d.tail.window[m] > 1e3);
+        const lf_tail_rates *r = &d.cpu.tail;
+        assert_int_equal(kern->fold[m] != NULL, r->fold[m] > 1e3 && r->span[m] > 1e3 && r->put[m] > 1e3);
+        assert_int_equal(kern->window[m] != NULL, d.cpu.tail.window[m] > 1e3);
     }
 }
 
@@ -476,7 +480,8 @@ static void cpu_is_remembered(void **state)
     change_number(path, "\"span maxsumexp\"", "345678901");
     lf_device changed = find_cpu();
     assert_true(changed.flops == 123456789);
-    assert_true(changed.tail.map[LF_OP_tanh] == 234567890 && changed.tail.span[LF_MONOID_maxsumexp] == 345678901);
+    assert_true(changed.cpu.tail.map[LF_OP_tanh] == 234567890);
+    assert_true(changed.cpu.tail.span[LF_MONOID_maxsumexp] == 345678901);
 }
 
 static void damage_is_ignored(void **state)
@@ -496,7 +501,8 @@ static void damage_is_ignored(void **state)
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
         change_number(path, fields[i], numbers[i]);
         lf_device d = find_cpu();
-        assert_true(d.bytes > 1e6 && d.bytes < 1e13 && d.tail.map[LF_OP_relu] > 1e3 && d.tail.map[LF_OP_relu] < 1e16);
+        assert_true(d.bytes > 1e6 && d.bytes < 1e13);
+        assert_true(d.cpu.tail.map[LF_OP_relu] > 1e3 && d.cpu.tail.map[LF_OP_relu] < 1e16);
     }
     change_number(path, "\"format\"", "1"); /* of an older version: measured anew, and written in its place */
     change_number(path, "\"flops\"", "123456789");
@@ -521,15 +527,84 @@ static void no_cache_is_no_fault(void **state)
     free(home);
 }
 
+/* ---- rows that are like others, and the row that a GPU is like ---- */
+
+static void rows_follow_their_data_sheets(void **state)
+{
+    (void)state;
+    const lf_device *h200 = device("h200"), *h100 = device("h100"), *l40s = device("l40s");
+    near_to(h100->bytes, h200->bytes * 3.35 / 4.8, 1e-9);
+    assert_true(h100->flops == h200->flops && h100->product_flops == h200->product_flops);
+    assert_true(h100->gpu.unit == LF_UNIT_WGMMA && l40s->gpu.unit == LF_UNIT_MMA);
+    near_to(l40s->product_flops, device("a100")->product_flops * 362 / 312, 1e-9);
+    for (size_t i = 0; lf_device_at(i); i++) {
+        const lf_device *d = lf_device_at(i);
+        assert_ptr_equal(lf_device_named(d->name), d);
+        assert_true(d->flops > 0 && d->bytes > 0 && d->units > 0 && d->product_flops > 0);
+        if (!lf_is_gpu(d))
+            continue;
+        assert_true(d->flops <= 1.001 * d->gpu.paper.flops && d->bytes <= d->gpu.paper.bytes);
+        for (lf_precision p = 0; p < LF_PRECISIONS; p++) { /* fewer passes are no slower, none is beyond the sheet */
+            lf_device used = *d;
+            lf_device_use(&used, p);
+            assert_true(used.product_flops >= d->product_flops);
+            assert_true(used.product_flops < d->gpu.paper.tensor_flops);
+        }
+    }
+}
+
+/* A precision that nobody measured on a device costs as the table says of its passes. */
+static void precisions_that_were_not_measured(void **state)
+{
+    (void)state;
+    lf_device d = *device("a100"), fresh;
+    d.gpu.precision[LF_PRECISION_BF16] = (lf_precision_rates){.flops = 0};
+    fresh = d;
+    lf_device_use(&d, LF_PRECISION_BF16);
+    near_to(d.product_flops, 3 * fresh.product_flops, 1e-9);
+    near_to(d.x_bytes, 6, 1e-9);
+    lf_device cpu = *device("cpu");
+    lf_device_use(&cpu, LF_PRECISION_BF16);
+    assert_memory_equal(&cpu, device("cpu"), sizeof cpu);
+}
+
+static void gpus_are_like_a_row(void **state)
+{
+    (void)state;
+    static const struct { lf_gpu_facts gpu; const char *row, *title; } cases[] = {
+        {{"NVIDIA H200", LF_UNIT_WGMMA, 132, 227 << 10, 4.8e12}, "h200", "NVIDIA H200"},
+        {{"NVIDIA H100 80GB HBM3", LF_UNIT_WGMMA, 132, 227 << 10, 3.35e12}, "h100", "NVIDIA H100 80GB HBM3"},
+        {{"NVIDIA H100 PCIe", LF_UNIT_WGMMA, 114, 227 << 10, 2e12}, "h100_pcie", "NVIDIA H100 PCIe"},
+        {{"NVIDIA A100-SXM4-80GB", LF_UNIT_MMA, 108, 163 << 10, 2e12}, "a100", "NVIDIA A100-SXM4-80GB"},
+        {{"NVIDIA A100-SXM4-40GB", LF_UNIT_MMA, 108, 163 << 10, 2e12}, "a100_40gb", "NVIDIA A100-SXM4-40GB"},
+        {{"NVIDIA GH200 480GB", LF_UNIT_WGMMA, 132, 227 << 10, 4.0e12}, "h100",
+         "NVIDIA GH200 480GB, costed as h100 (the nearest in the table)"},
+        {{"NVIDIA A10G", LF_UNIT_MMA, 80, 99 << 10, 0.6e12}, "a10",
+         "NVIDIA A10G, costed as a10 (the nearest in the table)"},
+        {{"NVIDIA B200", LF_UNIT_MMA, 148, 227 << 10, 8e12}, "a100",
+         "NVIDIA B200, costed as a100 (the nearest in the table)"},
+        {{"Tesla T4", LF_UNIT_PLAIN, 40, 64 << 10, 0.32e12}, "a10",
+         "Tesla T4, costed as a10 (the nearest in the table)"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        lf_device d;
+        lf_device_like(&cases[i].gpu, &d);
+        assert_string_equal(d.name, cases[i].row);
+        assert_string_equal(d.title, cases[i].title);
+        assert_int_equal(d.units, cases[i].gpu.units);
+        near_to(d.product_flops / d.units, device(cases[i].row)->product_flops / device(cases[i].row)->units, 1e-9);
+    }
+}
+
 static void unknown_devices_are_named(void **state)
 {
     lf_device d;
     (void)state;
-    assert_int_equal(lf_device_find("abacus", lf_kern_pick(), NULL, &d, &diag), LF_ERR_ARG);
+    assert_int_equal(lf_device_find("abacus", NULL, lf_kern_pick(), NULL, &d, &diag), LF_ERR_ARG);
     assert_non_null(strstr(diag.text, "abacus"));
     for (size_t i = 0; lf_device_at(i); i++)
         assert_non_null(strstr(diag.text, lf_device_at(i)->name));
-    assert_int_equal(lf_device_find("h200", lf_kern_pick(), NULL, &d, &diag), LF_OK);
+    assert_int_equal(lf_device_find("h200", NULL, lf_kern_pick(), NULL, &d, &diag), LF_OK);
     assert_string_equal(d.title, "NVIDIA H200");
 }
 
@@ -549,6 +624,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(workspace_of_a_row_reduction, setup, teardown),
         cmocka_unit_test_setup_teardown(workspace_in_tf32, setup, teardown),
         cmocka_unit_test_setup_teardown(every_op_has_a_cost, setup, teardown),
+        cmocka_unit_test(rows_follow_their_data_sheets),
+        cmocka_unit_test(precisions_that_were_not_measured),
+        cmocka_unit_test(gpus_are_like_a_row),
         cmocka_unit_test_setup_teardown(cpu_is_measured, setup_folder, teardown_folder),
         cmocka_unit_test_setup_teardown(cpu_knows_every_kernel, setup_folder, teardown_folder),
         cmocka_unit_test_setup_teardown(cpu_larger_costs_more, setup_folder, teardown_folder),

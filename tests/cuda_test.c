@@ -162,7 +162,7 @@ static void a_row_that_is_made_on_the_way_is_not_held(void **state)
 }
 
 /* How rows come that a product of one column multiplies and that are wanted again. */
-static bool come_by(const char *how, const char *text, lf_cuda_unit unit, bool aligned, unsigned ring)
+static bool come_by(const char *how, const char *text, lf_gpu_unit unit, bool aligned, unsigned ring)
 {
     rig r = rig_begin(1, text, NULL);
     lf_cuda_source source;
@@ -183,19 +183,19 @@ static void long_rows_come_through_a_ring_on_hopper(void **state)
     "input x f32[B, " #k "]\nparam w f32[3, " #k "]\na = linear(x, w)\nb = mean(a, dim=1, keepdim=true)\n"            \
     "c = add(b, x)\nreturn c\n"
     const char *by_registers = "rows_by_registers<ALIGNED, T, 8>(";
-    assert_true(come_by("rows_by_ring<T, 8, 2>(", ROWS_OF(8192), LF_CUDA_WGMMA, true, 128 + 2 * (8192 * 4 + 8)));
-    assert_true(come_by("rows_by_ring<T, 5, 3>(", ROWS_OF(5120), LF_CUDA_WGMMA, true, 128 + 3 * (5120 * 4 + 8)));
-    assert_true(come_by(by_registers, ROWS_OF(8192), LF_CUDA_WGMMA, false, 0));
-    assert_true(come_by(by_registers, ROWS_OF(8192), LF_CUDA_MMA, true, 0));
-    assert_true(come_by(by_registers, ROWS_OF(8192), LF_CUDA_PLAIN, true, 0));
+    assert_true(come_by("rows_by_ring<T, 8, 2>(", ROWS_OF(8192), LF_UNIT_WGMMA, true, 128 + 2 * (8192 * 4 + 8)));
+    assert_true(come_by("rows_by_ring<T, 5, 3>(", ROWS_OF(5120), LF_UNIT_WGMMA, true, 128 + 3 * (5120 * 4 + 8)));
+    assert_true(come_by(by_registers, ROWS_OF(8192), LF_UNIT_WGMMA, false, 0));
+    assert_true(come_by(by_registers, ROWS_OF(8192), LF_UNIT_MMA, true, 0));
+    assert_true(come_by(by_registers, ROWS_OF(8192), LF_UNIT_PLAIN, true, 0));
     /* two rows a block */
-    assert_true(come_by(by_registers, ROWS_OF(4096), LF_CUDA_WGMMA, true, 0));
+    assert_true(come_by(by_registers, ROWS_OF(4096), LF_UNIT_WGMMA, true, 0));
     /* copies do not know what an earlier stage has written */
     assert_true(come_by("rows_by_registers<true, T, 8>(",
                         "input x f32[B, 8192]\nparam w f32[3, 8192]\nparam u f32[1, 8192]\nparam m f32[8192]\n"
                         "param s f32[8192]\na = linear(x, w)\nb = mean(a, dim=1, keepdim=true)\nc = add(b, x)\n"
                         "n = batch_norm(c, m, s, training=true)\nd = linear(n, u)\ne = add(d, n)\nreturn e\n",
-                        LF_CUDA_WGMMA, true, 128 + 2 * (8192 * 4 + 8)));
+                        LF_UNIT_WGMMA, true, 128 + 2 * (8192 * 4 + 8)));
 #undef ROWS_OF
 }
 
@@ -243,9 +243,9 @@ static void assert_fits(const char *log, const char *for_arch)
 static void every_shape_leaves_room_for_the_kernels_own(void **state)
 {
     (void)state;
-    for (int shape = 0; shape < LF_CUDA_SHAPES; shape++)
-        for (int mode = LF_CUDA_FP32; mode <= LF_CUDA_FP16; mode++)
-            assert_true(lf_cuda_shape_shared((lf_cuda_shape)shape, (lf_cuda_mode)mode) + own_shared(true) <=
+    for (int shape = 0; shape < LF_TILE_SHAPES; shape++)
+        for (int p = 0; p < LF_PRECISIONS; p++)
+            assert_true(lf_cuda_shape_shared((lf_tile_shape)shape, (lf_precision)p) + own_shared(true) <=
                         227 * 1024);
 }
 
@@ -285,20 +285,20 @@ static void compile_for(const char *model, const char *words, const char *for_ar
 /* Shapes of tiles other than the one that is printed. */
 static void compile_shapes(const char *model)
 {
-    const lf_cuda_shape_info *printed = &lf_cuda_shape_table[LF_CUDA_PAIRS];
+    const lf_tile *printed = &lf_tile_table[LF_TILE_PAIRS];
     char *text = emitted(model, NULL, "sm_90a"), call[64], cluster[] = "__cluster_dims__(2";
-    snprintf(call, sizeof call, "%s<g0, %s>", printed->product, printed->tile);
+    snprintf(call, sizeof call, "%s<g0, %s>", lf_tile_product(printed), printed->text);
     char *at = strstr(text, call), *dims = strstr(text, cluster);
     assert_non_null(at);
     assert_non_null(dims);
-    for (int i = 0; i < LF_CUDA_SHAPES; i++) {
-        const lf_cuda_shape_info *shape = &lf_cuda_shape_table[i];
+    for (int i = 0; i < LF_TILE_SHAPES; i++) {
+        const lf_tile *shape = &lf_tile_table[i];
         lf_str other = {0};
         if (shape->turns)
             continue; /* not in fp32, which this is */
         dims[strlen(cluster) - 1] = (char)('0' + shape->cluster);
         lf_str_addn(&other, text, (size_t)(at - text));
-        lf_str_addf(&other, "%s<g0, %s>%s", shape->product, shape->tile, at + strlen(call));
+        lf_str_addf(&other, "%s<g0, %s>%s", lf_tile_product(shape), shape->text, at + strlen(call));
         assert_false(other.failed);
         compile_text(other.text, "sm_90a");
         lf_str_free(&other);
@@ -359,9 +359,9 @@ static void compile_target(const rig *r, lf_cuda_target target, const char *word
     lf_cuda_source_free(&source);
 }
 
-static lf_cuda_target target_of(int mode, const char *for_arch)
+static lf_cuda_target target_of(int precision, const char *for_arch)
 {
-    lf_cuda_target target = {.mode = (lf_cuda_mode)mode};
+    lf_cuda_target target = {.precision = (lf_precision)precision};
     assert_true(lf_cuda_arch_unit(for_arch, &target.unit));
     return target;
 }
@@ -375,11 +375,11 @@ static void every_precision_compiles(void **state)
                       "input x f32[B, 700]\nparam w f32[640, 700]\na = linear(x, w)\nb = gelu(a)\n"
                       "c = logsumexp(b, dim=1)\nreturn c\n",
                       NULL);
-    for (int mode = LF_CUDA_TF32; mode <= LF_CUDA_FP16; mode++)
+    for (int p = LF_PRECISION_TF32; p < LF_PRECISIONS; p++)
         for (int a = 1; a < ARCHS; a++) {
-            lf_cuda_target target = target_of(mode, arch[a]);
-            for (int turns = 0; turns <= (target.unit == LF_CUDA_WGMMA); turns++) {
-                target.shape = turns ? LF_CUDA_TURNS : LF_CUDA_PAIRS;
+            lf_cuda_target target = target_of(p, arch[a]);
+            for (int turns = 0; turns <= (target.unit == LF_UNIT_WGMMA); turns++) {
+                target.shape = turns ? LF_TILE_TURNS : LF_TILE_PAIRS;
                 compile_target(&r, target, "BROUGHT = 1", arch[a]);
             }
         }
@@ -401,9 +401,9 @@ static void narrow_products_fit_beside_a_wide_one(void **state)
                  "d = linear(b, q)\ne = linear(x, r)\nf = linear(x, s)\nreturn %s\n",
                  results[heads - 1]);
         rig r = rig_begin(1, text, NULL);
-        for (int mode = LF_CUDA_FP32; mode <= LF_CUDA_TF32; mode++)
+        for (int p = LF_PRECISION_FP32; p <= LF_PRECISION_TF32; p++)
             for (int a = 1; a < ARCHS; a++)
-                compile_target(&r, target_of(mode, arch[a]), "narrow_product<T, 8, 2048>(", arch[a]);
+                compile_target(&r, target_of(p, arch[a]), "narrow_product<T, 8, 2048>(", arch[a]);
         rig_end(&r);
     }
 }
@@ -414,10 +414,10 @@ static void aligned_inputs_compile(void **state)
     (void)state;
     if (!compiler_is_there())
         skip();
-    lf_cuda_target target = {.unit = LF_CUDA_WGMMA, .mode = LF_CUDA_TF32, .aligned = true};
+    lf_cuda_target target = {.unit = LF_UNIT_WGMMA, .precision = LF_PRECISION_TF32, .aligned = true};
     rig r = rig_begin(1, "input x f32[B, 704]\nparam w f32[640, 704]\na = linear(x, w)\nb = gelu(a)\nreturn b\n", NULL);
-    for (int shape = 0; shape < LF_CUDA_SHAPES; shape++) {
-        target.shape = (lf_cuda_shape)shape;
+    for (int shape = 0; shape < LF_TILE_SHAPES; shape++) {
+        target.shape = (lf_tile_shape)shape;
         compile_target(&r, target, "BROUGHT = 0", "sm_90a");
     }
     rig_end(&r);

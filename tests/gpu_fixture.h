@@ -10,21 +10,21 @@
 #include <unistd.h>
 
 #include "cuda/driver.h"
+#include "plan/gpu.h"
 
-static const char *const precisions[] = {"fp32", "tf32", "bf16", "fp16"};
-enum { PRECISIONS = 4, MOST_WORKERS = 64 };
+enum { MOST_WORKERS = 64 };
 
 /* The ordinary units, which LINFUSE_CUDA can ask for, have one. */
 static inline int precision_count(void)
 {
     const char *units = getenv("LINFUSE_CUDA");
-    return units && strcmp(units, "plain") == 0 ? 1 : PRECISIONS;
+    return units && strcmp(units, "plain") == 0 ? 1 : LF_PRECISIONS;
 }
 
 /* A model's options: for cuda, in this precision. */
 static inline const char *words_of(int precision, const char *more, char *to, size_t size)
 {
-    snprintf(to, size, "device=cuda precision=%s%s%s", precisions[precision], *more ? " " : "", more);
+    snprintf(to, size, "device=cuda precision=%s%s%s", lf_precision_table[precision].name, *more ? " " : "", more);
     return to;
 }
 

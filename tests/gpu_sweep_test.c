@@ -73,7 +73,7 @@ static bool one_program(shape s, int precision, const int64_t *rows, int count, 
         draw_whole(t.in[0], t.in_count[0], 3, "x");
         memset(t.out[0], 0xff, t.out_count[0] * sizeof(float));
         tensors_run(&t, r.call);
-        good = exact(&t, w, b, rows[i], s.n, s.k, s.kn, every, precisions[precision]);
+        good = exact(&t, w, b, rows[i], s.n, s.k, s.kn, every, lf_precision_table[precision].name);
         tensors_end(&t);
     }
     free(w);

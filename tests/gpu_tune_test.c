@@ -32,7 +32,7 @@ enum { BATCHES = sizeof batch / sizeof *batch };
 
 static bool told(int shape)
 {
-    return setenv("LINFUSE_CUDA_SHAPE", lf_cuda_shape_table[shape].name, 1) == 0;
+    return setenv("LINFUSE_CUDA_SHAPE", lf_tile_table[shape].name, 1) == 0;
 }
 
 static rig begin(int which, int precision, const char *more)
@@ -52,8 +52,8 @@ static void stay(void)
 
 static bool compile_one(long number)
 {
-    const int shape = (int)(number % LF_CUDA_SHAPES), precision = (int)(number / LF_CUDA_SHAPES % precision_count());
-    const int which = (int)(number / LF_CUDA_SHAPES / precision_count());
+    const int shape = (int)(number % LF_TILE_SHAPES), precision = (int)(number / LF_TILE_SHAPES % precision_count());
+    const int which = (int)(number / LF_TILE_SHAPES / precision_count());
     const int64_t few = 1, many = 300;
     size_t bytes;
     if (!is_tried(which, precision))
@@ -61,7 +61,7 @@ static bool compile_one(long number)
     told(shape);
     stay();
     rig r = begin(which, precision, "");
-    OK_CALL(r.call, lf_call_workspace_at(r.call, lf_cuda_shape_table[shape].few ? &few : &many, &bytes));
+    OK_CALL(r.call, lf_call_workspace_at(r.call, lf_tile_table[shape].few ? &few : &many, &bytes));
     rig_end(&r);
     return true;
 }
@@ -69,7 +69,7 @@ static bool compile_one(long number)
 static void all_of_it_compiles(void **state)
 {
     (void)state;
-    deal((long)MODELS * precision_count() * LF_CUDA_SHAPES, compile_one);
+    deal((long)MODELS * precision_count() * LF_TILE_SHAPES, compile_one);
 }
 
 static void all_shapes_give_the_same_bits(void **state)
@@ -82,17 +82,17 @@ static void all_shapes_give_the_same_bits(void **state)
             tensors first[BATCHES];
             if (!is_tried(m, p))
                 continue;
-            for (int s = 0; s < LF_CUDA_SHAPES; s++) {
+            for (int s = 0; s < LF_TILE_SHAPES; s++) {
                 char what[128];
                 assert_true(told(s));
                 rig r = begin(m, p, "");
                 for (int b = 0; b < BATCHES; b++) {
-                    if (lf_cuda_shape_table[s].few && batch[b] > lf_cuda_shape_table[s].rows)
+                    if (lf_tile_table[s].few && batch[b] > lf_tile_table[s].rows)
                         continue;
                     tensors t = tensors_begin(r.model, &batch[b]);
                     tensors_run(&t, r.call);
-                    snprintf(what, sizeof what, "%s, %s, %s", model[m].name, precisions[p],
-                             lf_cuda_shape_table[s].name);
+                    snprintf(what, sizeof what, "%s, %s, %s", model[m].name, lf_precision_table[p].name,
+                             lf_tile_table[s].name);
                     if (s == 0) {
                         first[b] = t;
                         continue;

@@ -11,6 +11,8 @@
 #include "ir/expr.h"
 #include "random_model.h"
 
+#include "plan/gpu.h"
+
 enum { FEW = 2, MANY = 40, FACTOR = 20 };
 static const double UNIT = 0x1p-24, OVERFLOW = 0x1p126;
 
@@ -231,15 +233,11 @@ static double *mean_rounding(const noise *z, lf_node n, double eps)
  * by half a unit of theirs. */
 static double operand_unit(void)
 {
-    static const struct {
-        const char *name;
-        double unit;
-    } row[] = {{"tf32", 0x1p-10}, {"bf16", 0x1p-7}, {"fp16", 0x1p-10}};
-    const char *precision = getenv("LINFUSE_TEST_PRECISION");
-    for (size_t i = 0; precision && i < sizeof row / sizeof *row; i++)
-        if (strcmp(precision, row[i].name) == 0)
-            return row[i].unit;
-    return 0;
+    const char *name = getenv("LINFUSE_TEST_PRECISION");
+    lf_precision precision;
+    return name && lf_precision_find(name, &precision) && !lf_precision_table[precision].split
+               ? ldexp(1, 1 - lf_precision_table[precision].significand)
+               : 0;
 }
 
 static bool compute(noise *z, lf_node n)

@@ -11,9 +11,9 @@
 
 /* ---- the driver: how long a kernel takes is the test's to say, by its shape ---- */
 
-static int image[LF_CUDA_SHAPES];  /* code: an address here, by shape */
-static float takes[LF_CUDA_SHAPES]; /* ms */
-static int timed[LF_CUDA_SHAPES], launched;
+static int image[LF_TILE_SHAPES];  /* code: an address here, by shape */
+static float takes[LF_TILE_SHAPES]; /* ms */
+static int timed[LF_TILE_SHAPES], launched;
 
 static int fake_alloc(lf_cuda_ptr *memory, size_t bytes)
 {
@@ -101,9 +101,9 @@ lf_status __wrap_lf_cuda_compile(const char *source, const char *arch, char **cu
 {
     (void)arch, (void)log, (void)diag;
     int shape = 0;
-    for (int s = 0; s < LF_CUDA_SHAPES; s++) {
+    for (int s = 0; s < LF_TILE_SHAPES; s++) {
         char call[64];
-        snprintf(call, sizeof call, "%s<g0, %s>", lf_cuda_shape_table[s].product, lf_cuda_shape_table[s].tile);
+        snprintf(call, sizeof call, "%s<g0, %s>", lf_tile_product(&lf_tile_table[s]), lf_tile_table[s].text);
         if (strstr(source, call))
             shape = s;
     }
@@ -119,7 +119,7 @@ lf_status __wrap_lf_cuda_compile(const char *source, const char *arch, char **cu
 static int own_cache(void **state)
 {
     (void)state;
-    for (int s = 0; s < LF_CUDA_SHAPES; s++)
+    for (int s = 0; s < LF_TILE_SHAPES; s++)
         takes[s] = (float)(2 + s);
     capturing = false;
     return cache_begin();
@@ -145,14 +145,14 @@ static lf_status run(rig *r, int64_t rows)
 }
 
 /* How often some shape was timed in a run, which is then launched in `last`. */
-static int times_of_run(rig *r, int64_t rows, lf_cuda_shape *last)
+static int times_of_run(rig *r, int64_t rows, lf_tile_shape *last)
 {
     int all = 0;
     memset(timed, 0, sizeof timed);
     OK_CALL(r->call, run(r, rows));
-    for (int s = 0; s < LF_CUDA_SHAPES; s++)
+    for (int s = 0; s < LF_TILE_SHAPES; s++)
         all += timed[s];
-    *last = (lf_cuda_shape)launched;
+    *last = (lf_tile_shape)launched;
     return all;
 }
 
@@ -170,28 +170,28 @@ static bool explains(rig *r, int64_t rows, const char *words)
 static void the_fastest_is_taken_and_found_again(void **state)
 {
     (void)state;
-    lf_cuda_shape last;
+    lf_tile_shape last;
     char path[256];
-    takes[LF_CUDA_SINGLE] = 1;
+    takes[LF_TILE_SINGLE] = 1;
     rig r = rig_begin(1, text, "device=cuda tune=true");
     assert_true(times_of_run(&r, 300, &last) > 0);
-    assert_int_equal(last, LF_CUDA_SINGLE);
+    assert_int_equal(last, LF_TILE_SINGLE);
     /* every shape that can serve so many rows in fp32, as often as any other */
-    for (int s = 0; s < LF_CUDA_SHAPES; s++)
+    for (int s = 0; s < LF_TILE_SHAPES; s++)
         assert_int_equal(timed[s],
-                         lf_cuda_shape_table[s].few || lf_cuda_shape_table[s].turns ? 0 : timed[LF_CUDA_PAIRS]);
+                         lf_tile_table[s].few || lf_tile_table[s].turns ? 0 : timed[LF_TILE_PAIRS]);
     assert_int_equal(times_of_run(&r, 300, &last), 0);
-    assert_int_equal(last, LF_CUDA_SINGLE);
+    assert_int_equal(last, LF_TILE_SINGLE);
     assert_true(explains(&r, 300, "single, 128 x 256, as measured: pairs 2.00 ms"));
     assert_true(explains(&r, 301, "by the cost model"));
     assert_int_equal(cache_entries("tune-", path, sizeof path), 1);
     assert_true(times_of_run(&r, 16, &last) > 0); /* another size is another choice */
-    assert_true(timed[LF_CUDA_FEW16] > 0 && timed[LF_CUDA_FEW64] > 0);
-    assert_int_equal(last, LF_CUDA_SINGLE);
+    assert_true(timed[LF_TILE_FEW16] > 0 && timed[LF_TILE_FEW64] > 0);
+    assert_int_equal(last, LF_TILE_SINGLE);
     rig_end(&r);
     rig later = rig_begin(1, text, "device=cuda"); /* without measuring */
     assert_int_equal(times_of_run(&later, 300, &last), 0);
-    assert_int_equal(last, LF_CUDA_SINGLE);
+    assert_int_equal(last, LF_TILE_SINGLE);
     assert_true(explains(&later, 300, "as measured"));
     rig_end(&later);
     rig same = rig_begin(1, renamed, "device=cuda"); /* a model is what it computes, whatever its values are called */
@@ -205,11 +205,11 @@ static void the_fastest_is_taken_and_found_again(void **state)
 static void damaged_entries_are_measured_anew(void **state)
 {
     (void)state;
-    lf_cuda_shape last;
+    lf_tile_shape last;
     char path[256];
     rig r = rig_begin(1, text, "device=cuda tune=true");
     assert_true(times_of_run(&r, 300, &last) > 0);
-    assert_int_equal(last, LF_CUDA_PAIRS);
+    assert_int_equal(last, LF_TILE_PAIRS);
     rig_end(&r);
     for (int kind = 0; kind < 4; kind++) { /* another time, another program's, cut short, empty */
         assert_int_equal(cache_entries("tune-", path, sizeof path), 1);
@@ -232,7 +232,7 @@ static void damaged_entries_are_measured_anew(void **state)
         rig_end(&again);
         again = rig_begin(1, text, "device=cuda tune=true");
         assert_true(times_of_run(&again, 300, &last) > 0);
-        assert_int_equal(last, LF_CUDA_PAIRS);
+        assert_int_equal(last, LF_TILE_PAIRS);
         rig_end(&again);
     }
 }
@@ -240,21 +240,21 @@ static void damaged_entries_are_measured_anew(void **state)
 static void no_cache_is_no_fault(void **state)
 {
     (void)state;
-    lf_cuda_shape last;
+    lf_tile_shape last;
     setenv("XDG_CACHE_HOME", "/dev/null", 1);
-    takes[LF_CUDA_HALVES] = 1;
+    takes[LF_TILE_HALVES] = 1;
     rig r = rig_begin(1, text, "device=cuda tune=true");
     assert_true(times_of_run(&r, 300, &last) > 0);
-    assert_int_equal(last, LF_CUDA_HALVES);
+    assert_int_equal(last, LF_TILE_HALVES);
     assert_int_equal(times_of_run(&r, 300, &last), 0); /* it is remembered while the program lives */
-    assert_int_equal(last, LF_CUDA_HALVES);
+    assert_int_equal(last, LF_TILE_HALVES);
     rig_end(&r);
 }
 
 static void what_is_captured_is_not_measured(void **state)
 {
     (void)state;
-    lf_cuda_shape last;
+    lf_tile_shape last;
     rig r = rig_begin(1, text, "device=cuda tune=true");
     capturing = true;
     assert_int_equal(times_of_run(&r, 300, &last), 0);
@@ -269,9 +269,9 @@ static void empty_batches_run(void **state)
     (void)state;
     static const char sums[] = "input x f32[B, 512]\nparam w f32[1024, 512]\na = linear(x, w)\nb = sum(a, dim=0)\n"
                                "return b\n";
-    for (int s = 0; s < LF_CUDA_SHAPES; s++) {
-        setenv("LINFUSE_CUDA_SHAPE", lf_cuda_shape_table[s].name, 1);
-        rig r = rig_begin(1, lf_cuda_shape_table[s].few ? sums : text, "device=cuda precision=bf16");
+    for (int s = 0; s < LF_TILE_SHAPES; s++) {
+        setenv("LINFUSE_CUDA_SHAPE", lf_tile_table[s].name, 1);
+        rig r = rig_begin(1, lf_tile_table[s].few ? sums : text, "device=cuda precision=bf16");
         OK_CALL(r.call, run(&r, 0));
         OK_CALL(r.call, run(&r, 5));
         rig_end(&r);
@@ -325,16 +325,16 @@ static void lent_workspace_is_enough(void **state)
 static void a_shape_can_be_told(void **state)
 {
     (void)state;
-    lf_cuda_shape last;
-    for (int s = 0; s < LF_CUDA_SHAPES; s++) {
-        const int64_t rows = lf_cuda_shape_table[s].few ? lf_cuda_shape_table[s].rows : 300;
-        setenv("LINFUSE_CUDA_SHAPE", lf_cuda_shape_table[s].name, 1);
+    lf_tile_shape last;
+    for (int s = 0; s < LF_TILE_SHAPES; s++) {
+        const int64_t rows = lf_tile_table[s].few ? lf_tile_table[s].rows : 300;
+        setenv("LINFUSE_CUDA_SHAPE", lf_tile_table[s].name, 1);
         rig r = rig_begin(
-            1, text, lf_cuda_shape_table[s].turns ? "device=cuda tune=true precision=bf16" : "device=cuda tune=true");
+            1, text, lf_tile_table[s].turns ? "device=cuda tune=true precision=bf16" : "device=cuda tune=true");
         assert_int_equal(times_of_run(&r, rows, &last), 0);
         assert_int_equal(last, s);
         assert_true(explains(&r, rows, "LINFUSE_CUDA_SHAPE"));
-        if (lf_cuda_shape_table[s].few) { /* more rows than it can */
+        if (lf_tile_table[s].few) { /* more rows than it can */
             times_of_run(&r, rows + 1, &last);
             assert_int_not_equal(last, s);
         }
@@ -366,7 +366,7 @@ static lf_cuda_choice choice_of(int64_t n, int64_t k, int64_t rows, lf_cuda_targ
              (long long)n, (long long)k);
     const lf_device *device = lf_device_at(0);
     for (size_t i = 0; lf_device_at(i); i++)
-        if (strcmp(lf_device_at(i)->name, target.unit == LF_CUDA_MMA ? "a100" : "h200") == 0)
+        if (strcmp(lf_device_at(i)->name, target.unit == LF_UNIT_MMA ? "a100" : "h200") == 0)
             device = lf_device_at(i);
     lf_context *context = context_of(1);
     lf_model *m = model_of(context, model);
@@ -383,46 +383,23 @@ static void choices_can_serve_and_are_the_least(void **state)
     (void)state;
     static const int64_t rows[] = {1, 16, 17, 64, 65, 128, 200, 256, 300, 1000, 5000, 100000},
                          extents[] = {1, 100, 1024, 8192};
-    for (int unit = LF_CUDA_PLAIN; unit <= LF_CUDA_WGMMA; unit++)
-        for (int mode = 0; mode < 4; mode++)
+    for (int unit = LF_UNIT_PLAIN; unit <= LF_UNIT_WGMMA; unit++)
+        for (int p = 0; p < LF_PRECISIONS; p++)
             for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
                 for (int e = 0; e < 16; e++) {
-                    const lf_cuda_target target = {.unit = (lf_cuda_unit)unit, .mode = (lf_cuda_mode)mode};
+                    const lf_cuda_target target = {.unit = (lf_gpu_unit)unit, .precision = (lf_precision)p};
                     const lf_cuda_choice c = choice_of(extents[e / 4], extents[e % 4], rows[i], target);
                     assert_int_equal(c.how, LF_CUDA_BY_COST);
-                    assert_true(!lf_cuda_shape_table[c.shape].few || rows[i] <= lf_cuda_shape_table[c.shape].rows);
-                    for (int s = 0; s < LF_CUDA_SHAPES; s++) {
+                    assert_true(!lf_tile_table[c.shape].few || rows[i] <= lf_tile_table[c.shape].rows);
+                    for (int s = 0; s < LF_TILE_SHAPES; s++) {
                         assert_true(isfinite(c.expected[s]) && c.expected[s] >= 0);
                         assert_true(c.expected[s] == 0 || c.expected[c.shape] <= c.expected[s]);
-                        assert_true(unit == LF_CUDA_WGMMA || c.expected[s] == 0 || s == LF_CUDA_PAIRS ||
-                                    s == LF_CUDA_ALONE);
-                        assert_true(c.expected[s] == 0 || !lf_cuda_shape_table[s].turns || mode != LF_CUDA_FP32 ||
+                        assert_true(unit == LF_UNIT_WGMMA || c.expected[s] == 0 || s == LF_TILE_PAIRS ||
+                                    s == LF_TILE_ALONE);
+                        assert_true(c.expected[s] == 0 || !lf_tile_table[s].turns || p != LF_PRECISION_FP32 ||
                                     extents[e % 4] <= 96);
                     }
                 }
-}
-
-/* What explain costs without a GPU is what there is to choose from. */
-static void the_device_table_has_the_same_tiles(void **state)
-{
-    (void)state;
-    const lf_device *device = lf_device_named("h200");
-    int tiles = 0;
-    while (tiles < LF_MOST_TILES && device->tile[tiles].rows > 0)
-        tiles++;
-    int tiles_left = tiles;
-    for (int s = 0; s < LF_CUDA_SHAPES; s++) {
-        tiles_left--;
-        const lf_cuda_shape_info *shape = &lf_cuda_shape_table[s];
-        int same = 0;
-        for (int i = 0; i < tiles; i++) {
-            const lf_tile *t = &device->tile[i];
-            same += t->rows == shape->rows && t->columns == shape->columns && t->cluster == shape->cluster &&
-                    t->raster == shape->raster && t->few == shape->few && t->turns == shape->turns;
-        }
-        assert_int_equal(same, 1);
-    }
-    assert_int_equal(tiles_left, 0);
 }
 
 /* Few rows: the weight once. One row block: as many blocks as there are columns for. Two: not half of the blocks idle.
@@ -430,13 +407,13 @@ static void the_device_table_has_the_same_tiles(void **state)
 static void choices_are_what_sizes_call_for(void **state)
 {
     (void)state;
-    const lf_cuda_target fp32 = {.unit = LF_CUDA_WGMMA}, bf16 = {.unit = LF_CUDA_WGMMA, .mode = LF_CUDA_BF16};
-    assert_true(lf_cuda_shape_table[choice_of(8192, 8192, 1, fp32).shape].few);
-    assert_true(lf_cuda_shape_table[choice_of(8192, 8192, 64, fp32).shape].few);
-    assert_int_equal(lf_cuda_shape_table[choice_of(8192, 8192, 128, fp32).shape].columns, 128);
-    assert_int_equal(lf_cuda_shape_table[choice_of(8192, 8192, 256, fp32).shape].columns, 128);
-    assert_int_equal(choice_of(8192, 8192, 1024, fp32).shape, LF_CUDA_PAIRS);
-    assert_int_equal(lf_cuda_shape_table[choice_of(8192, 8192, 65536, bf16).shape].cluster, 2);
+    const lf_cuda_target fp32 = {.unit = LF_UNIT_WGMMA}, bf16 = {.unit = LF_UNIT_WGMMA, .precision = LF_PRECISION_BF16};
+    assert_true(lf_tile_table[choice_of(8192, 8192, 1, fp32).shape].few);
+    assert_true(lf_tile_table[choice_of(8192, 8192, 64, fp32).shape].few);
+    assert_int_equal(lf_tile_table[choice_of(8192, 8192, 128, fp32).shape].columns, 128);
+    assert_int_equal(lf_tile_table[choice_of(8192, 8192, 256, fp32).shape].columns, 128);
+    assert_int_equal(choice_of(8192, 8192, 1024, fp32).shape, LF_TILE_PAIRS);
+    assert_int_equal(lf_tile_table[choice_of(8192, 8192, 65536, bf16).shape].cluster, 2);
 }
 
 int main(void)
@@ -452,7 +429,6 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_shape_can_be_told, own_cache, drop_cache),
         cmocka_unit_test(choices_can_serve_and_are_the_least),
         cmocka_unit_test(choices_are_what_sizes_call_for),
-        cmocka_unit_test(the_device_table_has_the_same_tiles),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -119,21 +119,13 @@ static double longest_sum(const cli_session *s, const cli_sample *sample)
     return longest;
 }
 
-/* Unit roundoff of the numbers products are fed with. */
-static double product_unit(const char *precision)
-{
-    if (!precision || strcmp(precision, "fp32") == 0)
-        return 0x1p-24;
-    return strcmp(precision, "bf16") == 0 ? 0x1p-9 : 0x1p-12; /* 8 bits of significand; tf32 and fp16 have 11 */
-}
-
 static void judge(const cli_session *s, trial *t)
 {
     t->nonfinite_match = true;
     for (size_t i = 0; i < t->outputs[FUSED].count; i++)
         compare_output(t, i);
     t->limit = cli_error_limit(t->error[PLAIN].rel, longest_sum(s, &t->sample), t->facts.ops,
-                               product_unit(s->options->precision));
+                               lf_precision_unit(s->options->precision ? s->options->precision : "fp32"));
     t->ok = t->nonfinite_match && t->error[FUSED].rel <= t->limit;
 }
 

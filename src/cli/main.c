@@ -17,7 +17,7 @@ static const struct command {
     const char *usage, *does;
     const char *more; /* for the command's own --help */
 } commands[] = {
-    {"explain", CLI_TAKES_MODEL, cli_explain, "MODEL [--device cpu|cuda|h200|a100]",
+    {"explain", CLI_TAKES_MODEL, cli_explain, "MODEL [--device DEVICE]",
      "what the model costs as written, what was rewritten, fused and refused, what it costs now",
      "Needs no GPU, but for --device cuda. A named extent without a value counts as 1024."},
     {"check", CLI_TAKES_MODEL | CLI_TAKES_TUNE, cli_check, "MODEL",
@@ -39,13 +39,22 @@ static const struct command {
 };
 enum { COMMANDS = sizeof commands / sizeof *commands };
 
+/* An option's words, from the first-th on. */
+static void print_words(const char *before, const char *option, size_t first, const char *between)
+{
+    fputs(before, stdout);
+    for (size_t i = first; lf_option_word(option, i); i++)
+        printf("%s%s", i > first ? between : "", lf_option_word(option, i));
+    putchar('\n');
+}
+
 static void print_common_options(void)
 {
     puts("Options of all commands on a model:\n"
-         "  --dim B=1024             the value of a named extent (also: --batch 1024, where there is one)\n"
-         "  --device cpu|cuda        where it runs; explain also takes h200 and a100\n"
-         "  --precision fp32|tf32|bf16|fp16\n"
-         "  --threads N              how many threads (default: one per core)\n"
+         "  --dim B=1024             the value of a named extent (also: --batch 1024, where there is one)");
+    print_words("  --device cpu|cuda        where it runs; explain also takes ", "device", 2, ", ");
+    print_words("  --precision ", "precision", 0, "|");
+    puts("  --threads N              how many threads (default: one per core)\n"
          "  --seed S                 what parameters and inputs are drawn from (default: 0)\n"
          "  --weights FILE           parameters from a safetensors file\n"
          "  --rules +NAME,-NAME      switch rewrites on and off (all and none are names too)\n"

@@ -21,7 +21,7 @@ static const struct option {
     {"dim", CLI_TAKES_MODEL, PAIR, offsetof(cli_options, dims), "NAME=NUMBER"},
     {"batch", CLI_TAKES_MODEL, NUMBER, offsetof(cli_options, batch), "a whole number, 1 or more"},
     {"device", CLI_TAKES_MODEL, TEXT, offsetof(cli_options, device), "a device"},
-    {"precision", CLI_TAKES_MODEL, TEXT, offsetof(cli_options, precision), "fp32, tf32, bf16 or fp16"},
+    {"precision", CLI_TAKES_MODEL, TEXT, offsetof(cli_options, precision), "a precision"},
     {"threads", CLI_TAKES_MODEL, NUMBER, offsetof(cli_options, threads), "a whole number, 1 or more"},
     {"seed", CLI_TAKES_MODEL, SEED, offsetof(cli_options, seed), "a whole number"},
     {"weights", CLI_TAKES_MODEL, TEXT, offsetof(cli_options, weights), "a safetensors file"},

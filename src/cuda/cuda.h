@@ -20,8 +20,8 @@ typedef struct lf_cuda_call lf_cuda_call;
 /* Fails: LF_ERR_DEVICE where there is no driver, no GPU, no run-time compiler, or they are too old. */
 lf_status lf_cuda_device_open(lf_cuda_device **out, lf_diag *diag);
 void lf_cuda_device_close(lf_cuda_device *device);
-/* The row of the device table that comes closest, by name. */
-const char *lf_cuda_device_like(const lf_cuda_device *device);
+/* What it is costed as where products are multiplied by these units: see lf_device_like. */
+void lf_cuda_device_costs(const lf_cuda_device *device, lf_gpu_unit unit, lf_device *out);
 
 /* Waits for the work on stream. Fails: LF_ERR_DEVICE. */
 lf_status lf_cuda_device_wait(const lf_cuda_device *device, void *stream, lf_diag *diag);
@@ -36,11 +36,12 @@ lf_status lf_cuda_device_read(const lf_cuda_device *device, void *to, const void
                               const char *what, lf_diag *diag);
 
 /* The kernels this device is best served with, or those LINFUSE_CUDA names (plain, mma, wgmma). Fails: LF_ERR_ARG where
- * that name is unknown or the device cannot run them, LF_ERR_UNSUPPORTED where they cannot do the mode. */
-lf_status lf_cuda_device_target(const lf_cuda_device *device, lf_cuda_mode mode, lf_cuda_target *out, lf_diag *diag);
+ * that name is unknown or the device cannot run them, LF_ERR_UNSUPPORTED where they cannot do the precision. */
+lf_status lf_cuda_device_target(const lf_cuda_device *device, lf_precision precision, lf_cuda_target *out,
+                                lf_diag *diag);
 
 /* What multiplies on an architecture, "sm_80"; false where it is not known. Needs no GPU. */
-bool lf_cuda_arch_unit(const char *arch, lf_cuda_unit *out);
+bool lf_cuda_arch_unit(const char *arch, lf_gpu_unit *out);
 
 /* Borrows device, plan and as_written. as_written: a program for the same inputs that redoes, in the same launch, rows
  * in which a witness is not finite; NULL: none is watched. Rows whose range is too wide for products on tensor cores

@@ -8,6 +8,8 @@
 
 enum { /* CUdevice_attribute */
     ATTRIBUTE_UNITS = 16,
+    ATTRIBUTE_MEMORY_CLOCK = 36, /* kHz */
+    ATTRIBUTE_MEMORY_WIDTH = 37, /* bits */
     ATTRIBUTE_L2 = 38,
     ATTRIBUTE_MAJOR = 75,
     ATTRIBUTE_MINOR = 76,
@@ -45,7 +47,7 @@ static lf_status choose(lf_cuda_device *d, lf_diag *diag)
 static lf_status describe(lf_cuda_device *d, lf_diag *diag)
 {
     const lf_cuda_driver *driver = d->driver;
-    int l2 = 0;
+    int l2 = 0, clock = 0, width = 0;
     int error = driver->device_name(d->name, (int)sizeof d->name, d->ordinal);
     error = error ? error : driver->device_attribute(&d->major, ATTRIBUTE_MAJOR, d->ordinal);
     error = error ? error : driver->device_attribute(&d->minor, ATTRIBUTE_MINOR, d->ordinal);
@@ -53,6 +55,9 @@ static lf_status describe(lf_cuda_device *d, lf_diag *diag)
     error = error ? error : driver->device_attribute(&l2, ATTRIBUTE_L2, d->ordinal);
     error = error ? error : driver->device_attribute(&d->shared_bytes, ATTRIBUTE_SHARED, d->ordinal);
     d->cache_bytes = (size_t)l2;
+    if (driver->device_attribute(&clock, ATTRIBUTE_MEMORY_CLOCK, d->ordinal) == 0 &&
+        driver->device_attribute(&width, ATTRIBUTE_MEMORY_WIDTH, d->ordinal) == 0)
+        d->memory_rate = 2.0 * clock * 1e3 * width / 8; /* twice a clock */
     if (error)
         return lf_cuda_status(d, error, "asking what the GPU is", diag);
     if (d->major < OLDEST)
@@ -94,54 +99,55 @@ static const struct unit {
     const char *name, *arch[5];
     int least, most; /* compute capabilities, 80 for 8.0 */
 } units[] = {
-    [LF_CUDA_PLAIN] = {"plain", {"sm_70", "sm_75"}, OLDEST * 10, INT_MAX},
-    [LF_CUDA_MMA] = {"mma", {"sm_80", "sm_86", "sm_89", "sm_90"}, 80, INT_MAX},
-    [LF_CUDA_WGMMA] = {"wgmma", {"sm_90a"}, 90, 90},
+    [LF_UNIT_PLAIN] = {"plain", {"sm_70", "sm_75"}, OLDEST * 10, INT_MAX},
+    [LF_UNIT_MMA] = {"mma", {"sm_80", "sm_86", "sm_89", "sm_90"}, 80, INT_MAX},
+    [LF_UNIT_WGMMA] = {"wgmma", {"sm_90a"}, 90, 90},
 };
 enum { UNITS = sizeof units / sizeof *units };
 
-bool lf_cuda_arch_unit(const char *arch, lf_cuda_unit *out)
+bool lf_cuda_arch_unit(const char *arch, lf_gpu_unit *out)
 {
     for (int u = 0; u < UNITS; u++)
         for (const char *const *a = units[u].arch; *a; a++)
             if (strcmp(*a, arch) == 0) {
-                *out = (lf_cuda_unit)u;
+                *out = (lf_gpu_unit)u;
                 return true;
             }
     return false;
 }
 
 /* The fastest, or the one that is wanted. */
-static bool choose_unit(const lf_cuda_device *d, const char *wanted, lf_cuda_unit *out)
+static bool choose_unit(const lf_cuda_device *d, const char *wanted, lf_gpu_unit *out)
 {
     const int capability = d->major * 10 + d->minor;
     for (int u = UNITS - 1; u >= 0; u--)
         if (capability >= units[u].least && capability <= units[u].most &&
             (!wanted || !*wanted || strcmp(wanted, units[u].name) == 0)) {
-            *out = (lf_cuda_unit)u;
+            *out = (lf_gpu_unit)u;
             return true;
         }
     return false;
 }
 
-lf_status lf_cuda_device_target(const lf_cuda_device *d, lf_cuda_mode mode, lf_cuda_target *out, lf_diag *diag)
+lf_status lf_cuda_device_target(const lf_cuda_device *d, lf_precision precision, lf_cuda_target *out, lf_diag *diag)
 {
     const char *wanted = getenv("LINFUSE_CUDA");
-    *out = (lf_cuda_target){.mode = mode};
+    *out = (lf_cuda_target){.precision = precision};
     if (!choose_unit(d, wanted, &out->unit))
         return lf_fail(diag, LF_ERR_ARG, "LINFUSE_CUDA: '%.64s' names no kernels that %s can run (plain, mma, wgmma)",
                        wanted, d->name);
-    if (mode != LF_CUDA_FP32 && out->unit == LF_CUDA_PLAIN)
-        return lf_fail(
-            diag, LF_ERR_UNSUPPORTED,
-            "device cuda: %s has compute capability %d.%d; precisions other than fp32 need tensor cores, from 8.0 on",
-            d->name, d->major, d->minor);
+    if (!lf_precision_table[precision].split && out->unit == LF_UNIT_PLAIN)
+        return lf_fail(diag, LF_ERR_UNSUPPORTED,
+                       "device cuda: %s has compute capability %d.%d; precision %s needs tensor cores, from 8.0 on",
+                       d->name, d->major, d->minor, lf_precision_table[precision].name);
     return LF_OK;
 }
 
-const char *lf_cuda_device_like(const lf_cuda_device *d)
+void lf_cuda_device_costs(const lf_cuda_device *d, lf_gpu_unit unit, lf_device *out)
 {
-    return d->major >= 9 ? "h200" : "a100";
+    const lf_gpu_facts gpu = {
+        .name = d->name, .unit = unit, .units = d->units, .shared_bytes = d->shared_bytes, .bytes = d->memory_rate};
+    lf_device_like(&gpu, out);
 }
 
 lf_status lf_cuda_enter(const lf_cuda_device *d, lf_diag *diag)

@@ -19,6 +19,7 @@ struct lf_cuda_device {
     int units;            /* multiprocessors */
     int shared_bytes;     /* of shared memory a block can have */
     size_t cache_bytes;   /* L2 */
+    double memory_rate;   /* bytes a second on paper; 0: not known */
     char name[128];
 };
 
@@ -43,9 +44,9 @@ struct lf_cuda_program {
     const lf_plan *plan;     /* borrowed */
     const lf_cuda_program *as_written; /* borrowed; NULL: nothing is watched */
     /* for arrays that are aligned and those that are not, each compiled when first wanted */
-    lf_cuda_kernel *_Atomic kernel[LF_CUDA_SHAPES][2];
+    lf_cuda_kernel *_Atomic kernel[LF_TILE_SHAPES][2];
     pthread_mutex_t compiling;
-    lf_cuda_shape told;      /* serves wherever it can; LF_CUDA_SHAPES: none does */
+    lf_tile_shape told;      /* serves wherever it can; LF_TILE_SHAPES: none does */
     bool tunes;              /* a run at extents that nothing was measured at measures */
     uint64_t text_hash;      /* 0: not known yet; under compiling */
     _Atomic(uint64_t) chosen[LF_CUDA_CHOSEN]; /* see tune.c */
@@ -105,7 +106,7 @@ typedef struct lf_cuda_ready {
 lf_status lf_cuda_kernel_for(lf_cuda_program *program, const int64_t *dims, bool aligned, const lf_cuda_kernel **out,
                              lf_diag *diag);
 /* The kernel of one shape, likewise. */
-lf_status lf_cuda_kernel_of(lf_cuda_program *program, lf_cuda_shape shape, bool aligned, const lf_cuda_kernel **out,
+lf_status lf_cuda_kernel_of(lf_cuda_program *program, lf_tile_shape shape, bool aligned, const lf_cuda_kernel **out,
                             lf_diag *diag);
 void lf_cuda_kernels_free(lf_cuda_program *program);
 /* Bytes of the largest part's areas. Fails: LF_ERR_DATA where that overflows. */
@@ -123,7 +124,7 @@ lf_cuda_ptr lf_cuda_area_at(const lf_cuda_part *part, const lf_cuda_pass *pass, 
 /* ---- tune.c ---- */
 
 /* The shape for these extents. measured: it is not by the cost model. Thread-safe; quick from the second time on. */
-lf_cuda_shape lf_cuda_shape_for(lf_cuda_program *program, const int64_t *dims, bool *measured);
+lf_tile_shape lf_cuda_shape_for(lf_cuda_program *program, const int64_t *dims, bool *measured);
 /* Runs the job in every shape that can serve it, unless that was done before, and remembers which took least, under the
  * user's cache too. Not where the stream captures. Where it cannot be measured, nothing is remembered, and the run that
  * follows tells why if it has to. False: that is still to be done, by a run that does not. */

@@ -39,7 +39,7 @@ static void emit_texts(lf_str *to, const lf_cuda_source *source)
     lf_emit_monoids(to, plan, LF_CUDA_ROLES);
     emit_stats(to, plan, LF_CUDA_ROLES);
     lf_emit_text(to, lf_text_plain);
-    if (source->part[LF_CUDA_MAIN].target.unit == LF_CUDA_WGMMA && (source->products > 0 || source->ring > 0))
+    if (source->part[LF_CUDA_MAIN].target.unit == LF_UNIT_WGMMA && (source->products > 0 || source->ring > 0))
         lf_emit_text(to, lf_text_barriers);
     if (source->ring > 0)
         lf_emit_text(to, lf_text_ring);
@@ -128,8 +128,8 @@ static void emit_kernel(lf_str *to, const lf_cuda_source *source)
     if (source->products > 0)
         lf_str_addf(to, "struct Maps {\n    TensorMap map[%d];\n};\n\n", 2 * source->products);
     lf_str_add(to, "extern \"C\" __global__ void ");
-    if (source->products > 0 && main->target.unit == LF_CUDA_WGMMA)
-        lf_str_addf(to, "__cluster_dims__(%d, 1, 1) ", lf_cuda_shape_table[main->target.shape].cluster);
+    if (source->products > 0 && main->target.unit == LF_UNIT_WGMMA)
+        lf_str_addf(to, "__cluster_dims__(%d, 1, 1) ", lf_tile_table[main->target.shape].cluster);
     lf_str_addf(to, "__launch_bounds__(%d, %d)\n", source->threads, blocks_wanted(source));
     lf_str_addf(to, "program(%sconst __grid_constant__ Control c",
                 source->products > 0 ? "const __grid_constant__ Maps maps, " : "");
@@ -176,9 +176,9 @@ lf_status lf_cuda_emit(const lf_plan *plan, const lf_plan *as_written, lf_cuda_t
 {
     const bool tensor = lf_cuda_on_tensor_cores(plan, target);
     *out =
-        (lf_cuda_source){.threads = tensor && target.unit == LF_CUDA_WGMMA ? LF_CUDA_TENSOR_THREADS : LF_CUDA_THREADS};
+        (lf_cuda_source){.threads = tensor && target.unit == LF_UNIT_WGMMA ? LF_CUDA_TENSOR_THREADS : LF_CUDA_THREADS};
     out->part[LF_CUDA_MAIN] = (lf_cuda_part){.plan = plan, .target = target};
-    if (tensor && target.mode == LF_CUDA_FP32)
+    if (tensor && lf_precision_table[target.precision].split)
         out->part[LF_CUDA_FULL_RANGE].plan = plan;
     out->part[LF_CUDA_AS_WRITTEN].plan = as_written;
     lf_str text = {0}, parts = {0};
@@ -190,7 +190,7 @@ lf_status lf_cuda_emit(const lf_plan *plan, const lf_plan *as_written, lf_cuda_t
         out->ring = main->stage[i].ring > out->ring ? main->stage[i].ring : out->ring;
     }
     out->waits = out->waits || main->stages > 1 ||
-                 (out->products > 0 && lf_cuda_shape_table[target.shape].few) ||
+                 (out->products > 0 && lf_tile_table[target.shape].few) ||
                  out->part[LF_CUDA_FULL_RANGE].plan || as_written;
     emit_texts(&text, out);
     if (parts.text)

@@ -13,6 +13,7 @@
 #ifndef LF_CUDA_EMIT_H
 #define LF_CUDA_EMIT_H
 
+#include "plan/gpu.h"
 #include "plan/plan.h"
 
 enum {
@@ -25,7 +26,6 @@ enum {
     LF_CUDA_REDO_WORDS = 7,    /* of struct Redo in text/base.cu */
     LF_CUDA_CONTROL_WORDS = 7, /* of struct Control */
     LF_CUDA_TENSOR_THREADS = 384,
-    LF_CUDA_LINE = 128,        /* bytes of a line of an operand */
     LF_CUDA_SCRATCH = 64       /* bytes of shared memory of a kernel's own, for each warp: of text/base.cu */
 };
 
@@ -48,49 +48,18 @@ static inline size_t lf_at_least_one(int32_t n)
     return n > 0 ? (size_t)n : 1;
 }
 
-/* How products on tensor cores take their operands; the numbers are those of text/split.cu. */
-typedef enum lf_cuda_mode { LF_CUDA_FP32, LF_CUDA_TF32, LF_CUDA_BF16, LF_CUDA_FP16 } lf_cuda_mode;
+/* The text's function that makes products in such tiles. */
+const char *lf_tile_product(const lf_tile *tile);
+/* Rows of the boxes in which the weight is fetched. */
+int lf_tile_w_rows(const lf_tile *tile);
+/* Bytes of dynamic shared memory of a kernel with wgmma. */
+unsigned lf_cuda_shape_shared(lf_tile_shape shape, lf_precision precision);
 
-/* Tiles of products on tensor cores; for how many rows is the host's choice. Bits do not depend on it. */
-typedef enum lf_cuda_shape {
-    LF_CUDA_PAIRS, /* 128 x 256; wgmma: clusters of two, mma: 128 x 128 where twice as many sums do not fit */
-    LF_CUDA_ALONE, /* 128 x 128 */
-    LF_CUDA_FEW16, /* at most 16 rows x 64, clusters of two */
-    LF_CUDA_FEW64, /* at most 64 rows x 64, likewise */
-    LF_CUDA_SINGLE, /* 128 x 256 without clusters; mma has only the first two shapes */
-    LF_CUDA_HALVES, /* 128 x 128 in clusters of two */
-    LF_CUDA_TURNS,  /* likewise, by one half of a block's multiplying warps: the other half finishes meanwhile */
-    LF_CUDA_SHAPES
-} lf_cuda_shape;
-
-/* Of text/wgmma.cu and text/few_rows.cu. */
-typedef struct lf_cuda_shape_info {
-    const char *name;           /* for people */
-    const char *product, *tile; /* the text's function and the shape's name there */
-    int rows, columns;          /* of a block's tile, of a cluster's */
-    int cluster;                /* blocks of a cluster */
-    int raster;                 /* row blocks that go past the weight together; 0: all there are */
-    bool few;                   /* rows are one tile: such a product takes no more */
-    /* half of a block's multiplying warps finish a tile while the others multiply the next */
-    bool turns;
-    bool x_shared;              /* each block fetches half of x's rows for both */
-    int w_box, w_lines;         /* rows of the boxes in which the weight is fetched, and lines */
-    int stage, stages;          /* bytes of a stage, and how many there are */
-    int room;                   /* bytes of shared memory beside the stages: sums, words that are touched */
-} lf_cuda_shape_info;
-
-extern const lf_cuda_shape_info lf_cuda_shape_table[LF_CUDA_SHAPES];
-/* Bytes of dynamic shared memory. */
-unsigned lf_cuda_shape_shared(lf_cuda_shape shape, lf_cuda_mode mode);
-
-/* What multiplies: the ordinary units, tensor cores as Ampere has them (sm_80 and newer), as Hopper has them (sm_90a).
- * Names: LINFUSE_CUDA, see cuda.h. */
-typedef enum lf_cuda_unit { LF_CUDA_PLAIN, LF_CUDA_MMA, LF_CUDA_WGMMA } lf_cuda_unit;
-
+/* Names of units: LINFUSE_CUDA, see cuda.h. shape: for how many rows is the host's choice. */
 typedef struct lf_cuda_target {
-    lf_cuda_unit unit;
-    lf_cuda_mode mode;
-    lf_cuda_shape shape;
+    lf_gpu_unit unit;
+    lf_precision precision;
+    lf_tile_shape shape;
     bool aligned; /* the caller's arrays begin at multiples of 16 bytes */
     /* a device with fewer multiprocessors than an H200: no blocks wait for each other with tiles in registers */
     bool small;

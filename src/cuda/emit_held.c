@@ -83,9 +83,9 @@ static bool others_do_without(const lf_emitter *e, const lf_held *held)
  * over; few rows are one wave in any case. */
 static bool has_room(const lf_emitter *e, const lf_held *held)
 {
-    const lf_cuda_shape_info *shape = &lf_cuda_shape_table[e->target.shape];
+    const lf_tile *shape = &lf_tile_table[e->target.shape];
     const int64_t tiles = (e->tensor->n.coef + shape->columns - 1) / shape->columns, blocks = tiles * shape->cluster;
-    return !held->waits || (e->target.unit == LF_CUDA_WGMMA && !e->target.small && !shape->turns && blocks <= UNITS &&
+    return !held->waits || (e->target.unit == LF_UNIT_WGMMA && !e->target.small && !shape->turns && blocks <= UNITS &&
                             (shape->few || UNITS / blocks * blocks >= BUSY));
 }
 

@@ -168,7 +168,7 @@ static bool begin_group(lf_emitter *e, int32_t index)
         e->x_lines = e->x_input >= 0
                          ? -1
                          : whole_area(e, false, lf_extent_of(lf_tensor_lines(e->target, e->tensor, &chunk)),
-                                      LF_CUDA_LINE / (int)sizeof(float));
+                                      LF_LINE / (int)sizeof(float));
         e->x_scale = whole_area(e, false, lf_extent_of(1), 1);
     }
     for (int32_t k = 0; k < g->kepts; k++)

@@ -120,8 +120,6 @@ void lf_emit_columns(lf_emitter *e, int32_t stat);
 /* The group's product, if it has one that tensor cores can do: its extents must be known but for the rows. NULL where
  * it has none, or several. */
 const lf_product *lf_tensor_product(lf_cuda_target target, const lf_group *g);
-/* Can groups of warps take turns at its tiles? See text/wgmma.cu. */
-bool lf_takes_turns(lf_cuda_target target, const lf_product *p);
 /* Lines of a row of x or of the weight: a whole number of chunks between promotions, of *chunk lines each. */
 int64_t lf_tensor_lines(lf_cuda_target target, const lf_product *p, int *chunk);
 /* The input that is x's lines as it is, its tensor map rounding what it copies; -1 where x is to be brought into
@@ -130,6 +128,8 @@ int32_t lf_input_in_lines(const lf_emitter *e);
 /* What the struct of a product says for tensor cores, and its stages. */
 void lf_emit_tensor_extents(lf_emitter *e);
 void lf_emit_tensor_stages(lf_emitter *e);
+/* shape.c: what the texts below know of precisions and tiles. */
+void lf_emit_tables(lf_str *to);
 /* The kernels that bring a part's weights into lines when they are prepared. */
 void lf_emit_tensor_weights(lf_str *to, const lf_cuda_part *part);
 /* The fixed texts a part with products on tensor cores needs. */

@@ -288,7 +288,7 @@ static void emit_turns(lf_emitter *e, const char *name, int threads)
  * what an earlier stage wrote would have to be made known to copies first. */
 static int ring_slots(const lf_emitter *e, int threads)
 {
-    const bool whole = e->target.unit == LF_CUDA_WGMMA && e->target.aligned && threads == e->threads;
+    const bool whole = e->target.unit == LF_UNIT_WGMMA && e->target.aligned && threads == e->threads;
     return whole && lf_is_dense_input(e->plan, &e->g->x)
                ? RING / (int)(e->g->product[0].k.coef * (int64_t)sizeof(float))
                : 0;

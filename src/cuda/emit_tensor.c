@@ -19,7 +19,7 @@ static int lines_of_chunk(int64_t lines)
 
 const lf_product *lf_tensor_product(lf_cuda_target target, const lf_group *g)
 {
-    const bool can = target.unit != LF_CUDA_PLAIN && g->products == 1 && lf_is_tiled_product(&g->product[0]);
+    const bool can = target.unit != LF_UNIT_PLAIN && g->products == 1 && lf_is_tiled_product(&g->product[0]);
     return can ? &g->product[0] : NULL;
 }
 
@@ -31,35 +31,22 @@ bool lf_cuda_on_tensor_cores(const lf_plan *plan, lf_cuda_target target)
     return false;
 }
 
-static int elements_of_line(lf_cuda_target target)
+static bool is_split(lf_cuda_target target)
 {
-    return target.mode == LF_CUDA_FP32 || target.mode == LF_CUDA_TF32 ? 32 : 64;
+    return lf_precision_table[target.precision].split;
 }
 
 int64_t lf_tensor_lines(lf_cuda_target target, const lf_product *p, int *chunk)
 {
-    const int each = elements_of_line(target);
+    const int each = lf_line_elements(target.precision);
     const int64_t lines = (p->k.coef + each - 1) / each;
-    *chunk = target.mode == LF_CUDA_FP32 ? lines_of_chunk(lines) : 1;
+    *chunk = is_split(target) ? lines_of_chunk(lines) : 1;
     return (lines + *chunk - 1) / *chunk * *chunk;
-}
-
-/* Are its sums promoted every half line, with lo*lo in them? See text/hopper.cu. */
-static bool is_short(lf_cuda_target target, const lf_product *p)
-{
-    enum { SHORT = 3 };
-    int chunk;
-    return target.unit == LF_CUDA_WGMMA && target.mode == LF_CUDA_FP32 && lf_tensor_lines(target, p, &chunk) <= SHORT;
-}
-
-bool lf_takes_turns(lf_cuda_target target, const lf_product *p)
-{
-    return target.mode != LF_CUDA_FP32 || is_short(target, p);
 }
 
 static bool is_scaled(const lf_emitter *e)
 {
-    return e->target.mode == LF_CUDA_FP32 || e->target.mode == LF_CUDA_FP16;
+    return lf_precision_table[e->target.precision].scaled;
 }
 
 /* How many of a thread's 64 sums in a partial's columns the steps' code is written out for; see text/finish.cu.
@@ -70,7 +57,7 @@ enum { ALL = 64, SOME = 32, FEW = 16, MUCH = 8, LOTS = 14, LONG = 64 /* lines */
  * 1%), and are compiled sooner. */
 static int sums_at_a_time(lf_cuda_target target, int flops)
 {
-    const bool few = flops > LOTS && target.mode == LF_CUDA_FP32 && target.unit == LF_CUDA_WGMMA;
+    const bool few = flops > LOTS && is_split(target) && target.unit == LF_UNIT_WGMMA;
     return flops <= MUCH ? ALL : few ? FEW : SOME;
 }
 
@@ -81,7 +68,7 @@ static void emit_parts(lf_emitter *e)
     for (int32_t i = 0; i < p->steps; i++)
         steps += p->step[i].kind == LF_STEP_OP ? lf_op_row(p->step[i].op)->flops : 0;
     int chunk;
-    const int64_t lines = e->target.mode == LF_CUDA_FP32 ? lf_tensor_lines(e->target, e->tensor, &chunk) : 0;
+    const int64_t lines = is_split(e->target) ? lf_tensor_lines(e->target, e->tensor, &chunk) : 0;
     const bool is_long = lines > LONG; /* then the time of moving sums, which small code does, is not noticed */
     int part = e->held.run >= 0 ? SOME : sums_at_a_time(e->target, steps);
     /* what is done with all of them takes long to compile, twice over; this moves them most */
@@ -95,8 +82,9 @@ static void emit_parts(lf_emitter *e)
 int32_t lf_input_in_lines(const lf_emitter *e)
 {
     const lf_product *p = e->tensor;
-    const bool stands_so = e->target.unit == LF_CUDA_WGMMA && e->target.mode == LF_CUDA_TF32 && e->target.aligned &&
-                           p->k.coef % elements_of_line(e->target) == 0 && lf_tiled_products(e->plan) == 1;
+    const bool stands_so = e->target.unit == LF_UNIT_WGMMA && e->target.aligned &&
+                           lf_precision_table[e->target.precision].as_it_lies &&
+                           p->k.coef % lf_line_elements(e->target.precision) == 0 && lf_tiled_products(e->plan) == 1;
     return stands_so && lf_is_dense_input(e->plan, &e->g->x) ? e->plan->where[e->g->x.index] : -1;
 }
 
@@ -110,7 +98,7 @@ static int split_threads(const lf_product *p)
  * which fetch into theirs meanwhile. */
 static int split_room(lf_cuda_target target)
 {
-    return lf_cuda_shape_table[target.shape].few ? 0 : target.unit == LF_CUDA_WGMMA ? 192 * 1024 : 64 * 1024;
+    return lf_tile_table[target.shape].few ? 0 : target.unit == LF_UNIT_WGMMA ? 192 * 1024 : 64 * 1024;
 }
 
 /* A row of x, by SPLIT threads, and its lines. */
@@ -129,8 +117,8 @@ static void emit_split_row(lf_emitter *e)
                 "    static __device__ __forceinline__ float *x_scale(const Args &a, const i64 row) "
                 "{ return a.area[%d] + row; }\n"
                 "    static __device__ __forceinline__ const float *x_by(const Args &a) { return ",
-                (int)e->x_lines, LF_CUDA_LINE, (int)e->x_scale);
-    if (e->target.mode == LF_CUDA_FP32)
+                (int)e->x_lines, LF_LINE, (int)e->x_scale);
+    if (is_split(e->target))
         lf_str_addf(&e->s, "a.redo.uneven ? a.scale[%d] + %lld : ", (int)e->tensor->index,
                     (long long)lf_cuda_columns_at(e->tensor->n.coef));
     lf_str_add(&e->s, "0; }\n");
@@ -171,8 +159,9 @@ void lf_emit_tensor_extents(lf_emitter *e)
     lf_str_addf(&e->s,
                 "    enum { MODE = %d, SCALED = %d, N = %lld, LINES = %lld, CHUNK = %d, SHORT = %d, SEVERAL = %d, "
                 "BROUGHT = %d };\n",
-                (int)e->target.mode, is_scaled(e), (long long)p->n.coef, (long long)lines, chunk,
-                is_short(e->target, p), lf_tiled_products(e->plan) > 1, e->x_lines >= 0);
+                (int)e->target.precision, is_scaled(e), (long long)p->n.coef, (long long)lines, chunk,
+                lf_is_short(e->target.unit, e->target.precision, (double)p->k.coef), lf_tiled_products(e->plan) > 1,
+                e->x_lines >= 0);
     emit_parts(e);
     lf_str_addf(&e->s,
                 "    static __device__ __forceinline__ const float *x_unscale(const Args &a) { return a.area[%d]; }\n",
@@ -180,7 +169,7 @@ void lf_emit_tensor_extents(lf_emitter *e)
     lf_str_addf(&e->s,
                 "    static __device__ __forceinline__ const float *w_unscale(const Args &a) { return a.scale[%d]; }\n",
                 (int)e->tensor->index);
-    if (e->target.unit == LF_CUDA_WGMMA && !lf_cuda_shape_table[e->target.shape].few)
+    if (e->target.unit == LF_UNIT_WGMMA && !lf_tile_table[e->target.shape].few)
         emit_vectors(e);
     if (e->x_lines >= 0)
         emit_split_row(e);
@@ -201,7 +190,7 @@ static void emit_split(lf_emitter *e)
 
 void lf_emit_tensor_stages(lf_emitter *e)
 {
-    const lf_cuda_shape_info *shape = &lf_cuda_shape_table[e->target.shape];
+    const lf_tile *shape = &lf_tile_table[e->target.shape];
     int chunk;
     const int64_t lines = lf_tensor_lines(e->target, e->tensor, &chunk);
     char name[32];
@@ -211,7 +200,7 @@ void lf_emit_tensor_stages(lf_emitter *e)
     lf_str_addf(&e->s,
                 "__device__ __forceinline__ void %s(const Args &a, const Control &c, const TensorMap *x, "
                 "const TensorMap *w)\n{\n    %s<g%d, %s>(a, c, x, w);\n}\n\n",
-                name, shape->product, (int)e->group, shape->tile);
+                name, lf_tile_product(shape), (int)e->group, shape->text);
     lf_cuda_stage *stage = lf_emit_stage(e, name, LF_CUDA_TENSOR, e->g->rows, e->tensor->n);
     if (stage) {
         stage->x_area = e->x_lines;
@@ -223,7 +212,7 @@ void lf_emit_tensor_stages(lf_emitter *e)
 
 void lf_emit_tensor_weights(lf_str *to, const lf_cuda_part *part)
 {
-    if (part->target.mode == LF_CUDA_FP32)
+    if (is_split(part->target))
         lf_str_add(to, "extern \"C\" __global__ void __launch_bounds__(THREADS) find_weight_columns("
                        "const float *from, i64 row_step, i64 step, i64 rows, i64 columns, unsigned *most)\n{\n"
                        "    find_columns(from, row_step, step, rows, columns, most);\n}\n\n");
@@ -237,7 +226,7 @@ void lf_emit_tensor_weights(lf_str *to, const lf_cuda_part *part)
                         "unsigned *found, unsigned *unseen)\n{\n"
                         "    split_weight<%d, %d, %lld, %lld>(from, row_step, step, rows, to, unscale, by, most, "
                         "found, unseen);\n}\n\n",
-                        (int)stage->group, split_threads(p), (int)part->target.mode, (long long)p->k.coef,
+                        (int)stage->group, split_threads(p), (int)part->target.precision, (long long)p->k.coef,
                         (long long)stage->lines);
     }
 }
@@ -265,9 +254,10 @@ static bool feeds(const lf_cuda_part *part, lf_monoid monoid)
 
 void lf_emit_tensor_texts(lf_str *to, const lf_cuda_part *part)
 {
-    const bool mma = part->target.unit == LF_CUDA_MMA;
+    const bool mma = part->target.unit == LF_UNIT_MMA;
     const char *const texts[] = {lf_text_split, lf_text_weights, lf_text_finish, mma ? lf_text_mma : lf_text_hopper,
                                  mma ? "" : lf_text_wgmma, mma ? "" : lf_text_few_rows};
+    lf_emit_tables(to);
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         lf_emit_text(to, texts[i]);
     for (size_t i = 0; i < sizeof own_folds / sizeof *own_folds; i++)

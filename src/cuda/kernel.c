@@ -40,7 +40,7 @@ static lf_status load(const lf_cuda_program *p, lf_cuda_kernel *k, lf_diag *diag
             return lf_fail(diag, LF_ERR_UNSUPPORTED,
                            "device cuda: the model has more tensors than a kernel takes arguments (%zu)",
                            words_of(&k->source.part[i]));
-    snprintf(arch, sizeof arch, "sm_%d%d%s", d->major, d->minor, p->target.unit == LF_CUDA_WGMMA ? "a" : "");
+    snprintf(arch, sizeof arch, "sm_%d%d%s", d->major, d->minor, p->target.unit == LF_UNIT_WGMMA ? "a" : "");
     lf_status status = lf_cuda_compile(k->source.text, arch, &cubin, &size, NULL, diag);
     free(k->source.text);
     k->source.text = NULL;
@@ -52,11 +52,11 @@ static lf_status load(const lf_cuda_program *p, lf_cuda_kernel *k, lf_diag *diag
             lf_cuda_status(d, d->driver->function_get(&k->function, k->module, "program"), "finding the kernel", diag);
     k->cluster = 1;
     k->shared = LF_CUDA_PLAIN_SHARED;
-    if (k->source.products > 0 && p->target.unit == LF_CUDA_WGMMA) {
-        const lf_cuda_shape shape = k->source.part[LF_CUDA_MAIN].target.shape;
-        k->cluster = lf_cuda_shape_table[shape].cluster;
-        k->columns = lf_cuda_shape_table[shape].columns;
-        k->shared = lf_cuda_shape_shared(shape, p->target.mode);
+    if (k->source.products > 0 && p->target.unit == LF_UNIT_WGMMA) {
+        const lf_tile_shape shape = k->source.part[LF_CUDA_MAIN].target.shape;
+        k->cluster = lf_tile_table[shape].cluster;
+        k->columns = lf_tile_table[shape].columns;
+        k->shared = lf_cuda_shape_shared(shape, p->target.precision);
     } else if (k->source.products > 0) {
         lf_cuda_mma_shape(d, k->source.part[LF_CUDA_MAIN].target, k);
     }
@@ -103,7 +103,7 @@ static lf_status make_for(lf_cuda_program *p, lf_cuda_target target, lf_cuda_ker
     return status;
 }
 
-static lf_status make(lf_cuda_program *p, lf_cuda_shape shape, bool aligned, lf_cuda_kernel **out, lf_diag *diag)
+static lf_status make(lf_cuda_program *p, lf_tile_shape shape, bool aligned, lf_cuda_kernel **out, lf_diag *diag)
 {
     lf_cuda_target target = p->target;
     target.shape = shape;
@@ -123,7 +123,7 @@ lf_status lf_cuda_kernel_for(lf_cuda_program *p, const int64_t *dims, bool align
     return lf_cuda_kernel_of(p, lf_cuda_shape_for(p, dims, &measured), aligned, out, diag);
 }
 
-lf_status lf_cuda_kernel_of(lf_cuda_program *p, lf_cuda_shape shape, bool aligned, const lf_cuda_kernel **out,
+lf_status lf_cuda_kernel_of(lf_cuda_program *p, lf_tile_shape shape, bool aligned, const lf_cuda_kernel **out,
                             lf_diag *diag)
 {
     lf_cuda_kernel *_Atomic *place = &p->kernel[shape][!aligned];
@@ -147,7 +147,7 @@ lf_status lf_cuda_kernel_of(lf_cuda_program *p, lf_cuda_shape shape, bool aligne
 
 void lf_cuda_kernels_free(lf_cuda_program *p)
 {
-    for (int i = 0; i < LF_CUDA_SHAPES; i++)
+    for (int i = 0; i < LF_TILE_SHAPES; i++)
         for (int aligned = 0; aligned < 2; aligned++)
             free_kernel(p, p->kernel[i][aligned]);
 }

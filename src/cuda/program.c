@@ -116,7 +116,7 @@ static lf_status into_lines(lf_cuda_program *p, lf_diag *diag)
     /* none of its weights is for tensor cores: no kernel need be there for them */
     if (!lf_cuda_on_tensor_cores(p->plan, p->target))
         return LF_OK;
-    for (int i = 0; i < LF_CUDA_SHAPES && !kernel; i++)
+    for (int i = 0; i < LF_TILE_SHAPES && !kernel; i++)
         kernel = p->kernel[i][0];
     lf_status status = kernel ? LF_OK : lf_cuda_kernel_for(p, dims, true, &kernel, diag);
     if (status == LF_OK)
@@ -169,7 +169,7 @@ static bool is_read(const lf_cuda_program *p, lf_node node)
 {
     for (int32_t i = 0; i < p->plan->products; i++) {
         const lf_product *product = p->plan->product[i];
-        const bool in_lines = p->lines[i] != 0 && p->target.mode != LF_CUDA_FP32;
+        const bool in_lines = p->lines[i] != 0 && !lf_precision_table[p->target.precision].split;
         if (product->bias == node || (product->weight == node && !in_lines))
             return true;
     }

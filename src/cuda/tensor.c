@@ -8,9 +8,6 @@
 #include "cuda/device.h"
 
 enum { /* of cuda.h */
-    TYPE_FLOAT16 = 6,
-    TYPE_BFLOAT16 = 9,
-    TYPE_TFLOAT32 = 11,
     SWIZZLE_128 = 3,
     PROMOTE_NONE = 0,
     PROMOTE_256 = 3
@@ -18,7 +15,7 @@ enum { /* of cuda.h */
 
 int64_t lf_cuda_tensor_blocks(const lf_cuda_kernel *k, const lf_cuda_stage *stage, const int64_t *dims)
 {
-    const lf_cuda_shape_info *shape = &lf_cuda_shape_table[k->source.part[LF_CUDA_MAIN].target.shape];
+    const lf_tile *shape = &lf_tile_table[k->source.part[LF_CUDA_MAIN].target.shape];
     const int64_t row_blocks = (lf_extent_at(stage->rows, dims) + shape->rows - 1) / shape->rows,
                   column_tiles = (stage->width.coef + k->columns - 1) / k->columns;
     return (row_blocks + k->cluster - 1) / k->cluster * k->cluster * column_tiles;
@@ -63,7 +60,7 @@ static int split(lf_cuda_program *p, const lf_cuda_kernel *k, weight *w)
     char name[48];
     snprintf(name, sizeof name, "g%d_split_weight", (int)w->stage->group);
     int error = 0;
-    if (p->target.mode == LF_CUDA_FP32)
+    if (lf_precision_table[p->target.precision].split)
         error = launch(p, k, "find_weight_columns", (w->columns + k->source.threads - 1) / k->source.threads, SHARES,
                        look);
     return error ? error : launch(p, k, name, w->rows, 1, put);
@@ -72,8 +69,8 @@ static int split(lf_cuda_program *p, const lf_cuda_kernel *k, weight *w)
 /* Room for its lines and scales. */
 static lf_status make_lines(lf_cuda_program *p, const weight *w, lf_diag *diag)
 {
-    const int64_t by = w->stage->lines * LF_CUDA_LINE / (int64_t)sizeof(float);
-    const size_t bytes = (size_t)(w->rows * w->stage->lines) * LF_CUDA_LINE,
+    const int64_t by = w->stage->lines * LF_LINE / (int64_t)sizeof(float);
+    const size_t bytes = (size_t)(w->rows * w->stage->lines) * LF_LINE,
                  scales = (size_t)(lf_cuda_columns_at(w->rows) + by) * sizeof(float);
     lf_status status = lf_cuda_alloc(p->device, bytes, "the prepared weights", &p->lines[w->product->index], diag);
     if (status == LF_OK)
@@ -146,27 +143,26 @@ lf_status lf_cuda_tensor_weights(lf_cuda_program *p, const lf_cuda_kernel *k, bo
 static int encode(const lf_cuda_program *p, unsigned char *map, lf_cuda_ptr at, int64_t rows, int64_t lines,
                   int64_t row_step, int64_t line_step, int box_rows, int box_lines)
 {
-    const lf_cuda_mode mode = p->target.mode;
-    if (p->target.unit == LF_CUDA_MMA) { /* threads copy: the address is all they need */
+    const lf_precision_info *precision = &lf_precision_table[p->target.precision];
+    if (p->target.unit == LF_UNIT_MMA) { /* threads copy: the address is all they need */
         memcpy(map, &at, sizeof at);
         return 0;
     }
-    const int type = mode == LF_CUDA_TF32 ? TYPE_TFLOAT32 : mode == LF_CUDA_BF16 ? TYPE_BFLOAT16 : TYPE_FLOAT16;
-    const uint32_t each = mode == LF_CUDA_TF32 ? 32 : 64;
+    const uint32_t each = (uint32_t)(LF_LINE / precision->bytes);
     const uint64_t extents[3] = {each, (uint64_t)rows, (uint64_t)lines},
-                   stride[2] = {(uint64_t)row_step * LF_CUDA_LINE, (uint64_t)line_step * LF_CUDA_LINE};
+                   stride[2] = {(uint64_t)row_step * LF_LINE, (uint64_t)line_step * LF_LINE};
     const uint32_t box[3] = {each, (uint32_t)box_rows, (uint32_t)box_lines}, steps[3] = {1, 1, 1};
     /* next to a box that lies in one piece is what another block fetches */
     const int promotion = row_step == 1 ? PROMOTE_NONE : PROMOTE_256;
-    return p->device->driver->tensor_map(map, type, 3, (void *)(uintptr_t)at, extents, stride, box, steps, 0,
-                                         SWIZZLE_128, promotion, 0);
+    return p->device->driver->tensor_map(map, precision->map_type, 3, (void *)(uintptr_t)at, extents, stride, box,
+                                         steps, 0, SWIZZLE_128, promotion, 0);
 }
 
 lf_status lf_cuda_tensor_maps(const lf_cuda_program *p, const lf_cuda_kernel *k, const lf_cuda_stage *stage,
                               const lf_cuda_pass *pass, unsigned char *to, lf_diag *diag)
 {
     const lf_cuda_part *main = &k->source.part[LF_CUDA_MAIN];
-    const lf_cuda_shape_info *shape = &lf_cuda_shape_table[main->target.shape];
+    const lf_tile *shape = &lf_tile_table[main->target.shape];
     const lf_cuda_ptr w = p->lines[p->plan->group[stage->group].product[0].index];
     if (lf_cuda_tensor_blocks(k, stage, pass->dims) > INT32_MAX)
         return lf_fail(diag, LF_ERR_DATA, "the extents are too large: a product of more than 2^31 tiles");
@@ -175,10 +171,10 @@ lf_status lf_cuda_tensor_maps(const lf_cuda_program *p, const lf_cuda_kernel *k,
      * is there. So is an input's until lf_cuda_point moves it. */
     const lf_cuda_ptr x = wanted > 0 && stage->x_area >= 0 ? lf_cuda_area_at(main, pass, stage->x_area) : w;
     /* no more than there are: rows of 0 take as long as others */
-    const int x_box = !shape->few ? shape->rows : shape->x_shared ? (int)(rows + 15) / 16 * 8 : (int)rows;
+    const int x_box = !shape->few ? shape->rows : shape->shares_x ? (int)(rows + 15) / 16 * 8 : (int)rows;
     int error = encode(p, to, x, rows, stage->lines, stage->lines, 1, x_box, 1);
     error = error ? error
-                  : encode(p, to + LF_CUDA_MAP, w, stage->width.coef, stage->lines, 1, stage->width.coef, shape->w_box,
-                           shape->w_lines);
+                  : encode(p, to + LF_CUDA_MAP, w, stage->width.coef, stage->lines, 1, stage->width.coef,
+                           lf_tile_w_rows(shape), shape->deep);
     return lf_cuda_status(p->device, error, "describing a product's operands", diag);
 }

@@ -42,7 +42,7 @@ static uint64_t hash_of_program(const lf_cuda_program *p)
 {
     lf_cuda_target target = p->target;
     lf_cuda_source source;
-    target.shape = LF_CUDA_PAIRS;
+    target.shape = LF_TILE_PAIRS;
     target.aligned = true;
     lf_status status = lf_cuda_emit(p->plan, p->as_written ? p->as_written->plan : NULL, target, &source, NULL);
     if (status == LF_OK)
@@ -75,12 +75,12 @@ static bool read_times(char *text, double *measured)
 {
     char *end, *sum = strstr(text, "sum ");
     for (char *line = text; sum && line < sum; line = end + 1) {
-        lf_cuda_shape shape;
+        lf_tile_shape shape;
         char *space = strchr(line, ' ');
         if (!space || space > sum)
             return false;
         *space = '\0';
-        if (!lf_cuda_shape_named(line, &shape))
+        if (!lf_tile_find(line, &shape))
             return false;
         measured[shape] = strtod(space + 1, &end);
         if (*end != '\n' || !(measured[shape] > 0))
@@ -118,9 +118,9 @@ static void save_times(lf_cuda_program *p, const int64_t *dims, const double *me
     char name[40];
     lf_str entry = {0};
     if (entry_head(p, dims, &entry, name, sizeof name)) {
-        for (int s = 0; s < LF_CUDA_SHAPES; s++)
+        for (int s = 0; s < LF_TILE_SHAPES; s++)
             if (measured[s] > 0)
-                lf_str_addf(&entry, "%s %.3f\n", lf_cuda_shape_table[s].name, measured[s]);
+                lf_str_addf(&entry, "%s %.3f\n", lf_tile_table[s].name, measured[s]);
         lf_str_addf(&entry, "sum %016llx\n", entry.failed ? 0 : (unsigned long long)hash(entry.text));
         if (!entry.failed)
             lf_cache_write(name, entry.text, entry.length);
@@ -128,15 +128,15 @@ static void save_times(lf_cuda_program *p, const int64_t *dims, const double *me
     lf_str_free(&entry);
 }
 
-/* The fastest of those that can serve; LF_CUDA_SHAPES where none was measured. */
-static lf_cuda_shape fastest(const lf_cuda_program *p, const int64_t *dims, const double *measured)
+/* The fastest of those that can serve; LF_TILE_SHAPES where none was measured. */
+static lf_tile_shape fastest(const lf_cuda_program *p, const int64_t *dims, const double *measured)
 {
-    int best = LF_CUDA_SHAPES;
-    for (int s = 0; s < LF_CUDA_SHAPES; s++)
-        if (measured[s] > 0 && lf_cuda_serves(p->plan, p->target, (lf_cuda_shape)s, dims) &&
-            (best == LF_CUDA_SHAPES || measured[s] < measured[best]))
+    int best = LF_TILE_SHAPES;
+    for (int s = 0; s < LF_TILE_SHAPES; s++)
+        if (measured[s] > 0 && lf_cuda_serves(p->plan, p->target, (lf_tile_shape)s, dims) &&
+            (best == LF_TILE_SHAPES || measured[s] < measured[best]))
             best = s;
-    return (lf_cuda_shape)best;
+    return (lf_tile_shape)best;
 }
 
 /* ---- while the program lives ---- */
@@ -157,7 +157,7 @@ static _Atomic(uint64_t) *place_of(lf_cuda_program *p, uint64_t mix)
     return &p->chosen[mix >> 8 & (LF_CUDA_CHOSEN - 1)];
 }
 
-static void remember(lf_cuda_program *p, const int64_t *dims, lf_cuda_shape shape, bool measured)
+static void remember(lf_cuda_program *p, const int64_t *dims, lf_tile_shape shape, bool measured)
 {
     const uint64_t mix = mixed(p, dims);
     *place_of(p, mix) = mix | KNOWN | (measured ? MEASURED : 0) | (uint64_t)shape;
@@ -165,30 +165,27 @@ static void remember(lf_cuda_program *p, const int64_t *dims, lf_cuda_shape shap
 
 lf_cuda_choice lf_cuda_program_choice(lf_cuda_program *p, const int64_t *dims)
 {
-    lf_device device = *lf_device_named(lf_cuda_device_like(p->device));
-    device.product_flops *= (double)p->device->units / device.units;
-    for (int i = 0; i < LF_PRECISIONS; i++)
-        device.precision[i].flops *= (double)p->device->units / device.units;
-    device.units = p->device->units;
+    lf_device device;
+    lf_cuda_device_costs(p->device, p->target.unit, &device);
     lf_cuda_choice choice = lf_cuda_choose(p->plan, p->target, &device, dims);
     if (!lf_cuda_on_tensor_cores(p->plan, p->target))
         return choice;
     const bool known = load_times(p, dims, choice.measured);
-    const lf_cuda_shape best = known ? fastest(p, dims, choice.measured) : LF_CUDA_SHAPES;
-    if (p->told != LF_CUDA_SHAPES && lf_cuda_serves(p->plan, p->target, p->told, dims)) {
+    const lf_tile_shape best = known ? fastest(p, dims, choice.measured) : LF_TILE_SHAPES;
+    if (p->told != LF_TILE_SHAPES && lf_cuda_serves(p->plan, p->target, p->told, dims)) {
         choice.shape = p->told;
         choice.how = LF_CUDA_AS_TOLD;
-    } else if (best != LF_CUDA_SHAPES) {
+    } else if (best != LF_TILE_SHAPES) {
         choice.shape = best;
         choice.how = LF_CUDA_BY_MEASURE;
     }
     return choice;
 }
 
-lf_cuda_shape lf_cuda_shape_for(lf_cuda_program *p, const int64_t *dims, bool *measured)
+lf_tile_shape lf_cuda_shape_for(lf_cuda_program *p, const int64_t *dims, bool *measured)
 {
     const uint64_t mix = mixed(p, dims), found = *place_of(p, mix);
-    lf_cuda_shape shape = (lf_cuda_shape)(found & SHAPE);
+    lf_tile_shape shape = (lf_tile_shape)(found & SHAPE);
     if ((found & KNOWN) && (found & ~(uint64_t)0xff) == mix && lf_cuda_serves(p->plan, p->target, shape, dims)) {
         *measured = found & MEASURED;
         return shape;
@@ -208,8 +205,8 @@ static int by_value(const void *a, const void *b)
 }
 
 typedef struct candidates {
-    const lf_cuda_kernel *kernel[LF_CUDA_SHAPES]; /* NULL: it does not take part */
-    double seconds[LF_CUDA_SHAPES][MOST_ROUNDS];
+    const lf_cuda_kernel *kernel[LF_TILE_SHAPES]; /* NULL: it does not take part */
+    double seconds[LF_TILE_SHAPES][MOST_ROUNDS];
     int count;
 } candidates;
 
@@ -217,10 +214,10 @@ typedef struct candidates {
 static void find_candidates(lf_cuda_program *p, lf_cuda_call *call, const lf_cuda_job *job, bool aligned, candidates *c)
 {
     lf_diag ignored;
-    for (int s = 0; s < LF_CUDA_SHAPES; s++) {
+    for (int s = 0; s < LF_TILE_SHAPES; s++) {
         const lf_cuda_kernel *kernel;
-        if (!lf_cuda_serves(p->plan, p->target, (lf_cuda_shape)s, job->dims) ||
-            lf_cuda_kernel_of(p, (lf_cuda_shape)s, aligned, &kernel, &ignored) != LF_OK ||
+        if (!lf_cuda_serves(p->plan, p->target, (lf_tile_shape)s, job->dims) ||
+            lf_cuda_kernel_of(p, (lf_tile_shape)s, aligned, &kernel, &ignored) != LF_OK ||
             lf_cuda_call_reserve(call, kernel, job, &ignored) != LF_OK)
             continue;
         c->kernel[s] = kernel;
@@ -233,11 +230,11 @@ void lf_cuda_tune_workspace(lf_cuda_program *p, const int64_t *dims, int64_t *by
     lf_diag ignored;
     bool known;
     lf_cuda_shape_for(p, dims, &known);
-    for (int s = 0; s < LF_CUDA_SHAPES && !known; s++) {
+    for (int s = 0; s < LF_TILE_SHAPES && !known; s++) {
         const lf_cuda_kernel *kernel;
         int64_t wanted;
-        if (lf_cuda_serves(p->plan, p->target, (lf_cuda_shape)s, dims) &&
-            lf_cuda_kernel_of(p, (lf_cuda_shape)s, true, &kernel, &ignored) == LF_OK &&
+        if (lf_cuda_serves(p->plan, p->target, (lf_tile_shape)s, dims) &&
+            lf_cuda_kernel_of(p, (lf_tile_shape)s, true, &kernel, &ignored) == LF_OK &&
             lf_cuda_kernel_workspace(kernel, dims, &wanted, &ignored) == LF_OK && wanted > *bytes)
             *bytes = wanted;
     }
@@ -248,7 +245,7 @@ static lf_status take_turns(lf_cuda_call *call, const lf_cuda_job *job, candidat
 {
     lf_status status = LF_OK;
     for (int round = 0; round < rounds; round++)
-        for (int s = 0; s < LF_CUDA_SHAPES && status == LF_OK; s++)
+        for (int s = 0; s < LF_TILE_SHAPES && status == LF_OK; s++)
             if (c->kernel[s])
                 status = lf_cuda_call_time_kernel(call, c->kernel[s], job, 1, &c->seconds[s][round], diag);
     return status;
@@ -260,12 +257,12 @@ static lf_status measure(lf_cuda_call *call, const lf_cuda_job *job, candidates 
     lf_status status = lf_cuda_call_bring(call, job, diag);
     for (int warm = 0; warm < 2 && status == LF_OK; warm++)
         status = take_turns(call, job, c, 1, diag);
-    for (int s = 0; s < LF_CUDA_SHAPES; s++)
+    for (int s = 0; s < LF_TILE_SHAPES; s++)
         all += c->seconds[s][0];
     const int rounds = (int)fmin(fmax(ALL_ROUNDS / all, FEWEST_ROUNDS), MOST_ROUNDS);
     if (status == LF_OK)
         status = take_turns(call, job, c, rounds, diag);
-    for (int s = 0; s < LF_CUDA_SHAPES && status == LF_OK; s++)
+    for (int s = 0; s < LF_TILE_SHAPES && status == LF_OK; s++)
         if (c->kernel[s]) {
             qsort(c->seconds[s], (size_t)rounds, sizeof(double), by_value);
             measured[s] = 1e6 * c->seconds[s][rounds / 2];
@@ -276,7 +273,7 @@ static lf_status measure(lf_cuda_call *call, const lf_cuda_job *job, candidates 
 bool lf_cuda_tune(lf_cuda_program *p, lf_cuda_call *call, const lf_cuda_job *job, bool aligned)
 {
     candidates c = {.count = 0};
-    double measured[LF_CUDA_SHAPES] = {0};
+    double measured[LF_TILE_SHAPES] = {0};
     lf_diag ignored;
     bool known;
     int captures = 0;

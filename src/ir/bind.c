@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Arguments as written, bound to the op's signature: positions first, then keys, then defaults. Every mistake is a
  * message that names the op and the parameter. */
+#include "base/guess.h"
 #include "ir/graph.h"
 
 #include <assert.h>
@@ -35,49 +36,16 @@ __attribute__((format(printf, 3, 4))) static lf_status wrong(binding *b, int bad
 
 /* ---- the op ---- */
 
-enum { LONGEST_GUESS = 32 };
-
-/* Levenshtein distance; both texts are shorter than LONGEST_GUESS. */
-static int distance(const char *a, const char *b)
-{
-    int above[LONGEST_GUESS + 1], columns = (int)strlen(b);
-    for (int j = 0; j <= columns; j++)
-        above[j] = j;
-    for (int i = 1; a[i - 1]; i++) {
-        int diagonal = above[0];
-        above[0] = i;
-        for (int j = 1; j <= columns; j++) {
-            int best = diagonal + (a[i - 1] != b[j - 1]);
-            if (above[j] + 1 < best)
-                best = above[j] + 1;
-            if (above[j - 1] + 1 < best)
-                best = above[j - 1] + 1;
-            diagonal = above[j];
-            above[j] = best;
-        }
-    }
-    return above[columns];
-}
-
 /* The public op whose name is nearest, NULL when none is near: a third of the letters may differ, and never fewer than
  * two. */
 static const char *nearest_op(const char *name)
 {
-    if (strlen(name) >= LONGEST_GUESS)
-        return NULL;
-    int best = (int)strlen(name) / 3 > 2 ? (int)strlen(name) / 3 : 2;
-    const char *nearest = NULL;
-    for (int op = 0; op < LF_OP_COUNT; op++) {
-        const char *candidate = lf_op_row((lf_op)op)->name;
-        if (!lf_op_public((lf_op)op) || strlen(candidate) >= LONGEST_GUESS)
-            continue;
-        int d = distance(name, candidate);
-        if (d <= best && d < (int)strlen(candidate) && (d < best || !nearest)) {
-            best = d;
-            nearest = candidate;
-        }
-    }
-    return nearest;
+    const size_t length = strlen(name);
+    lf_guess guess = lf_guess_of(name, length, length / 3 > 2 ? (int)(length / 3) : 2);
+    for (int op = 0; op < LF_OP_COUNT; op++)
+        if (lf_op_public((lf_op)op))
+            lf_guess_try(&guess, lf_op_row((lf_op)op)->name);
+    return guess.best;
 }
 
 static lf_status find_op(lf_graph *g, const char *name, lf_op *op)

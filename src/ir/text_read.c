@@ -8,6 +8,7 @@
  * input, param and return are words only where a statement needs them: before `=` and in arguments they name values.
  * What an op's arguments mean is not known here: lf_graph_bind decides, and says which argument it dislikes. */
 #include "base/dtype.h"
+#include "base/guess.h"
 #include "ir/graph.h"
 
 #include <locale.h>
@@ -266,32 +267,14 @@ static const lf_arg *find_literal(token t)
     return NULL;
 }
 
-/* Can at most `edits` insertions, deletions and replacements make a into b? */
-static bool within(const char *a, size_t la, const char *b, size_t lb, int edits)
-{
-    while (la && lb && *a == *b)
-        a++, b++, la--, lb--;
-    if (!la || !lb)
-        return la + lb <= (size_t)edits;
-    return edits > 0 && (within(a + 1, la - 1, b + 1, lb - 1, edits - 1) || within(a + 1, la - 1, b, lb, edits - 1) ||
-                         within(a, la, b + 1, lb - 1, edits - 1));
-}
-
-/* The name of the value that is fewest edits away from t, NULL where none is near: at most NEAR, and not all of it. */
+/* The name of the value that is fewest edits away from t, NULL where none is near. */
 static const char *nearest(const lf_graph *g, token t)
 {
-    const char *best = NULL;
-    int edits = NEAR + 1;
-    for (lf_node n = 0; n < g->count; n++) {
-        const char *name = lf_at(g, n)->name;
-        size_t length = strlen(name), longer = length > t.length ? length : t.length;
-        int k = longer < (size_t)edits ? (int)longer - 1 : edits - 1;
-        for (; k > 0 && lf_at(g, n)->op != LF_OP_constant && within(t.at, t.length, name, length, k); k--) {
-            edits = k;
-            best = name;
-        }
-    }
-    return best;
+    lf_guess guess = lf_guess_of(t.at, t.length, NEAR);
+    for (lf_node n = 0; n < g->count; n++)
+        if (lf_at(g, n)->op != LF_OP_constant)
+            lf_guess_try(&guess, lf_at(g, n)->name);
+    return guess.best;
 }
 
 /* ---- names ---- */

@@ -60,7 +60,7 @@ static void add_op(work *w, lf_op op, double count, const lf_device *d)
 {
     const lf_op_info *row = lf_op_row(op);
     double put = row->monoid == LF_MONOID_none ? 0 : lf_monoid_row(row->monoid)->flops;
-    add_flops(w, row->flops > put ? row->flops - put : 0, count, d->tail.map[op]);
+    add_flops(w, row->flops > put ? row->flops - put : 0, count, d->cpu.tail.map[op]);
 }
 
 static double work_flops(const work *w)
@@ -80,20 +80,20 @@ static double level_rate(const double *rate, double bytes)
 /* around: bytes that are touched before the same ones are again. */
 static double read_rate(double around, const lf_device *d)
 {
-    return d->level_read[0] > 0 ? level_rate(d->level_read, around) : d->bytes;
+    return d->cpu.level_read[0] > 0 ? level_rate(d->cpu.level_read, around) : d->bytes;
 }
 
 static double memory_us(const work *w, double around, const lf_device *d)
 {
-    const bool levels = d->level_read[0] > 0;
+    const bool levels = d->cpu.level_read[0] > 0;
     double read = read_rate(around, d), cached = levels ? read : d->cache_rate;
-    double write = levels ? level_rate(d->level_written, around) : d->write_bytes;
+    double write = levels ? level_rate(d->cpu.level_written, around) : d->write_bytes;
     return 1e6 * ((w->read + w->again) / read + w->written / write + w->cached / cached);
 }
 
 static double tail_us(const work *w, const lf_device *d)
 {
-    if (d->tail.map[LF_OP_add] > 0)
+    if (d->cpu.tail.map[LF_OP_add] > 0)
         return w->measured_us;
     return 1e6 * (w->element / d->element_flops + w->function / d->function_flops);
 }
@@ -107,7 +107,7 @@ static double together(double a, double b, double shown)
 /* What takes all threads `us`, and waiting for each other: by them, or by one where it is done before they would. */
 static double shared_out(double us, double waiting, const lf_device *d)
 {
-    return d->threads > 1 ? fmin(us + waiting + d->wake_us, us * d->threads) : us + waiting;
+    return d->cpu.threads > 1 ? fmin(us + waiting + d->cpu.wake_us, us * d->cpu.threads) : us + waiting;
 }
 
 /* ---- products ---- */
@@ -132,8 +132,8 @@ static product_cost cost_product(double m, double n, double k, const lf_device *
     double rows = fmax(m / d->product_flops, down / d->row_flops);
     double packing = 1e6 * (m * k * d->x_bytes / d->bytes);
     double by_tiles = 1e6 * (2 * rows * across * d->tile_columns * k / fill) + packing;
-    if (d->handed > 0)
-        by_tiles += 1e6 * m * n / d->handed;
+    if (d->cpu.handed > 0)
+        by_tiles += 1e6 * m * n / d->cpu.handed;
     double by_dots = 1e6 * 2 * m * n * k / d->dot_flops;
     return (product_cost){.m = m,
                           .n = n,
@@ -149,25 +149,30 @@ static void count_product(const product_cost *p, const lf_device *d, work *w)
 {
     double weight = 4 * p->n * p->k, x = 4 * p->m * p->k;
     w->product = 2 * p->m * p->n * p->k;
-    if (d->block_rows > 0 && p->m > 0)
-        w->again = weight * (ceil(p->m / fmax(1, fmin(d->block_rows, d->block_bytes / (4 * (p->k + p->kept))))) - 1);
-    else if (weight > d->cache_bytes && x > d->cache_bytes)
+    if (d->cpu.block_rows > 0 && p->m > 0) {
+        const double rows = fmin(d->cpu.block_rows, d->cpu.block_bytes / (4 * (p->k + p->kept)));
+        w->again = weight * (ceil(p->m / fmax(1, rows)) - 1);
+    } else if (weight > d->cache_bytes && x > d->cache_bytes) {
         w->again = weight * (ceil(x / d->cache_bytes) - 1);
+    }
 }
 
 /* Is x an input that tensor cores read as it lies? Kernels of several products do not. */
 static bool reads_as_it_lies(const lf_plan *plan, const lf_group *g, const lf_product *p, const lf_device *d)
 {
-    return d->as_it_lies > 0 && p->k.coef % d->as_it_lies == 0 && lf_tiled_products(plan) == 1 &&
-           lf_is_tiled_product(p) && lf_is_dense_input(plan, &g->x);
+    const lf_precision precision = d->gpu.precision_used;
+    return d->gpu.unit == LF_UNIT_WGMMA && lf_precision_table[precision].as_it_lies &&
+           p->k.coef % lf_line_elements(precision) == 0 && lf_tiled_products(plan) == 1 && lf_is_tiled_product(p) &&
+           lf_is_dense_input(plan, &g->x);
 }
 
 /* Does the weight of its one column stay in registers for all rows? */
 static bool holds_column(const lf_plan *plan, const lf_group *g, const lf_product *p, const lf_device *d)
 {
+    const lf_gpu_half *gpu = &d->gpu;
     const int64_t k = p->k.coef;
-    return d->column_step > 0 && lf_extent_is(p->n, 1) && k >= d->column_least && k <= d->column_most &&
-           k % d->column_step == 0 && lf_tiled_products(plan) == 0 && lf_is_dense_input(plan, &g->x) &&
+    return gpu->column_step > 0 && lf_extent_is(p->n, 1) && k >= gpu->column_least && k <= gpu->column_most &&
+           k % gpu->column_step == 0 && lf_tiled_products(plan) == 0 && lf_is_dense_input(plan, &g->x) &&
            lf_wants_again(g);
 }
 
@@ -175,7 +180,7 @@ static bool holds_column(const lf_plan *plan, const lf_group *g, const lf_produc
 static product_cost tiled_product(product_cost c, const lf_plan *plan, const lf_group *g, const lf_product *p,
                                   const lf_device *d)
 {
-    const lf_tiled tiled = {.m = c.m, .n = c.n, .k = c.k, .tail_us = lf_tile_tail_us(g, p->phase, d->folded, d)};
+    const lf_tiled tiled = {.m = c.m, .n = c.n, .k = c.k, .tail_us = lf_tile_tail_us(g, p->phase, d->gpu.folded, d)};
     c.tiles = true;
     c.brought = !reads_as_it_lies(plan, g, p, d);
     c.packing = c.brought ? 1e6 * c.m * c.k * d->x_bytes / d->bytes : 0;
@@ -191,7 +196,7 @@ static product_cost group_product(const lf_plan *plan, const lf_group *g, const 
     for (int32_t i = 0; i < g->products; i++) {
         const lf_product *p = &g->product[i];
         product_cost c = cost_product(extent(g->rows, dims), extent(p->n, dims), extent(p->k, dims), d);
-        if (d->start_us > 0 && !p->narrow)
+        if (d->gpu.start_us > 0 && !p->narrow)
             c = tiled_product(c, plan, g, p, d);
         all.us += c.us - (all.tiles ? c.packing : 0);
         all.packing = fmax(all.packing, c.packing);
@@ -211,8 +216,8 @@ static product_cost group_product(const lf_plan *plan, const lf_group *g, const 
  * hidden behind it. */
 static double work_us(work w, double product, double shown, double around, const lf_device *d)
 {
-    if (d->operands_shown > 0) {
-        product = together(product, 1e6 * (w.operands + w.again) / read_rate(around, d), d->operands_shown);
+    if (d->cpu.operands_shown > 0) {
+        product = together(product, 1e6 * (w.operands + w.again) / read_rate(around, d), d->cpu.operands_shown);
         w.read -= w.operands;
         w.again = 0;
     }
@@ -264,7 +269,7 @@ static double op_fed(const lf_graph *g, lf_node n, const int64_t *dims)
 /* `fed` elements put into a monoid, in spans or parts of them. */
 static void add_statistic(work *w, lf_monoid m, lf_span span, double fed, double spans, const lf_device *d)
 {
-    const lf_tail_rates *r = &d->tail;
+    const lf_tail_rates *r = &d->cpu.tail;
     double rate = span == LF_SPAN_COLUMN ? r->put[m] : span == LF_SPAN_WINDOW ? r->window[m] : r->fold[m];
     add_flops(w, lf_monoid_row(m)->flops, fed, rate);
     if (r->span[m] > 0 && span != LF_SPAN_WINDOW) /* windows are finished as they are taken */
@@ -288,8 +293,6 @@ static void count_op(const lf_graph *g, lf_node n, const int64_t *dims, const lf
             add_op(w, after[i].op, outputs, d);
 }
 
-enum { FEW_ROWS = 64 }; /* for a library: its kernels for these read the weight more slowly */
-
 /* How long a product takes, as a library has it or in our kernels, and what it counts. */
 static double node_product(const lf_graph *g, lf_node n, const int64_t *dims, const lf_device *d, work *w)
 {
@@ -302,8 +305,8 @@ static double node_product(const lf_graph *g, lf_node n, const int64_t *dims, co
     w->operands = 4 * (p.m + p.n) * p.k;
     if (info->op == LF_OP_linear && info->arg[2] != LF_NONE)
         add_op(w, LF_OP_add, elements(g, n, dims), d);
-    const double weight = rows <= FEW_ROWS ? 4 * p.n * p.k : 0;
-    return d->plain_flops > 0 ? 1e6 * fmax(w->product / d->plain_flops, weight / d->plain_bytes) : p.us;
+    const lf_gpu_half *gpu = &d->gpu;
+    return gpu->plain_flops > 0 ? 1e6 * fmax(w->product / gpu->plain_flops, 4 * p.n * p.k / gpu->plain_bytes) : p.us;
 }
 
 lf_cost lf_cost_node(const lf_graph *g, lf_node n, const int64_t *dims, const lf_device *d)
@@ -318,7 +321,7 @@ lf_cost lf_cost_node(const lf_graph *g, lf_node n, const int64_t *dims, const lf
     else
         count_op(g, n, dims, d, &w);
     double bytes = w.read + w.written + w.cached;
-    double us = work_us(w, product, d->plain_flops > 0 ? 0 : d->memory_shown, bytes, d);
+    double us = work_us(w, product, d->gpu.plain_flops > 0 ? 0 : d->memory_shown, bytes, d);
     return (lf_cost){.flops = work_flops(&w), .bytes = bytes, .us = shared_out(us, 0, d) + d->launch_us};
 }
 
@@ -519,7 +522,7 @@ static work group_work(const lf_plan *plan, const lf_group *g, const product_cos
         const double n = extent(p->n, dims);
         /* read in double precision for every row, unless it is held, half of it from nearer than the last cache
          * (measured on an H200) */
-        if (p->narrow && d->stage_us > 0 && !holds_column(plan, g, p, d))
+        if (p->narrow && d->gpu.stage_us > 0 && !holds_column(plan, g, p, d))
             w.cached += 4 * product->m * n * product->k;
         if (p->bias != LF_NONE) { /* no step of its own adds it */
             w.read += product->m > 0 ? 4 * n : 0;
@@ -559,17 +562,17 @@ static lf_cost cost_group(const lf_plan *plan, const lf_group *g, double around,
 {
     product_cost product = group_product(plan, g, dims, d);
     work w = group_work(plan, g, &product, dims, d);
-    double us = product.tiles && d->start_us > 0 ? tiled_us(w, &product, around, d)
+    double us = product.tiles && d->gpu.start_us > 0 ? tiled_us(w, &product, around, d)
                                                  : work_us(w, product.us, d->memory_shown, around, d);
     return (lf_cost){.flops = work_flops(&w),
                      .bytes = w.read + w.written + w.cached,
                      .us = shared_out(us, waits(g, &product) * d->wait_us, d) +
-                           (g > plan->group && d->stage_us > 0 ? d->stage_us : d->launch_us)};
+                           (g > plan->group && d->gpu.stage_us > 0 ? d->gpu.stage_us : d->launch_us)};
 }
 
 int32_t lf_cost_plan_launches(const lf_plan *plan, const lf_device *d)
 {
-    return plan->groups > 1 && d->stage_us > 0 ? 1 : plan->groups;
+    return plan->groups > 1 && d->gpu.stage_us > 0 ? 1 : plan->groups;
 }
 
 lf_cost lf_cost_group(const lf_plan *plan, const lf_group *g, const int64_t *dims, const lf_device *d)
@@ -592,8 +595,9 @@ static double group_workspace(const lf_plan *plan, const lf_group *g, const int6
 {
     double rows = extent(g->rows, dims), row_tiles = ceil(rows / d->tile_rows), bytes = 0;
     product_cost product = group_product(plan, g, dims, d);
-    if (product.tiles && d->x_kept_bytes > 0)
-        bytes += (product.brought ? product.m * product.k * d->x_kept_bytes : 0) + 4 * product.m; /* its rows' scales */
+    if (product.tiles && lf_is_gpu(d)) /* x in lines, and its rows' scales */
+        bytes += (product.brought ? product.m * product.k * lf_precision_bytes(d->gpu.precision_used) : 0) +
+                 4 * product.m;
     for (int32_t i = 0; i < g->stats; i++) {
         const lf_stat *s = &g->stat[i];
         double states = 4.0 * lf_monoid_row(s->monoid)->states, width = extent(g->phase[s->phase].width, dims);

@@ -4,6 +4,7 @@
 #ifndef LF_PLAN_COST_H
 #define LF_PLAN_COST_H
 
+#include "plan/gpu.h"
 #include "plan/plan.h"
 
 /* Elements a second of what follows a product, all units together, where it was measured; 0: ops.def's and
@@ -22,77 +23,51 @@ enum { LF_PART = 256 };
 enum { LF_LEVELS = 5 };
 #define LF_LEVEL_BYTES(i) (1048576.0 * (double)(1 << 2 * (i)))
 
-/* A tile of a block of a GPU's kernel, or, of few rows, of a cluster's. */
-typedef struct lf_tile {
-    int rows, columns;
-    int cluster;              /* blocks that share what they fetch of the weight; of few rows: that share the columns */
-    int raster;               /* row blocks that go past the weight together */
-    bool few;                 /* all rows are one tile, filled up to eights only, and the weight goes past once */
-    bool turns;               /* half of a unit's warps finish a tile while the others multiply the next */
-} lf_tile;
-enum { LF_MOST_TILES = 8 };
-
-/* Products by how they take their operands; flops 0: not known. */
-enum { LF_PRECISIONS = 4 }; /* fp32 (split), tf32, bf16, fp16 */
-typedef struct lf_precision_rates {
-    double flops;             /* as product_flops */
-    double x_bytes;           /* as x_bytes */
-    double w_bytes;           /* of an element of the weight, and of x as products read it */
-    int widest;               /* columns of the largest tiles there is room for */
-    double turns;             /* up to this k halves of a unit's warps can take turns */
-    double unscale_flops;     /* of an element: to undo what its row and its column were multiplied by */
-    /* up to this k sums are promoted so often that multiplying takes longer by this share */
-    double short_k, short_share;
-    int as_it_lies;           /* products read an input so where k is a multiple of this; 0: never */
-} lf_precision_rates;
-
-/* One row of devices.def. Rates are per second, and what code reaches rather than what a data sheet says. */
-typedef struct lf_device {
-    char name[16];
-    char title[160];
-    double flops;             /* f32 multiply-add on the ordinary units: the peak */
-    /* a product op by op, as a library runs it in fp32; 0: op by op runs on our kernels too */
-    double plain_flops;
-    double plain_bytes;       /* products as written, of a few rows: at which they read the weight */
-    double product_flops;     /* an fp32-accurate product in our kernels, whole tiles, every unit busy */
-    double row_flops;         /* the same of one row: a tile of few rows takes no less time than this says */
-    /* elements of a product that its tiles hand on to a tail; 0: they are in registers already */
-    double handed;
-    double dot_flops;         /* a product too narrow for tiles, row by row */
-    double element_flops;     /* ops of a tail that cost less than LF_FUNCTION_FLOPS */
-    double function_flops;    /* those that hold an exp, a log, an erf */
-    double bytes;             /* read from memory */
-    double write_bytes;       /* written to memory */
-    double cache_rate;        /* read from the last cache */
-    double cache_bytes;       /* what of a tensor is still in it when the next kernel starts */
-    /* never rising; 0: the three rates above are all that is known */
+/* A CPU's half of a device: how threads, caches and the loops of cpu/ behave. */
+typedef struct lf_cpu_half {
+    double handed;            /* elements of a product that its tiles hand on to a tail */
+    /* bytes a second by how much is touched, never rising; 0: bytes, write_bytes and cache_rate are all that is
+     * known */
     double level_read[LF_LEVELS], level_written[LF_LEVELS];
     lf_tail_rates tail;
-    double launch_us;         /* from one kernel's end to the next one's first useful work */
-    /* the same of kernels that are stages of one launch, behind the first; 0: each is a launch of its own */
-    double stage_us;
-    double wait_us;           /* until all units have finished a phase, inside a kernel */
     double wake_us;           /* until all threads work on a kernel; what one thread has done before is left to it */
-    double tail_shown;        /* 0 .. 1: what of the shorter of product and tail is not hidden behind the longer */
-    double memory_shown;      /* 0 .. 1: the same of arithmetic and memory, in our kernels */
-    /* 0 .. 1: the same of a product and reading its x and w; 0: they are memory like the rest */
+    /* 0 .. 1: what of the shorter of a product and reading its x and w is not hidden behind the longer; 0: they are
+     * memory like the rest */
     double operands_shown;
-    double x_bytes;           /* moved to bring one element of x into the form products read, before they start */
-    int x_kept_bytes;         /* workspace for one element of x in that form */
-    /* k of a product of one column whose weight stays in registers for all rows; step 0: of none */
-    int column_least, column_most, column_step;
     int threads;              /* of which all but one can be left asleep */
     int block_rows;           /* the most rows that w is read once for; 0: as many as stay in cache */
     double block_bytes;       /* and what such rows may carry along, x included */
-    int units;                /* what tiles are dealt out to; a last round that is not full costs a whole one */
-    int tile_rows, tile_columns;
-    /* GPUs; see tiles.h */
-    lf_tile tile[LF_MOST_TILES]; /* rows 0: no more of them */
-    lf_precision_rates precision[LF_PRECISIONS];
-    int widest;
-    double turns, unscale_flops, short_k, short_share;
-    int as_it_lies;
-    double w_bytes;
+} lf_cpu_half;
+
+/* What a product's rate is in a precision other than fp32. */
+typedef struct lf_precision_rates {
+    double flops;             /* as product_flops; 0: not measured, then by the table's passes */
+    double x_bytes;           /* as x_bytes */
+} lf_precision_rates;
+
+/* What a GPU's data sheet says of it. */
+typedef struct lf_paper {
+    double flops;             /* f32 on the ordinary units */
+    double tensor_flops;      /* of 16-bit operands on the tensor cores, no zeros left out */
+    double bytes;             /* memory, a second */
+    double cache_bytes;       /* L2 */
+} lf_paper;
+
+/* A GPU's half of a device: how tiles, launches and stages behave. A CPU has 0 in all of it. */
+typedef struct lf_gpu_half {
+    const char *board;        /* what the driver's name for it has in it: "NVIDIA H100 80GB HBM3" has H100 */
+    lf_gpu_unit unit;         /* what multiplies */
+    lf_precision precision_used; /* how products take their operands: see lf_device_use */
+    int shared_bytes;         /* of shared memory a block can have */
+    lf_paper paper;
+    double plain_flops;       /* a product op by op, as a library runs it in fp32 */
+    double plain_bytes;       /* at which they read the weight, where rows are few */
+    /* as launch_us, of kernels that are stages of one launch, behind the first; 0: each is a launch of its own */
+    double stage_us;
+    /* k of a product of one column whose weight stays in registers for all rows; step 0: of none */
+    int column_least, column_most, column_step;
+    lf_precision_rates precision[LF_PRECISIONS]; /* of all but fp32, which the device's own figures are of */
+    double short_share;       /* by how much multiplying slows down where lf_is_short */
     double tile_bytes;        /* operands that all units together can fetch, from the last cache */
     double unit_bytes;        /* and one of them, at most */
     /* until the first tile's first products and from the last one's on, where nothing overlaps; 0: there are no
@@ -111,7 +86,38 @@ typedef struct lf_device {
     /* by how much fetching slows down where a block of a cluster has no rows: boxes outside are filled with zeros */
     double empty_block;
     double empty_rows;        /* and where a block has few */
+} lf_gpu_half;
+
+/* One row of devices.def. Rates are per second, and what code reaches rather than what a data sheet says. */
+typedef struct lf_device {
+    char name[16];
+    char title[192];
+    double flops;             /* f32 multiply-add on the ordinary units: the peak */
+    double product_flops;     /* an fp32-accurate product in our kernels, whole tiles, every unit busy */
+    double row_flops;         /* the same of one row: a tile of few rows takes no less time than this says */
+    double dot_flops;         /* a product too narrow for tiles, row by row */
+    double element_flops;     /* ops of a tail that cost less than LF_FUNCTION_FLOPS */
+    double function_flops;    /* those that hold an exp, a log, an erf */
+    double bytes;             /* read from memory */
+    double write_bytes;       /* written to memory */
+    double cache_rate;        /* read from the last cache */
+    double cache_bytes;       /* what of a tensor is still in it when the next kernel starts */
+    double launch_us;         /* from one kernel's end to the next one's first useful work */
+    double wait_us;           /* until all units have finished a phase, inside a kernel */
+    double tail_shown;        /* 0 .. 1: what of the shorter of product and tail is not hidden behind the longer */
+    double memory_shown;      /* 0 .. 1: the same of arithmetic and memory, in our kernels */
+    double x_bytes;           /* moved to bring one element of x into the form products read, before they start */
+    int units;                /* what tiles are dealt out to; a last round that is not full costs a whole one */
+    int tile_rows, tile_columns;
+    lf_cpu_half cpu;
+    lf_gpu_half gpu;
 } lf_device;
+
+/* Is its half of a device the GPU's? */
+static inline bool lf_is_gpu(const lf_device *d)
+{
+    return d->gpu.board != NULL;
+}
 
 enum { LF_FUNCTION_FLOPS = 8 }; /* what ops.def counts for one exp, log or erf */
 
@@ -119,6 +125,26 @@ enum { LF_FUNCTION_FLOPS = 8 }; /* what ops.def counts for one exp, log or erf *
 const lf_device *lf_device_at(size_t index);
 /* By its name; NULL where there is none of that name. */
 const lf_device *lf_device_named(const char *name);
+
+/* What a driver says of a GPU. */
+typedef struct lf_gpu_facts {
+    const char *name;         /* "NVIDIA H100 80GB HBM3" */
+    lf_gpu_unit unit;
+    int units;                /* multiprocessors */
+    int shared_bytes;
+    double bytes;             /* of memory, a second, on paper; 0: not known */
+} lf_gpu_facts;
+
+/* A GPU that is there: the row of the table that comes closest, with its own name, units and rates of products.
+ * Closest is the row whose board stands in the GPU's name as a word of its own (the longest of several: "H100 PCIe"
+ * before "H100"). Where there is none: of the rows with the same units to multiply (of all, where there is none either)
+ * the one whose multiprocessors and whose memory's rate on paper differ by the smallest factors, multiplied; the first
+ * of several. out->name is that row's; the title is the GPU's name, and says where costs are another board's. */
+void lf_device_like(const lf_gpu_facts *gpu, lf_device *out);
+
+/* The device as it is for products whose operands are taken so; of a CPU there is one way. Once: of a row that is fp32
+ * still. */
+void lf_device_use(lf_device *device, lf_precision precision);
 
 typedef struct lf_cost {
     double flops;

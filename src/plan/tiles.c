@@ -12,11 +12,17 @@ static double beside(double a, double b)
     return cbrt(a * a * a + b * b * b);
 }
 
+/* Of an element of the weight, and of x as products read it. */
+static double w_bytes(const lf_device *d)
+{
+    return lf_precision_bytes(d->gpu.precision_used);
+}
+
 /* Microseconds of fetching so many rows of k elements, of x or of the weight, by one of `busy` units that do so at
  * once. */
 static double fetch_us(double rows, double k, double busy, const lf_device *d)
 {
-    return 1e6 * rows * k * d->w_bytes / fmin(d->unit_bytes, d->tile_bytes / busy);
+    return 1e6 * rows * k * w_bytes(d) / fmin(d->gpu.unit_bytes, d->gpu.tile_bytes / busy);
 }
 
 /* The weight goes past once, 64 rows of it in each block. So few products are under way that each line of 128 bytes
@@ -26,17 +32,17 @@ static double few_us(const lf_tile *t, const lf_tiled *p, const lf_device *d)
     const double rows = fmin(t->rows, 8 * ceil(p->m / 8)), columns = (double)t->columns / t->cluster;
     const double rounds = ceil(ceil(p->n / t->columns) / floor((double)d->units / t->cluster)),
                  blocks = ceil(p->n / columns);
-    const double lines = ceil(p->k * d->w_bytes / 128) * d->line_us,
+    const double lines = ceil(p->k * w_bytes(d) / 128) * d->gpu.line_us,
                  fetched = fetch_us(columns + rows, p->k, blocks / rounds, d);
     const double tile = fmax(lines, fetched) + rows * columns * p->tail_us;
-    return d->few_us + beside(rounds * tile, 1e6 * p->n * p->k * d->w_bytes / d->bytes);
+    return d->gpu.few_us + beside(rounds * tile, 1e6 * p->n * p->k * w_bytes(d) / d->bytes);
 }
 
 /* Row blocks in groups of `raster` go past the weight, which is read again for each group where it does not stay in
  * cache. */
 static double memory_bytes(const lf_tile *t, const lf_tiled *p, const lf_device *d)
 {
-    const double weight = p->n * p->k * d->w_bytes, x = p->m * p->k * d->w_bytes;
+    const double weight = p->n * p->k * w_bytes(d), x = p->m * p->k * w_bytes(d);
     return x + weight * (weight > d->cache_bytes ? ceil(p->m / (t->rows * fmax(t->raster, t->cluster))) : 1);
 }
 
@@ -45,7 +51,7 @@ static double memory_bytes(const lf_tile *t, const lf_tiled *p, const lf_device 
 static double empty_share(const lf_tile *t, double m, const lf_device *d)
 {
     const double down = ceil(m / t->rows), last = m - (down - 1) * t->rows;
-    return fmod(down, t->cluster) != 0 ? d->empty_block : d->empty_rows * (1 - last / t->rows);
+    return fmod(down, t->cluster) != 0 ? d->gpu.empty_block : d->gpu.empty_rows * (1 - last / t->rows);
 }
 
 /* Two take turns at multiplying, and each finishes its tile, which takes it `tail`, while the other multiplies. */
@@ -65,13 +71,13 @@ double lf_tile_us(const lf_tile *t, const lf_tiled *p, const lf_device *d)
     const double down = ceil(p->m / t->rows), across = ceil(p->n / t->columns),
                  clusters = ceil(down / t->cluster) * across;
     const double rounds = ceil(clusters / floor((double)d->units / t->cluster)), busy = down * across / rounds;
-    const double rate = d->product_flops / d->units * (1 + d->idle_gain * (1 - busy / d->units));
+    const double rate = d->product_flops / d->units * (1 + d->gpu.idle_gain * (1 - busy / d->units));
     /* multiplied: both halves of a tile, or the first */
     const double rows = p->m <= t->rows / 2.0 ? t->rows / 2.0 : t->rows;
-    const double often = p->k <= d->short_k ? d->short_share : 0, narrow = t->turns ? d->turns_share
-                                                                           : t->columns < d->tile_columns
-                                                                               ? d->narrow_share
-                                                                               : 0;
+    const double often = lf_is_short(d->gpu.unit, d->gpu.precision_used, p->k) ? d->gpu.short_share : 0,
+                 narrow = t->turns                       ? d->gpu.turns_share
+                          : t->columns < d->tile_columns ? d->gpu.narrow_share
+                                                         : 0;
     const double multiplied = 2e6 * rows * t->columns * p->k / rate * (1 + narrow + often),
                  fetched = fetch_us(t->rows + (double)t->columns / t->cluster, p->k, busy, d);
     const double tail = fmin(t->rows, p->m) * t->columns * p->tail_us;
@@ -79,45 +85,29 @@ double lf_tile_us(const lf_tile *t, const lf_tiled *p, const lf_device *d)
     const double last = fmax(multiplied, fetched * (1 + empty_share(t, p->m, d)));
     const double each = fmax(multiplied, fetched), all = t->turns ? turns_us(rounds, each, 2 * tail) - each + last
                                                                   : (rounds - 1) * each + last + rounds * tail;
-    const double slowed = d->burst_us > 0 ? d->slowing * fmax(0, all - d->burst_us) : 0;
-    return d->start_us + beside(all + slowed, 1e6 * memory_bytes(t, p, d) / d->bytes);
+    const double slowed = d->gpu.burst_us > 0 ? d->gpu.slowing * fmax(0, all - d->gpu.burst_us) : 0;
+    return d->gpu.start_us + beside(all + slowed, 1e6 * memory_bytes(t, p, d) / d->bytes);
 }
 
 double lf_tiles_us(const lf_tiled *p, const lf_device *d)
 {
+    const lf_gpu_half *gpu = &d->gpu;
     double least = 0;
-    for (int i = 0; i < LF_MOST_TILES && d->tile[i].rows > 0; i++) {
-        const lf_tile *t = &d->tile[i];
-        if (t->columns > d->widest || (t->turns && p->k > d->turns) || (t->few && p->m > t->rows))
+    for (lf_tile_shape s = 0; s < LF_TILE_SHAPES && gpu->start_us > 0; s++) {
+        const lf_tile t = lf_tile_on(s, gpu->unit, gpu->precision_used, gpu->shared_bytes);
+        if (!lf_tile_serves(s, gpu->unit, gpu->precision_used, p->k) || (t.few && p->m > t.rows))
             continue;
-        const double us = lf_tile_us(t, p, d);
+        const double us = lf_tile_us(&t, p, d);
         least = least == 0 || us < least ? us : least;
     }
     return least;
 }
 
-void lf_device_use(lf_device *d, int precision)
-{
-    const lf_precision_rates *r = &d->precision[precision];
-    if (r->flops <= 0)
-        return;
-    d->row_flops *= r->flops / d->product_flops;
-    d->product_flops = r->flops;
-    d->x_bytes = r->x_bytes;
-    d->x_kept_bytes = (int)r->w_bytes;
-    d->w_bytes = r->w_bytes;
-    d->widest = r->widest;
-    d->turns = r->turns;
-    d->unscale_flops = r->unscale_flops;
-    d->short_k = r->short_k;
-    d->short_share = r->short_share;
-    d->as_it_lies = r->as_it_lies;
-}
-
 double lf_tile_tail_us(const lf_group *g, int32_t index, double folded, const lf_device *d)
 {
     const lf_phase *phase = &g->phase[index];
-    double element = d->unscale_flops, function = 0;
+    enum { UNSCALE = 3 }; /* flops of an element: to undo what its row and its column were multiplied by */
+    double element = lf_precision_table[d->gpu.precision_used].scaled ? UNSCALE : 0, function = 0;
     for (int32_t i = 0; i < phase->steps; i++)
         if (phase->step[i].kind == LF_STEP_OP) {
             const double flops = lf_op_row(phase->step[i].op)->flops;

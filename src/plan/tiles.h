@@ -14,11 +14,8 @@ typedef struct lf_tiled {
 /* Microseconds, from where x is in lines on. */
 double lf_tile_us(const lf_tile *tile, const lf_tiled *product, const lf_device *device);
 
-/* The least that any of the device's tiles takes; 0 where it has none. */
+/* The least that any of the tiles takes which the device's units have; 0 where there are none. */
 double lf_tiles_us(const lf_tiled *product, const lf_device *device);
-
-/* The device as it is for products whose operands are taken so: 0 fp32 (split), 1 tf32, 2 bf16, 3 fp16. */
-void lf_device_use(lf_device *device, int precision);
 
 /* Microseconds of what a group does with each element of a product in its phase, on one unit of the device.
  * folded: the share of a statistic's flops that count. */

@@ -146,12 +146,12 @@ static json_t *kernels_json(const lf_account *a, const lf_facts *f)
 /* Which tiles products are made in, and what the others were expected to take, or took. */
 static json_t *tiles_json(const lf_cuda_choice *c)
 {
-    const lf_cuda_shape_info *shape = &lf_cuda_shape_table[c->shape];
+    const lf_tile *shape = &lf_tile_table[c->shape];
     json_t *tiles = with(json_object(), "shape", json_string(shape->name)), *all = json_array();
     tiles = with(tiles, "choice", json_string(lf_account_how(c)));
-    for (int s = 0; s < LF_CUDA_SHAPES; s++)
+    for (int s = 0; s < LF_TILE_SHAPES; s++)
         if (c->expected[s] > 0) {
-            json_t *one = with(json_object(), "shape", json_string(lf_cuda_shape_table[s].name));
+            json_t *one = with(json_object(), "shape", json_string(lf_tile_table[s].name));
             one = with(one, "product_us", microseconds(c->expected[s]));
             if (c->measured[s] > 0)
                 one = with(one, "measured_us", microseconds(c->measured[s]));

@@ -301,7 +301,7 @@ static bool any_outside(const writing *w)
 static void write_tiles(writing *w)
 {
     const lf_cuda_choice *c = w->a->choice;
-    const lf_cuda_shape_info *shape = &lf_cuda_shape_table[c->shape];
+    const lf_tile *shape = &lf_tile_table[c->shape];
     lf_str words = {0};
     lf_str_addf(&words, "%s, ", shape->name);
     if (shape->few)
@@ -314,9 +314,9 @@ static void write_tiles(writing *w)
         lf_str_add(&words, ", as LINFUSE_CUDA_SHAPE says");
     else
         lf_str_add(&words, ", as measured:");
-    for (int s = 0, listed = 0; s < LF_CUDA_SHAPES && c->how == LF_CUDA_BY_MEASURE; s++)
+    for (int s = 0, listed = 0; s < LF_TILE_SHAPES && c->how == LF_CUDA_BY_MEASURE; s++)
         if (c->measured[s] > 0)
-            lf_str_addf(&words, "%s %s %s", listed++ ? "," : "", lf_cuda_shape_table[s].name,
+            lf_str_addf(&words, "%s %s %s", listed++ ? "," : "", lf_tile_table[s].name,
                         time_of(c->measured[s]).text);
     labelled(&w->s, "tiles", words.text ? words.text : "");
     w->s.failed = w->s.failed || words.failed;

@@ -21,13 +21,6 @@ static lf_status take_hints(lf_program *p, const char *option, const lf_dim_hint
     return LF_OK;
 }
 
-const char *lf_precision_name(lf_cuda_mode mode)
-{
-    static const char *const names[] = {
-        [LF_CUDA_FP32] = "fp32", [LF_CUDA_TF32] = "tf32", [LF_CUDA_BF16] = "bf16", [LF_CUDA_FP16] = "fp16"};
-    return names[mode];
-}
-
 static lf_status check_options(lf_program *p, const lf_options *o)
 {
     p->target = strcmp(o->device, "cpu") == 0    ? LF_TARGET_CPU
@@ -38,10 +31,8 @@ static lf_status check_options(lf_program *p, const lf_options *o)
         if (status != LF_OK)
             return status;
     }
-    for (int i = LF_CUDA_FP32; i <= LF_CUDA_FP16; i++)
-        if (strcmp(o->precision, lf_precision_name((lf_cuda_mode)i)) == 0)
-            p->mode = (lf_cuda_mode)i;
-    if (p->mode != LF_CUDA_FP32 && p->target == LF_TARGET_CPU)
+    lf_precision_find(o->precision, &p->precision);
+    if (!lf_precision_table[p->precision].split && p->target == LF_TARGET_CPU)
         return lf_fail(&p->diag, LF_ERR_UNSUPPORTED, "precision %s: device %s has only fp32 so far", o->precision,
                        o->device);
     if (o->tune && p->target != LF_TARGET_CUDA)
@@ -156,7 +147,7 @@ lf_status lf_variant_for_cuda(lf_program *p, lf_variant *v)
     lf_cuda_target target = {0};
     if (v->cuda)
         return LF_OK;
-    lf_status status = fused ? lf_cuda_device_target(p->context->gpu, p->mode, &target, &p->diag) : LF_OK;
+    lf_status status = fused ? lf_cuda_device_target(p->context->gpu, p->precision, &target, &p->diag) : LF_OK;
     if (status == LF_OK && guarded)
         status = lf_variant_for_cuda(p, &p->exact);
     return status == LF_OK ? lf_cuda_program_new(p->context->gpu, v->plan, target, guarded ? p->exact.cuda : NULL,

@@ -183,17 +183,17 @@ static void fill_cpu(const cpu_key *key, const lf_cpu_rates *r, lf_device *d)
     d->flops = d->product_flops = r->flops;
     d->row_flops = r->row_flops;
     d->dot_flops = r->dot_flops;
-    d->handed = r->handed;
-    give_levels(r->read, d->level_read);
-    give_levels(r->written, d->level_written);
-    d->bytes = d->level_read[LF_LEVELS - 1];
-    d->write_bytes = d->level_written[LF_LEVELS - 1];
-    d->cache_rate = d->level_read[0];
+    d->cpu.handed = r->handed;
+    give_levels(r->read, d->cpu.level_read);
+    give_levels(r->written, d->cpu.level_written);
+    d->bytes = d->cpu.level_read[LF_LEVELS - 1];
+    d->write_bytes = d->cpu.level_written[LF_LEVELS - 1];
+    d->cache_rate = d->cpu.level_read[0];
     d->cache_bytes = r->cache_bytes;
-    d->tail = r->tail;
+    d->cpu.tail = r->tail;
     d->x_bytes = d->bytes / r->packed; /* as long as packing takes */
-    d->wait_us = d->wake_us = key->threads > 1 ? 1e6 / r->jobs : 0;
-    d->threads = key->threads;
+    d->wait_us = d->cpu.wake_us = key->threads > 1 ? 1e6 / r->jobs : 0;
+    d->cpu.threads = key->threads;
     d->tile_rows = key->kern->mr;
     d->tile_columns = key->kern->nr;
 }
@@ -216,8 +216,21 @@ static lf_status this_machine(const lf_kern *kern, lf_pool *pool, lf_device *d, 
     return LF_OK;
 }
 
-lf_status lf_device_find(const char *name, const lf_kern *kern, lf_pool *pool, lf_device *out, lf_diag *diag)
+/* The GPU, with the units that multiply in fp32. */
+static lf_status this_gpu(const lf_cuda_device *gpu, lf_device *out, lf_diag *diag)
 {
+    lf_cuda_target target;
+    lf_status status = lf_cuda_device_target(gpu, LF_PRECISION_FP32, &target, diag);
+    if (status == LF_OK)
+        lf_cuda_device_costs(gpu, target.unit, out);
+    return status;
+}
+
+lf_status lf_device_find(const char *name, const lf_cuda_device *gpu, const lf_kern *kern, lf_pool *pool,
+                         lf_device *out, lf_diag *diag)
+{
+    if (gpu && strcmp(name, "cuda") == 0)
+        return this_gpu(gpu, out, diag);
     const lf_device *row = lf_device_named(name);
     if (row) {
         *out = *row;

@@ -83,7 +83,7 @@ struct lf_program {
     lf_batch batch;
     const lf_kern *kern;
     lf_target target;
-    lf_cuda_mode mode;          /* cuda: how products take their operands */
+    lf_precision precision;     /* cuda: how products take their operands */
     char device[16];
     int64_t hint[LF_MAX_SYMBOLS];
     int64_t first[LF_MAX_SYMBOLS]; /* cuda: extents of the kernel that is compiled with the program */
@@ -100,9 +100,6 @@ struct lf_program {
 /* The pass list: copy -> check -> rewrite -> verify -> plan. Needs: program->written, verified. Message in the
  * program. */
 lf_status lf_compile(lf_program *program, const lf_options *options);
-
-/* As options and people call it. */
-const char *lf_precision_name(lf_cuda_mode mode);
 
 /* Compiles the variant for the GPU, once. Message in the program. */
 lf_status lf_variant_for_cuda(lf_program *program, lf_variant *variant);

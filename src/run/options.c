@@ -1,9 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
+#include <math.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/guess.h"
+#include "base/str.h"
+#include "plan/cost.h"
 #include "run/handles.h"
 
 void lf_options_init(lf_options *options)
@@ -34,28 +39,86 @@ void lf_options_free(lf_options *options)
 
 const char *lf_options_message(const lf_options *options) { return options ? options->diag.text : "no options"; }
 
-/* One of a few words, NULL-ended. */
-static lf_status set_word(lf_options *o, const char *key, const char *value, const char *const *words, char *out,
-                          size_t size)
+/* ---- options whose values are words ---- */
+
+/* A device to run on, then those that can be costed only. */
+static const char *device_word(size_t index)
 {
-    for (int i = 0; words[i]; i++)
-        if (strcmp(words[i], value) == 0) {
-            snprintf(out, size, "%s", value);
-            return LF_OK;
-        }
-    char known[128] = "";
-    for (int i = 0; words[i]; i++)
-        snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s", i ? ", " : "", words[i]);
-    return lf_fail(&o->diag, LF_ERR_ARG, "%s: '%.64s' is none of %s", key, value, known);
+    const lf_device *row = lf_device_at(index > 1 ? index - 1 : 0);
+    return index == 1 ? "cuda" : row ? row->name : NULL;
 }
 
-static lf_status set_bool(lf_options *o, const char *key, const char *value, bool *out)
+static const char *precision_word(size_t index)
 {
-    if (strcmp(value, "true") != 0 && strcmp(value, "false") != 0)
-        return lf_fail(&o->diag, LF_ERR_ARG, "%s: '%.64s' is neither true nor false", key, value);
-    *out = value[0] == 't';
-    return LF_OK;
+    return index < LF_PRECISIONS ? lf_precision_table[index].name : NULL;
 }
+
+static const char *bool_word(size_t index)
+{
+    static const char *const words[] = {"false", "true", NULL};
+    return words[index < 2 ? index : 2];
+}
+
+static const struct worded {
+    const char *key;
+    const char *(*word)(size_t index);
+    size_t offset; /* in lf_options: of a char[] that the longest of the words fits, or of a bool */
+    size_t size;
+} worded[] = {
+    {"device", device_word, offsetof(lf_options, device), sizeof(((lf_options *)0)->device)},
+    {"precision", precision_word, offsetof(lf_options, precision), sizeof(((lf_options *)0)->precision)},
+    {"assume_finite", bool_word, offsetof(lf_options, assume_finite), sizeof(bool)},
+    {"fuse", bool_word, offsetof(lf_options, fuse), sizeof(bool)},
+    {"tune", bool_word, offsetof(lf_options, tune), sizeof(bool)},
+};
+
+static const struct worded *find_worded(const char *key)
+{
+    for (size_t i = 0; i < sizeof worded / sizeof *worded; i++)
+        if (strcmp(worded[i].key, key) == 0)
+            return &worded[i];
+    return NULL;
+}
+
+const char *lf_option_word(const char *key, size_t index)
+{
+    const struct worded *w = key ? find_worded(key) : NULL;
+    return w ? w->word(index) : NULL;
+}
+
+static lf_status refuse_word(lf_options *o, const struct worded *w, const char *value)
+{
+    lf_str known = {0};
+    lf_guess guess = lf_guess_of(value, strlen(value), 2);
+    for (size_t i = 0; w->word(i); i++) {
+        lf_str_addf(&known, "%s%s", i ? ", " : "", w->word(i));
+        lf_guess_try(&guess, w->word(i));
+    }
+    if (guess.best)
+        lf_fail(&o->diag, LF_ERR_ARG, "%s: there is no '%.64s'; did you mean %s? It is one of %s", w->key, value,
+                guess.best, known.failed ? "several words" : known.text);
+    else
+        lf_fail(&o->diag, LF_ERR_ARG, "%s: there is no '%.64s'; it is one of %s", w->key, value,
+                known.failed ? "several words" : known.text);
+    lf_str_free(&known);
+    return LF_ERR_ARG;
+}
+
+static lf_status set_word(lf_options *o, const struct worded *w, const char *value)
+{
+    char *field = (char *)o + w->offset;
+    for (size_t i = 0; w->word(i); i++)
+        if (strcmp(w->word(i), value) == 0) {
+            if (w->word == bool_word)
+                *(bool *)(void *)field = i == 1;
+            else
+                snprintf(field, w->size, "%s", value);
+            return LF_OK;
+        }
+    return refuse_word(o, w, value);
+}
+
+/* ---- the others ---- */
 
 /* kind: dim. or first. */
 static lf_status set_hint(lf_options *o, lf_dim_hints *list, const char *kind, const char *name, const char *value)
@@ -88,24 +151,14 @@ static lf_status set_rules(lf_options *o, const char *value)
 
 lf_status lf_options_set(lf_options *options, const char *key, const char *value)
 {
-    static const char *const devices[] = {"cpu", "cuda", "h200", "a100", NULL};
-    static const char *const precisions[] = {"fp32", "tf32", "bf16", "fp16", NULL};
     if (!options)
         return LF_ERR_ARG;
     if (!key || !value)
         return lf_fail(&options->diag, LF_ERR_ARG, "an option wants a key and a value");
-    if (strcmp(key, "device") == 0)
-        return set_word(options, key, value, devices, options->device, sizeof options->device);
-    if (strcmp(key, "precision") == 0)
-        return set_word(options, key, value, precisions, options->precision, sizeof options->precision);
+    if (find_worded(key))
+        return set_word(options, find_worded(key), value);
     if (strcmp(key, "rules") == 0)
         return set_rules(options, value);
-    if (strcmp(key, "assume_finite") == 0)
-        return set_bool(options, key, value, &options->assume_finite);
-    if (strcmp(key, "fuse") == 0)
-        return set_bool(options, key, value, &options->fuse);
-    if (strcmp(key, "tune") == 0)
-        return set_bool(options, key, value, &options->tune);
     if (strncmp(key, "dim.", 4) == 0)
         return set_hint(options, &options->weigh, "dim.", key + 4, value);
     if (strncmp(key, "first.", 6) == 0)
@@ -113,4 +166,10 @@ lf_status lf_options_set(lf_options *options, const char *key, const char *value
     return lf_fail(
         &options->diag, LF_ERR_ARG,
         "'%.64s' is no option; known: device, precision, rules, assume_finite, fuse, tune, dim.NAME, first.NAME", key);
+}
+
+double lf_precision_unit(const char *precision)
+{
+    lf_precision p;
+    return precision && lf_precision_find(precision, &p) ? ldexp(1, -lf_precision_table[p].significand - 1) : 0;
 }

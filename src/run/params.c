@@ -192,7 +192,8 @@ lf_status lf_program_set_param_cuda(lf_program *program, const char *name, const
     lf_status status = given_on_device(program, name, data, count, &index);
     if (status != LF_OK)
         return status;
-    if (program->mode == LF_CUDA_FP32) { /* where kernels read weights as they are, too: the copy stays there */
+    /* where kernels read weights as they are, too: the copy stays there */
+    if (lf_precision_table[program->precision].split) {
         drop_values(program, index);
         lf_param *param = &program->param[index];
         status = lf_cuda_device_copy(program->context->gpu, data, count * sizeof *data, stream,

@@ -117,7 +117,7 @@ static lf_status cpu_workspace(lf_program *p, const int64_t *dims, int64_t *byte
 static const lf_cuda_choice *find_choice(lf_program *p, const lf_device *device, const int64_t *dims,
                                          lf_cuda_choice *out)
 {
-    lf_cuda_target target = {.mode = p->mode, .unit = strcmp(device->name, "a100") == 0 ? LF_CUDA_MMA : LF_CUDA_WGMMA};
+    lf_cuda_target target = {.precision = p->precision, .unit = device->gpu.unit};
     if (p->target == LF_TARGET_CPU)
         return NULL;
     *out = p->target == LF_TARGET_CUDA ? lf_cuda_program_choice(p->fused.cuda, dims)
@@ -141,13 +141,12 @@ lf_status lf_program_explain(lf_program *program, const int64_t *dims, bool json
                           .plan = p->fused.plan,
                           .device = &device,
                           .dims = dims ? dims : p->hint,
-                          .precision = lf_precision_name(p->mode)};
+                          .precision = lf_precision_table[p->precision].name};
     lf_status status = lf_graph_check_dims(&p->written, account.dims, &p->diag);
     if (status == LF_OK)
-        status = lf_device_find(p->target == LF_TARGET_CUDA ? lf_cuda_device_like(p->context->gpu) : p->device, p->kern,
-                                p->context->pool, &device, &p->diag);
+        status = lf_device_find(p->device, p->context->gpu, p->kern, p->context->pool, &device, &p->diag);
     if (status == LF_OK)
-        lf_device_use(&device, (int)p->mode);
+        lf_device_use(&device, p->precision);
     if (status == LF_OK && p->target == LF_TARGET_CUDA) {
         status = lf_cuda_workspace(p->fused.cuda, account.dims, &account.workspace_bytes, &p->diag);
         account.workspace_bytes -= lf_plan_intermediate_bytes(p->fused.plan, account.dims);
@@ -173,13 +172,14 @@ lf_status lf_program_emit(lf_program *program, const char *arch, char **out)
     *out = NULL;
     if (!arch)
         return lf_fail(&program->diag, LF_ERR_ARG, "`arch` must not be NULL");
-    lf_cuda_target target = {.mode = program->mode, .aligned = true};
+    lf_cuda_target target = {.precision = program->precision, .aligned = true};
     if (!lf_cuda_arch_unit(arch, &target.unit))
         return lf_fail(&program->diag, LF_ERR_ARG,
                        "arch: '%.64s' is none of sm_70, sm_75, sm_80, sm_86, sm_89, sm_90, sm_90a", arch);
-    if (target.unit == LF_CUDA_PLAIN && target.mode != LF_CUDA_FP32)
+    if (target.unit == LF_UNIT_PLAIN && !lf_precision_table[target.precision].split)
         return lf_fail(&program->diag, LF_ERR_UNSUPPORTED,
-                       "arch %s: precisions other than fp32 need tensor cores, from sm_80 on", arch);
+                       "arch %s: precision %s needs tensor cores, from sm_80 on", arch,
+                       lf_precision_table[target.precision].name);
     lf_cuda_source source;
     lf_status status = lf_cuda_emit(program->fused.plan, program->guarded ? program->exact.plan : NULL, target, &source,
                                     &program->diag);

@@ -30,8 +30,7 @@ lf_status lf_device_peak(lf_context *context, const char *device, double *flops,
     if (status == LF_OK && cuda && !context->gpu)
         status = lf_cuda_device_open(&context->gpu, &context->diag);
     if (status == LF_OK)
-        status = lf_device_find(cuda ? lf_cuda_device_like(context->gpu) : device, kern, context->pool, &found,
-                                &context->diag);
+        status = lf_device_find(device, context->gpu, kern, context->pool, &found, &context->diag);
     if (status != LF_OK)
         return status;
     if (flops)

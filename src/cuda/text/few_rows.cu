@@ -6,23 +6,24 @@
 // with the block that finishes their rows. The order of all additions is that of text/wgmma.cu, so a row's bits are
 // the same.
 
-template <int MOST> struct Few {
+template <class T> struct Few {
     enum {
-        ROWS = MOST,
-        COLUMNS = 64,
-        SUMS = ROWS / 2,
-        SHARED = ROWS > 16, // each block fetches half of x's rows for both
-        DEEP = 2, // lines of a stage: what has to be done for each stage would take longer than to multiply one
+        ROWS = T::ROWS,
+        COLUMNS = T::N,
+        SUMS = T::SUMS,
+        SHARED = T::SHARED, // each block fetches half of x's rows for both
+        DEEP = T::DEEP, // lines of a stage: what has to be done for each stage would take longer than to multiply one
         W_LINE = COLUMNS * LINE,
         X_LINE = ROWS * LINE,
         W_BYTES = DEEP * W_LINE,
         STAGE = W_BYTES + DEEP * X_LINE,
-        STAGES = 200 * 1024 / STAGE,
+        STAGES = T::STAGES,
         AHEAD = 64 * 1024 / W_BYTES, // stages of the weight that are under way at once, see below
         PITCH = PARTIAL + 4,
-        SUM_BYTES = (ROWS > 16 ? ROWS / 2 : 16) * PITCH * 4,
+        SUM_BYTES = T::WAITING * PITCH * 4,
         BARRIERS = 3 * STAGES + 3
     };
+    static_assert(T::CM == 2 && COLUMNS == 64 && STAGES * STAGE <= 200 * 1024, "what the parts of a block count on");
 };
 template <class G> __device__ constexpr bool few_by_pairs() // how a tile is finished, see below
 {
@@ -413,10 +414,11 @@ __device__ __forceinline__ void few_finish(const typename G::A &a, const Control
     }
 }
 
-template <class G, class S>
+template <class G, class T>
 __device__ __forceinline__ void few_rows_product(const typename G::A &a, const Control &c, const TensorMap *x_map,
                                                  const TensorMap *w_map)
 {
+    typedef Few<T> S;
     const few_room r = few_room_at<S>();
     const int rank = blockIdx.x % 2, part = __shfl_sync(~0u, threadIdx.x / 128, 0), rows = (int)G::rows(a);
     if (rows == 0) // in all blocks: there is no x, and what would be copied in its place nobody waits for

@@ -60,7 +60,7 @@ template <int n> __device__ __forceinline__ void wgmma_wait()
 // SHORT: where K is short f32 loses so little that what is left out elsewhere counts: lo*lo is not, and sums are
 // promoted every half line, 16 of K. Of the rms of random results 1.1e-7 are lost at whole lines (measured), by
 // reckoning 0.4e-7 of it for want of lo*lo and 0.6e-7 because hi + lo have 23 bits; f32 loses 0.9e-7 at K = 64.
-enum { MODE_PIECE = MODE_FP16 + 1 }; // such a half of a line
+enum { MODE_PIECE = MODES }; // such a half of a line
 template <class G> __device__ constexpr int stage_mode() { return G::SHORT ? (int)MODE_PIECE : (int)G::MODE; }
 
 // All products of a stage, in 32-byte steps of a line: d (64 x N, over four warps) = x w^T + (keep ? d : 0). They are

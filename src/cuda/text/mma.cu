@@ -3,8 +3,6 @@
 // memory, several stages ahead (cp.async), and multiply: eight warps, each a part of the tile 64 columns wide. Blocks
 // stay for several tiles. At the end of a tile neighbouring warps swap halves, so that a warp has 16 rows of 128
 // columns, and the sums go where text/finish.cu takes them.
-//   Pairs  tiles of 256 columns, or of 128 where there is no room for twice as many sums
-//   Alone  tiles of 128 columns: where all rows are one row block, more blocks read the weight at once
 //
 // MODE_FP32: a = hi + lo, so a * b is lo*hi + hi*lo + hi*hi. Tensor cores add with truncation: every CHUNK lines the
 // sums so far are added to sums of their own, in f32 as it is known.
@@ -18,18 +16,18 @@ enum { SHARED = 163 << 10 };
 enum { SHARED = 227 << 10 };
 #endif
 
-enum { TILE_M = 128, RASTER = 8, SIXTEEN = 16 * LINE }; // SIXTEEN: bytes of a line of 16 rows
-struct Pairs { enum { COLUMNS = 256 }; };
-struct Alone { enum { COLUMNS = 128 }; };
-template <int PRECISION, int COLUMNS> struct Shape {
+enum { TILE_M = 128, SIXTEEN = 16 * LINE }; // SIXTEEN: bytes of a line of 16 rows
+template <int PRECISION, class T> struct Shape {
+    static_assert(T::ROWS == TILE_M, "eight warps share so many rows");
     enum {
         MODE = PRECISION,
         TERMS = MODE == MODE_FP32 ? 2 : 1,                     // hi and lo
         STEPS = 4 / TERMS,                                     // of 32 bytes in a line, for each term
-        N = SHARED > 100 << 10 && MODE != MODE_FP32 ? (int)COLUMNS : 128, // of a tile
+        N = SHARED > MMA_WIDE && MODE != MODE_FP32 ? (int)T::N : 128, // of a tile, as lf_tile_on
+        RASTER = T::RASTER,
         STAGE = (TILE_M + N) * LINE,
         FIT = (SHARED - (int)sizeof scratch - LINE) / STAGE,
-        STAGES = FIT < 4 ? (int)FIT : 4,
+        STAGES = FIT < MMA_STAGES ? (int)FIT : MMA_STAGES,
         ACROSS = N / 64,                                       // warps side by side
         DEEP = TILE_M * ACROSS / 8 / 16,                       // of a warp: blocks of 16 rows
         SUMS = DEEP * 32,
@@ -97,8 +95,9 @@ __device__ __forceinline__ void written_to_copied() {}
 template <class G, class S> __device__ __forceinline__ void tile_at(int t, int row_blocks, int &mt, int &nt)
 {
     constexpr int N = S::N, columns = (G::N + N - 1) / N;
-    const int group = t / (RASTER * columns), first = group * RASTER, here = min((int)RASTER, row_blocks - first);
-    const int r = t - group * RASTER * columns;
+    const int group = t / (S::RASTER * columns), first = group * S::RASTER,
+              here = min((int)S::RASTER, row_blocks - first);
+    const int r = t - group * S::RASTER * columns;
     mt = first + r % here;
     nt = r / here;
 }
@@ -372,7 +371,7 @@ template <class G, class P>
 __device__ __forceinline__ void tensor_product(const typename G::A &a, const Control &, const TensorMap *x,
                                                const TensorMap *w)
 {
-    typedef Shape<G::MODE, P::COLUMNS> S;
+    typedef Shape<G::MODE, P> S;
     const i64 rows = G::rows(a);
     const int row_blocks = (int)((rows + TILE_M - 1) / TILE_M), tiles = row_blocks * ((G::N + S::N - 1) / S::N),
               warp = threadIdx.x / 32;

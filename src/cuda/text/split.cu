@@ -1,19 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Operands as the tensor cores read them: lines of 128 bytes, x's [rows][lines], weights' [lines][rows]. MODE says what
-// a line holds:
-//   0  fp32: 32 elements, each the sum of two fp16, [hi x32 | lo x32]; the row scaled by a power of two so that its
-//      largest lies in [2^14, 2^15)
-//   1  tf32: 32 elements, rounded
-//   2  bf16: 64 elements, rounded
-//   3  fp16: 64 elements, rounded, the row scaled as in 0
-enum { MODE_FP32, MODE_TF32, MODE_BF16, MODE_FP16 };
-enum { LINE = 128 }; // bytes
-template <int MODE> struct Line {
-    enum {
-        ELEMENTS = MODE == MODE_FP32 || MODE == MODE_TF32 ? 32 : 64,
-        SCALED = MODE == MODE_FP32 || MODE == MODE_FP16
-    };
-};
+// a line holds (Line<MODE>, from plan/precisions.def):
+//   fp32: 32 elements, each the sum of two fp16, [hi x32 | lo x32]; the row scaled by a power of two so that its
+//         largest lies in [2^14, 2^15)
+//   tf32: 32 elements, rounded
+//   bf16: 64 elements, rounded
+//   fp16: 64 elements, rounded, the row scaled as in fp32
 
 __device__ __forceinline__ unsigned halves(float low, float high)
 {

@@ -1,26 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Products on Hopper's tensor cores. One producer warp keeps stages of both operands on their way (TMA); two groups of
 // four warps multiply, 64 rows x N columns of a tile each, and run the phase's steps on the sums while they are in
-// registers. Blocks stay for several tiles.
-//   Pairs  tiles of 256 columns; a cluster of two blocks, one row block below the other, shares the weight's tile
-//   Single tiles of 256 columns, no cluster: where row blocks do not come in pairs
-//   Alone  tiles of 128 columns, no cluster: where there are few tiles, more blocks have one
-//   Halves tiles of 128 columns, in clusters as Pairs
-//   Turns  tiles of 128 columns, in clusters as Pairs, all 128 rows of one by one group: while it finishes, the other
-//          multiplies. In fp32 only for short K: promotions would leave the tensor cores idle
+// registers. Blocks stay for several tiles, whose shapes plan/shapes.def has.
 // The sums go where text/finish.cu takes them, whose partials are of 128 columns either way.
 //
 // MODE_FP32: a = hi + lo, so a * b is lo*hi + hi*lo + hi*hi. Tensor cores add with truncation: every CHUNK lines the
 // sums so far are added to sums of their own, in f32 as it is known. Of these, KEPT are in registers, the others in
 // shared memory. Short K: see SHORT.
 
-enum { TILE_M = 128, A_BYTES = TILE_M * LINE, RASTER = 8, TOUCHED = 32 * 4 };
-struct Pairs { enum { N = 256, CM = 2, STAGES = 4, SUMS = 128, KEPT = 96, TURNS = 0 }; };
-struct Single { enum { N = 256, CM = 1, STAGES = 4, SUMS = 128, KEPT = 96, TURNS = 0 }; };
-struct Alone { enum { N = 128, CM = 1, STAGES = 6, SUMS = 64, KEPT = 64, TURNS = 0 }; };
-struct Halves { enum { N = 128, CM = 2, STAGES = 6, SUMS = 64, KEPT = 64, TURNS = 0 }; };
-struct Turns { enum { N = 128, CM = 2, STAGES = 6, SUMS = 128, KEPT = 128, TURNS = 1 }; };
+enum { TILE_M = 128, A_BYTES = TILE_M * LINE, TOUCHED = 32 * 4 };
 template <class S> struct Bytes {
+    static_assert(S::ROWS == TILE_M && S::DEEP == 1, "two groups of 64 rows, a line at a time");
     enum { B = S::N * LINE, STAGE = A_BYTES + B, SLOTS = (S::SUMS - S::KEPT) * 256 * 4 };
 };
 
@@ -31,7 +21,7 @@ template <class S> struct Bytes {
 template <class G, class S> struct Tiles {
     enum { COLUMNS = (G::N + S::N - 1) / S::N };
     static __device__ __forceinline__ int clusters() { return gridDim.x / S::CM; }
-    static __device__ __forceinline__ int high() { return G::WAITS ? clusters() / COLUMNS : RASTER / S::CM; }
+    static __device__ __forceinline__ int high() { return G::WAITS ? clusters() / COLUMNS : S::RASTER / S::CM; }
     static __device__ __forceinline__ int step() { return G::WAITS ? high() * COLUMNS : clusters(); }
     static __device__ __forceinline__ int first(int tiles)
     {
