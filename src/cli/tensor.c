@@ -42,8 +42,11 @@ int cli_tensor_alloc(cli_tensor *t)
     bool fits = true;
     size_t bytes;
     t->count = 1;
-    for (int i = 0; i < t->rank; i++)
-        fits = fits && t->extents[i] >= 0 && !__builtin_mul_overflow(t->count, (size_t)t->extents[i], &t->count);
+    for (int i = 0; i < t->rank; i++) {
+        if (t->extents[i] < 0) /* the library does not go so far: there is no number to show */
+            return cli_fail("%.256s would have more elements than can be counted", t->name);
+        fits = fits && !__builtin_mul_overflow(t->count, (size_t)t->extents[i], &t->count);
+    }
     snprintf(what, sizeof what, "%.256s %s", t->name, cli_shape(shape, t->rank, t->extents));
     if (!fits || __builtin_mul_overflow(t->count, sizeof(float), &bytes))
         return cli_fail("no memory for %s: more than can be addressed", what);
