@@ -99,10 +99,16 @@ class CudaPrepared(Prepared):
         return found
 
 
+def _on_gpu(shape: tuple[int, ...], strides: tuple[int, ...]) -> fused.Maker:
+    """fused.on_cpu for the current GPU."""
+    return _new, (shape, strides, _f32)
+
+
 class CudaPart(fused.Part):
     """A fused piece of a graph that runs on a GPU."""
 
     kept_as = CudaPrepared
+    maker = staticmethod(_on_gpu)
 
     def __call__(self, *args: Any) -> tuple[torch.Tensor, ...]:
         if _grad_enabled() or _transforms() is not None or forward_ad._current_level >= 0:
@@ -135,7 +141,7 @@ class CudaPart(fused.Part):
         capturing = bool(stream) and _capturing()  # nobody can capture the default stream
         prepared, slot = self._slot_on(stream, capturing, self._pick_params(args), sized.key)
         try:
-            results = [_new(shape, strides, _f32) for shape, strides in sized.outputs]
+            results = [make(*how) for make, how in sized.makers]
             inputs, kept = slot.inputs, []
             at = 0
             for tensor in tensors:
@@ -167,7 +173,7 @@ class CudaPart(fused.Part):
                 prepared.idle.append(slot)
         if not capturing and self._is_again(sized, prepared, slot, stream):
             self._set_up_on(tensors, sized, prepared, slot, size)
-        return tuple(results) if self._as_written else self._laid_out(results)
+        return tuple(fused.laid_out(results, sized) if sized.relaid else results)
 
     def _set_up_on(self, tensors: tuple[torch.Tensor, ...], sized: fused.Sized, prepared: CudaPrepared, slot: Slot,
                    size: int) -> None:
@@ -176,9 +182,8 @@ class CudaPart(fused.Part):
         questions = *shortcut.PLAIN, (_current_gpu, (), index), (_stream_of, (index,), stream)
         if stream:
             questions += ((_capturing, (), False),)
-        makers = [(_new, (shape, strides, _f32)) for shape, strides in sized.outputs]
         room = (_new, ((size,), (1,), _bytes)) if size > slot.room_size else None
-        self._set_up(tensors, sized, prepared, slot, questions, (None, "get_device", index), makers, 0,
+        self._set_up(tensors, sized, prepared, slot, questions, (None, "get_device", index), sized.makers, 0,
                      shortcut.Where(stream=stream, aligned=ALIGNED, room_bytes=size, room_maker=room))
 
     def _slot_on(self, stream: int, capturing: bool, params: tuple[torch.Tensor, ...],

@@ -18,7 +18,7 @@ from torch.autograd import forward_ad
 from torch.fx import GraphModule, Node
 
 from . import memory, native, shortcut, weights
-from .capture import Capture, Leaf, elsewhere, example, hint, is_buffer
+from .capture import Capture, Leaf, elsewhere, example, hint, hints, is_buffer
 from .counters import NEEDS_GRADIENTS, Left, registry
 
 _MOST_SIZES = 256  # sets of extents a part remembers
@@ -41,13 +41,42 @@ def quick_empty(kind: str) -> Callable[..., torch.Tensor]:
 _new = quick_empty("cpu")
 
 
-def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Row-major, as PyTorch counts them: an extent of 0 counts as 1."""
-    strides, step = [], 1
-    for extent in reversed(shape):
-        strides.append(step)
-        step *= max(extent, 1)
-    return tuple(reversed(strides))
+Maker = tuple[Callable[..., torch.Tensor], tuple[Any, ...]]  # what makes a tensor: a function and its arguments
+
+
+def on_cpu(shape: tuple[int, ...], strides: tuple[int, ...]) -> Maker:
+    """What makes an f32 tensor of these extents and strides, without gaps, on the CPU."""
+    return (memory.empty, (shape, strides)) if memory.is_large(shape) else (_new, (shape, strides, _f32))
+
+
+def _dense(shape: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
+    """The strides of a tensor without gaps whose axes lie in this order, the outermost first. An extent of 0 counts as
+    1, as PyTorch has it."""
+    strides, step = [0] * len(shape), 1
+    for axis in reversed(order):
+        strides[axis] = step
+        step *= max(shape[axis], 1)
+    return tuple(strides)
+
+
+class Layout:
+    """How eager's result lies in memory, as far as the trace says: the order of its axes, and its strides at the
+    extents of the trace. (Those of extents of 0 and 1 follow from nothing else.)"""
+
+    def __init__(self, tensor: torch.Tensor):
+        shape, strides = hints(tensor), tuple(map(hint, tensor.stride()))
+        self._order = sorted(range(len(shape)), key=lambda axis: (-strides[axis], -shape[axis]))
+        dense = _dense(shape, self._order)
+        self._shape, self._strides = shape, strides if _same_memory(shape, strides, dense) else dense
+
+    def strides(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Those of a result of these extents."""
+        return self._strides if shape == self._shape else _dense(shape, self._order)
+
+
+def _same_memory(shape: tuple[int, ...], one: tuple[int, ...], other: tuple[int, ...]) -> bool:
+    """Whether tensors of these strides lie alike: where an extent is 0 or 1, its stride does not matter."""
+    return 0 in shape or all(size == 1 or a == b for size, a, b in zip(shape, one, other))
 
 
 def _shape_of_one(tensors: tuple[torch.Tensor, ...]) -> Any:
@@ -61,24 +90,27 @@ def _shapes_of(tensors: tuple[torch.Tensor, ...]) -> Any:
 class Sized:
     """What follows from the extents of the inputs."""
 
-    __slots__ = ("dims", "dims_at", "key", "makers", "outputs")
+    __slots__ = ("dims", "dims_at", "key", "makers", "relaid")
 
-    def __init__(self, dims: Sequence[int], shapes: list[tuple[int, ...]]):
+    def __init__(self, dims: Sequence[int], shapes: list[tuple[int, ...]], layouts: Sequence[Layout],
+                 maker: Callable[..., Maker]):
         self.key = tuple(dims)
         self.dims = (ctypes.c_int64 * max(len(dims), 1))(*dims)
         self.dims_at = ctypes.addressof(self.dims)
-        self.outputs = [(shape, _strides(shape)) for shape in shapes]
-        # what makes them on the CPU: a function and its arguments
-        self.makers: list[tuple[Callable[..., torch.Tensor], tuple[Any, ...]]] = [
-            (memory.empty, (shape, strides)) if memory.is_large(shape) else (_new, (shape, strides, _f32))
-            for shape, strides in self.outputs
-        ]
+        self.makers: list[Maker] = []  # of what the C library writes: row-major
+        self.relaid: dict[int, Maker] = {}  # of copies of those that eager has otherwise
+        for at, (shape, layout) in enumerate(zip(shapes, layouts)):
+            strides, row_major = layout.strides(shape), _dense(shape, range(len(shape)))
+            if not _same_memory(shape, strides, row_major):
+                self.relaid[at], strides = maker(shape, strides), row_major
+            self.makers.append(maker(shape, strides))
 
 
 class Part(native.OfThisProcess):
     """A fused piece of a graph: called with tensors, gives a tuple of tensors. This one runs on the CPU."""
 
     kept_as = weights.Prepared
+    maker: Callable[..., Maker] = staticmethod(on_cpu)
 
     def __init__(self, name: str, capture: Capture, args: Sequence[Node], outputs: Sequence[Node], eager: GraphModule,
                  options: dict[str, str], strict: bool):
@@ -91,8 +123,7 @@ class Part(native.OfThisProcess):
         params = [leaf for leaf in capture.leaves if leaf.param]
         self._input_at, self._pick_inputs = _picker([place[leaf.node] for leaf in self._inputs])
         self.param_at, self._pick_params = _picker([place[leaf.node] for leaf in params])
-        self._layouts = [_layout(example(node)) for node in outputs]
-        self._as_written = not any(self._layouts)
+        self._layouts = [Layout(example(node)) for node in outputs]
         self._key, self._params = tuple(capture.key), {leaf.name: is_buffer(leaf.node) for leaf in params}
         self._dim_names = self.model.dim_names()
         self._sized: dict[Any, Sized] = {}
@@ -161,7 +192,7 @@ class Part(native.OfThisProcess):
         if message is not None:
             return self._in_pytorch(args, message)
         self._remember(tensors, sized, prepared, slot, threads)
-        return tuple(results) if self._as_written else self._laid_out(results)
+        return tuple(laid_out(results, sized) if sized.relaid else results)
 
     def entry(self) -> Callable[..., Any]:
         """What is called in place of the part: its shortcut, where there is one, which keeps the part alive."""
@@ -185,7 +216,7 @@ class Part(native.OfThisProcess):
         if not _alike(self._last, like):
             self._last = like
             return False
-        if _alike(self._set_up_for, like) or not self._as_written:
+        if _alike(self._set_up_for, like) or sized.relaid:
             return False
         self._set_up_for = like
         return True
@@ -254,17 +285,8 @@ class Part(native.OfThisProcess):
             shapes = [self.model.shape(native.Port.OUTPUT, i, values) for i in range(len(self.outputs))]
         if len(self._sized) >= _MOST_SIZES:
             self._sized.clear()
-        sized = self._sized[self._key_of(tensors)] = Sized(values, shapes)
+        sized = self._sized[self._key_of(tensors)] = Sized(values, shapes, self._layouts, self.maker)
         return sized
-
-    def _laid_out(self, results: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-        """Results in the order of memory PyTorch's would have."""
-        for i, order in enumerate(self._layouts):
-            if order is not None:
-                packed = results[i].permute(order).contiguous()
-                strides = [packed.stride(order.index(axis)) for axis in range(len(order))]
-                results[i] = memory.shaped(packed, results[i].shape, strides)
-        return tuple(results)
 
     def _in_pytorch(self, args: Sequence[Any], reason: str) -> tuple[torch.Tensor, ...]:
         if self.strict:
@@ -272,6 +294,13 @@ class Part(native.OfThisProcess):
         registry.leave(Left(self.name, " ".join(node.name for node in self.nodes[:8]), reason), "call")
         results: tuple[torch.Tensor, ...] = self.eager(*args)
         return results
+
+
+def laid_out(results: list[torch.Tensor], sized: Sized) -> list[torch.Tensor]:
+    """Results in the order of memory that eager's would have."""
+    for at, (make, how) in sized.relaid.items():
+        results[at] = make(*how).copy_(results[at])
+    return results
 
 
 def _alike(one: Any, other: Any) -> bool:
@@ -286,17 +315,6 @@ def _picker(places: list[int]) -> tuple[list[int], Callable[[Sequence[Any]], tup
         (only,) = places
         return places, lambda args: (args[only],)
     return places, lambda args: ()
-
-
-def _layout(tensor: torch.Tensor) -> list[int] | None:
-    """The axes from the outermost in memory to the innermost, where that is not their order."""
-    sizes, strides = [hint(extent) for extent in tensor.shape], [hint(stride) for stride in tensor.stride()]
-    axes = [axis for axis, size in enumerate(sizes) if size != 1]
-    order = sorted(axes, key=lambda axis: -strides[axis])
-    if order == axes or 0 in sizes:
-        return None
-    rest = [axis for axis in range(len(sizes)) if axis not in axes]
-    return rest + order
 
 
 class Fused(torch.nn.Module):

@@ -12,6 +12,7 @@ from torch import nn
 
 import linfuse
 from linfuse import cuda, partition
+from linfuse.capture import hint
 from torch_door import ON_GPU, assert_close, assert_fused, compiled, errors, flat, fresh, not_on_gpu, reasons, reference
 
 
@@ -277,6 +278,45 @@ def test_outputs_lie_as_pytorchs():
     for mine, theirs in zip(got, want):
         assert mine.stride() == theirs.stride() and not mine._is_view()
         torch.testing.assert_close(mine, theirs)
+    assert_fused()
+
+
+COLUMN = torch.ones(6, 1)
+SHAPED = {
+    "relu": lambda x: torch.relu(x + 1) * 2,
+    "product of one column": lambda x: torch.relu(x @ COLUMN),
+    "product, transposed": lambda x: torch.relu(x @ COLUMN).transpose(0, -1),
+    "keepdim": lambda x: torch.relu(x).sum(-1, keepdim=True) * 2,
+    "unsqueeze(0)": lambda x: (torch.relu(x) * 2).unsqueeze(0),
+    "unsqueeze(-1)": lambda x: (torch.relu(x) * 2).unsqueeze(-1),
+    "transposed, unsqueeze": lambda x: (torch.relu(x) * 2).transpose(0, -1).unsqueeze(1),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "dynamic"), [*((name, False) for name in SHAPED), ("relu", True), ("transposed, unsqueeze", True)]
+)
+def test_strides_are_eagers(name, dynamic):
+    """Of results with extents of 0 and 1 too, where strides follow from nothing but what eager does. Where PyTorch's
+    own trace says another thing than eager then does, the trace counts."""
+    function, told = SHAPED[name], []
+
+    def listen(graph, given):
+        (result,) = next(iter(reversed(graph.graph.nodes))).args[0]
+        told.append(tuple(map(hint, result.meta["example_value"].stride())))
+        return linfuse.compile_graph(graph, given).run
+
+    cases, as_eager = 0, 0
+    for shape in ((3, 6), (1, 6), (0, 6), (2, 1, 6), (1, 4, 6), (0, 4, 6)):
+        turned = tuple(reversed(range(len(shape))))
+        for x in (torch.randn(shape), torch.randn(shape[::-1]).permute(turned)):
+            torch._dynamo.reset()
+            got, want = torch.compile(function, backend=listen, dynamic=dynamic)(x), function(x)
+            torch.testing.assert_close(got, want)
+            assert got.stride() == told[-1] and not got._is_view(), f"{x.shape}, {x.stride()}"
+            cases += 1
+            as_eager += got.stride() == want.stride()
+    assert as_eager >= cases - 2
     assert_fused()
 
 
