@@ -40,7 +40,9 @@ static lf_model *build(lf_context *context)
     assert_true(rank == 3 && extents[0] == 3 && extents[1] == 5 && extents[2] == 8);
     REFUSES(LF_ERR_ARG, "value of this model", lf_model_value_shape(m, 999, (int64_t[]){3, 5}, &rank, extents),
             lf_model_message(m));
-    REFUSES(LF_ERR_ARG, "value of this model", lf_model_value_shape(m, g, NULL, &rank, extents), lf_model_message(m));
+    REFUSES(LF_ERR_ARG, "`dims`", lf_model_value_shape(m, g, NULL, &rank, extents), lf_model_message(m));
+    REFUSES(LF_ERR_ARG, "`rank`", lf_model_value_shape(m, g, (int64_t[]){3, 5}, NULL, extents), lf_model_message(m));
+    REFUSES(LF_ERR_ARG, "`extents`", lf_model_value_shape(m, g, (int64_t[]){3, 5}, &rank, NULL), lf_model_message(m));
     OK_MODEL(m, lf_model_return(m, (lf_value[]){s, g}, 2));
     return m;
 }
@@ -124,6 +126,74 @@ static void ports_and_dims(void **state)
     lf_context_free(context);
 }
 
+/* What an extent is made of: a number, a name, products of them. */
+static void extents_have_factors(void **state)
+{
+    (void)state;
+    lf_context *context = context_of(1);
+    lf_model *m = model_of(context, "input x f32[B, S, 6]\ninput y f32[S, S]\nparam w f32[4, 6]\na = flatten(x, 0, 1)\n"
+                                    "b = flatten(x, 1, 2)\nc = flatten(y)\nreturn a, b, c\n");
+    static const struct {
+        lf_port port;
+        size_t index;
+        int axis;
+        int64_t number;
+        int powers[2];
+    } known[] = {
+        {LF_PORT_INPUT, 0, 0, 1, {1, 0}},  {LF_PORT_INPUT, 0, 1, 1, {0, 1}},  {LF_PORT_INPUT, 0, 2, 6, {0, 0}},
+        {LF_PORT_PARAM, 0, 1, 6, {0, 0}},  {LF_PORT_OUTPUT, 0, 0, 1, {1, 1}}, {LF_PORT_OUTPUT, 1, 1, 6, {0, 1}},
+        {LF_PORT_OUTPUT, 2, 0, 1, {0, 2}},
+    };
+    const int64_t dims[] = {5, 7};
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        int powers[LF_MAX_DIMS] = {9, 9, 9};
+        assert_int_equal(lf_model_port_factors(m, known[i].port, known[i].index, known[i].axis, powers),
+                         known[i].number);
+        assert_memory_equal(powers, known[i].powers, sizeof known[i].powers);
+        assert_int_equal(powers[2], 9); /* as many as there are names */
+        int64_t extent = known[i].number;
+        for (int d = 0; d < 2; d++)
+            for (int p = 0; p < powers[d]; p++)
+                extent *= dims[d];
+        assert_int_equal(lf_model_port_extent(m, known[i].port, known[i].index, known[i].axis, dims), extent);
+    }
+    assert_int_equal(lf_model_port_factors(m, LF_PORT_PARAM, 0, 0, NULL), 4);
+    assert_int_equal(lf_model_port_factors(m, LF_PORT_PARAM, 1, 0, NULL), -1);
+    assert_int_equal(lf_model_port_factors(m, LF_PORT_PARAM, 0, 2, NULL), -1);
+    assert_int_equal(lf_model_port_factors(m, LF_PORT_PARAM, 0, -1, NULL), -1);
+    assert_int_equal(lf_model_port_factors(NULL, LF_PORT_PARAM, 0, 0, NULL), -1);
+    lf_model_free(m);
+    lf_context_free(context);
+}
+
+/* A copy in another context reads the same, and needs nothing of the first. */
+static void models_move_between_contexts(void **state)
+{
+    (void)state;
+    lf_context *from = context_of(1), *to = context_of(2);
+    lf_model *first = build(from), *copy = NULL, *open = NULL;
+    char *texts[2];
+    assert_int_equal(lf_model_copy(first, NULL, &copy), LF_ERR_ARG);
+    REFUSES(LF_ERR_ARG, "`model`", lf_model_copy(NULL, to, &copy), lf_context_message(to));
+    REFUSES(LF_ERR_ARG, "`out`", lf_model_copy(first, to, NULL), lf_context_message(to));
+    OK_CONTEXT(from, lf_model_new(from, &open));
+    REFUSES(LF_ERR_ARG, "not finished", lf_model_copy(open, to, &copy), lf_context_message(to));
+    assert_null(copy);
+    OK_CONTEXT(to, lf_model_copy(first, to, &copy));
+    OK_MODEL(first, lf_model_print(first, &texts[0]));
+    OK_MODEL(copy, lf_model_print(copy, &texts[1]));
+    assert_string_equal(texts[0], texts[1]);
+    lf_model_free(first);
+    lf_model_free(open);
+    lf_context_free(from);
+    assert_string_equal(lf_model_dim_name(copy, 1), "S");
+    lf_program_free(program_of(to, copy, NULL));
+    lf_string_free(texts[0]);
+    lf_string_free(texts[1]);
+    lf_model_free(copy);
+    lf_context_free(to);
+}
+
 static void rows_are_asked_for(void **state)
 {
     (void)state;
@@ -203,25 +273,41 @@ static void nothing_where_a_handle_should_be(void **state)
     assert_true(lf_context_message(NULL) && lf_model_message(NULL) && lf_options_message(NULL) &&
                 lf_program_message(NULL) && lf_call_message(NULL));
 
-    REFUSES(LF_ERR_ARG, "model", lf_model_new(context, NULL), lf_context_message(context));
-    REFUSES(LF_ERR_ARG, "text", lf_model_read(context, "x", NULL, 3, &m), lf_context_message(context));
-    REFUSES(LF_ERR_ARG, "path", lf_model_read_file(context, NULL, &m), lf_context_message(context));
-    REFUSES(LF_ERR_ARG, "text", lf_model_print(model, NULL), lf_model_message(model));
-    REFUSES(LF_ERR_ARG, "dims", lf_model_eval(model, NULL, NULL, NULL, NULL), lf_model_message(model));
     const float *const none[2] = {NULL, NULL};
     double *const nowhere[1] = {NULL};
+    lf_model *open;
+    OK_CONTEXT(context, lf_model_new(context, &open));
+    REFUSES(LF_ERR_ARG, "`out`", lf_model_new(context, NULL), lf_context_message(context));
+    REFUSES(LF_ERR_ARG, "`text`", lf_model_read(context, "x", NULL, 3, &m), lf_context_message(context));
+    REFUSES(LF_ERR_ARG, "`name`", lf_model_read(context, NULL, small, 3, &m), lf_context_message(context));
+    REFUSES(LF_ERR_ARG, "`out`", lf_model_read(context, "x", small, 3, NULL), lf_context_message(context));
+    REFUSES(LF_ERR_ARG, "`path`", lf_model_read_file(context, NULL, &m), lf_context_message(context));
+    REFUSES(LF_ERR_ARG, "`out`", lf_model_read_file(context, "x", NULL), lf_context_message(context));
+    REFUSES(LF_ERR_ARG, "`out`", lf_model_input(open, "x", LF_F32, 0, NULL, NULL), lf_model_message(open));
+    REFUSES(LF_ERR_ARG, "`dims`", lf_model_input(open, "x", LF_F32, 1, NULL, &v), lf_model_message(open));
+    REFUSES(LF_ERR_ARG, "`dtype` is 77", lf_model_input(open, "x", (lf_dtype)77, 0, NULL, &v), lf_model_message(open));
+    REFUSES(LF_ERR_ARG, "`args`", lf_model_op(open, "y", "relu", NULL, 1, &v), lf_model_message(open));
+    REFUSES(LF_ERR_ARG, "`out`", lf_model_op(open, "y", "relu", NULL, 0, NULL), lf_model_message(open));
+    REFUSES(LF_ERR_ARG, "`values`", lf_model_return(open, NULL, 1), lf_model_message(open));
+    REFUSES(LF_ERR_ARG, "`out`", lf_model_print(model, NULL), lf_model_message(model));
+    REFUSES(LF_ERR_ARG, "not finished", lf_model_eval(open, NULL, none, none, nowhere), lf_model_message(open));
+    REFUSES(LF_ERR_ARG, "`outputs`", lf_model_eval(model, NULL, none, none, NULL), lf_model_message(model));
+    REFUSES(LF_ERR_ARG, "`inputs`", lf_model_eval(model, NULL, NULL, none, nowhere), lf_model_message(model));
+    REFUSES(LF_ERR_ARG, "`params`", lf_model_eval(model, NULL, none, NULL, nowhere), lf_model_message(model));
+    REFUSES(LF_ERR_ARG, "`dims`", lf_model_eval(model, NULL, none, none, nowhere), lf_model_message(model));
+    lf_model_free(open);
     REFUSES(LF_ERR_ARG, "output y", lf_model_eval(model, (int64_t[]){1}, none, none, nowhere), lf_model_message(model));
     REFUSES(LF_ERR_DATA, "-3", lf_model_eval(model, (int64_t[]){-3}, none, none, nowhere), lf_model_message(model));
     REFUSES(LF_ERR_DATA, "B", lf_program_explain(program, (int64_t[]){-3}, true, &text), lf_program_message(program));
     REFUSES(LF_ERR_DATA, "counted", lf_program_explain(program, (int64_t[]){INT64_MAX}, true, &text),
             lf_program_message(program));
     assert_null(text);
-    REFUSES(LF_ERR_ARG, "options", lf_options_new(context, NULL), lf_context_message(context));
-    REFUSES(LF_ERR_ARG, "program", lf_program_new(model, NULL, NULL), lf_model_message(model));
-    REFUSES(LF_ERR_ARG, "name", lf_program_set_param(program, NULL, NULL, 0), lf_program_message(program));
-    REFUSES(LF_ERR_ARG, "path", lf_program_load_params(program, NULL), lf_program_message(program));
-    REFUSES(LF_ERR_ARG, "text", lf_program_explain(program, NULL, true, NULL), lf_program_message(program));
-    REFUSES(LF_ERR_ARG, "call", lf_call_new(program, NULL), lf_program_message(program));
+    REFUSES(LF_ERR_ARG, "`out`", lf_options_new(context, NULL), lf_context_message(context));
+    REFUSES(LF_ERR_ARG, "`out`", lf_program_new(model, NULL, NULL), lf_model_message(model));
+    REFUSES(LF_ERR_ARG, "`name`", lf_program_set_param(program, NULL, NULL, 0), lf_program_message(program));
+    REFUSES(LF_ERR_ARG, "`path`", lf_program_load_params(program, NULL), lf_program_message(program));
+    REFUSES(LF_ERR_ARG, "`out`", lf_program_explain(program, NULL, true, NULL), lf_program_message(program));
+    REFUSES(LF_ERR_ARG, "`out`", lf_call_new(program, NULL), lf_program_message(program));
     lf_program_free(program);
     lf_model_free(model);
     lf_context_free(context);
@@ -267,8 +353,8 @@ static void models_that_are_wrong(void **state)
     char *text = NULL;
     lf_program *program = NULL;
     OK_CONTEXT(context, lf_model_new(context, &m));
-    REFUSES(LF_ERR_ARG, "rank", lf_model_input(m, "x", LF_F32, 9, NULL, &x), lf_model_message(m));
-    REFUSES(LF_ERR_ARG, "name", lf_model_input(m, NULL, LF_F32, 0, NULL, &x), lf_model_message(m));
+    REFUSES(LF_ERR_ARG, "`rank` is 9", lf_model_input(m, "x", LF_F32, 9, NULL, &x), lf_model_message(m));
+    REFUSES(LF_ERR_ARG, "`name`", lf_model_input(m, NULL, LF_F32, 0, NULL, &x), lf_model_message(m));
     REFUSES(LF_ERR_MODEL, "2x", lf_model_input(m, "2x", LF_F32, 1, (lf_dim[]){{0, "Q"}}, &x), lf_model_message(m));
     REFUSES(LF_ERR_MODEL, "x", lf_model_input(m, "x", LF_F32, 1, (lf_dim[]){{-3, NULL}}, &x), lf_model_message(m));
     REFUSES(LF_ERR_MODEL, "w", lf_model_param(m, "w", LF_F32, 1, (lf_dim[]){{0, "B"}}, &w), lf_model_message(m));
@@ -282,7 +368,7 @@ static void models_that_are_wrong(void **state)
     REFUSES(LF_ERR_ARG, "argument 1", lf_model_op(m, "y", "relu", (lf_arg[]){VALUE(77)}, 1, &x), lf_model_message(m));
     REFUSES(LF_ERR_ARG, "argument 1", lf_model_op(m, "y", "relu", (lf_arg[]){VALUE(LF_NO_VALUE)}, 1, &x),
             lf_model_message(m));
-    REFUSES(LF_ERR_ARG, "op", lf_model_op(m, "y", NULL, NULL, 0, &x), lf_model_message(m));
+    REFUSES(LF_ERR_ARG, "`op`", lf_model_op(m, "y", NULL, NULL, 0, &x), lf_model_message(m));
     REFUSES(LF_ERR_ARG, "value 1", lf_model_return(m, (lf_value[]){44}, 1), lf_model_message(m));
     REFUSES(LF_ERR_MODEL, "return", lf_model_return(m, NULL, 0), lf_model_message(m));
     REFUSES(LF_ERR_ARG, "not finished", lf_model_print(m, &text), lf_model_message(m));
@@ -330,7 +416,8 @@ static void options_that_are_wrong(void **state)
     static const struct { const char *key, *value, *words; } bad[] = {
         {"devise", "cpu", "devise"}, {"device", "tpu", "tpu"}, {"precision", "fp64", "fp64"}, {"fuse", "yes", "yes"},
         {"assume_finite", "", "assume_finite"}, {"dim.B", "", "dim.B"}, {"dim.B", "12x", "12x"}, {"dim.B", "-1", "-1"},
-        {"dim.B", "99999999999999999999", "dim.B"}, {"first.B", "x", "first.B"}, {"", "", "no option"},
+        {"dim.B", "99999999999999999999", "dim.B"}, {"first.B", "x", "first.B"}, {"", "", "not an option"},
+        {"rules", "-all,+no_such_rule", "no rule 'no_such_rule'; there are all"},
     };
     lf_context *context = context_of(1);
     lf_model *model = model_of(context, small);
@@ -341,18 +428,25 @@ static void options_that_are_wrong(void **state)
             lf_options_message(o));
     REFUSES(LF_ERR_ARG, "it is one of fp32, tf32, bf16, fp16", lf_options_set(o, "precision", "half"),
             lf_options_message(o));
-    REFUSES(LF_ERR_ARG, "key", lf_options_set(o, NULL, "cpu"), lf_options_message(o));
-    REFUSES(LF_ERR_ARG, "value", lf_options_set(o, "device", NULL), lf_options_message(o));
+    REFUSES(LF_ERR_ARG, "`key`", lf_options_set(o, NULL, "cpu"), lf_options_message(o));
+    REFUSES(LF_ERR_ARG, "`value`", lf_options_set(o, "device", NULL), lf_options_message(o));
+    OK_OPTIONS(o, lf_options_set(o, "rules", "-all, +add_zero"));
+    OK_OPTIONS(o, lf_options_check(o));
     lf_options_free(o);
+    assert_int_equal(lf_options_check(NULL), LF_ERR_ARG);
 
     static const struct { const char *words, *said; lf_status status; } programs[] = {
         {"device=cuda", "cuda", LF_ERR_DEVICE},           {"precision=tf32", "tf32", LF_ERR_UNSUPPORTED},
         {"precision=bf16", "bf16", LF_ERR_UNSUPPORTED},   {"precision=fp16", "fp16", LF_ERR_UNSUPPORTED},
-        {"rules=+no_such_rule", "no_such_rule", LF_ERR_ARG}, {"dim.Z=4", "Z", LF_ERR_ARG},
+        {"tune=true", "tune", LF_ERR_UNSUPPORTED},        {"dim.Z=4", "Z", LF_ERR_ARG},
     };
     for (size_t i = 0; i < sizeof programs / sizeof *programs; i++) {
         lf_program *program = (lf_program *)&program;
         o = options_of(context, programs[i].words);
+        if (programs[i].status == LF_ERR_ARG) /* the model's business */
+            OK_OPTIONS(o, lf_options_check(o));
+        else
+            REFUSES(programs[i].status, programs[i].said, lf_options_check(o), lf_options_message(o));
         REFUSES(programs[i].status, programs[i].said, lf_program_new(model, o, &program), lf_model_message(model));
         assert_null(program);
         lf_options_free(o);
@@ -401,7 +495,7 @@ static void parameters_that_are_wrong(void **state)
     REFUSES(LF_ERR_ARG, "nosuch", lf_program_set_param(p, "nosuch", values, 12), lf_program_message(p));
     REFUSES(LF_ERR_ARG, "parameter", lf_program_set_param(p, "x", values, 12), lf_program_message(p)); /* an input */
     REFUSES(LF_ERR_DATA, "12", lf_program_set_param(p, "w", values, 11), lf_program_message(p));
-    REFUSES(LF_ERR_ARG, "values", lf_program_set_param(p, "w", NULL, 12), lf_program_message(p));
+    REFUSES(LF_ERR_ARG, "`data`", lf_program_set_param(p, "w", NULL, 12), lf_program_message(p));
     assert_null(lf_program_param(p, "w"));
     assert_null(lf_program_param(p, "nosuch"));
     REFUSES(LF_ERR_DATA, "w", lf_program_prepare(p), lf_program_message(p));
@@ -553,6 +647,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(builder_and_reader_give_equal_models),
         cmocka_unit_test(ports_and_dims),
+        cmocka_unit_test(extents_have_factors),
+        cmocka_unit_test(models_move_between_contexts),
         cmocka_unit_test(rows_are_asked_for),
         cmocka_unit_test(table_of_ops),
         cmocka_unit_test(nothing_where_a_handle_should_be),

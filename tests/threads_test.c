@@ -319,7 +319,7 @@ static void *ask_for_calls(void *arg)
         a->good &= lf_call_new(a->cannot, &call) == LF_ERR_DEVICE && !call;
         a->good &= strstr(lf_program_message(a->cannot), "h200") != NULL;
         a->good &= lf_call_new(a->can, NULL) == LF_ERR_ARG;
-        a->good &= strstr(lf_program_message(a->can), "a place") != NULL;
+        a->good &= strstr(lf_program_message(a->can), "`out`") != NULL;
         a->good &= lf_call_new(a->can, &call) == LF_OK;
         lf_call_free(call);
     }

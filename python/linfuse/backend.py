@@ -19,7 +19,6 @@ from .partition import split
 from .counters import NEEDS_GRADIENTS, Left, registry
 
 _cpu = torch.device("cpu")
-_SMALLEST = "input x f32[1]\ny = relu(x)\nreturn y\n"
 if torch.__version__.startswith("2.4."):
     # From 2.5 on PyTorch traces into its own modules by itself; 2.4 hands nn.Linear over as it is unless told to. This
     # comes before the first trace: torch.compile looks a backend up when it is called.
@@ -89,8 +88,8 @@ def _has(device: torch.device, precision: str) -> bool:
         return True
     with weights.making, cuda.on(device):
         try:
-            read = native.Model.read(weights.context(device, torch.get_num_threads()), _SMALLEST)
-            native.Program(read, {"device": "cuda", "precision": precision}).close()
+            context = weights.context(device, torch.get_num_threads())
+            native.check_options(context, {"device": "cuda", "precision": precision})
         except native.Error as why:
             return why.status is not native.Status.UNSUPPORTED
     return True
@@ -120,7 +119,7 @@ def compile_graph(
     with weights.making:
         context = weights.context(device_of(own.graph), torch.get_num_threads())
         if chosen.rules is not None:  # a wrong name is an error now, not a reason to run in PyTorch later
-            native.Program(native.Model.read(context, _SMALLEST), chosen.words(_cpu)).close()
+            native.check_options(context, chosen.words(_cpu))
         compiled = split(own, context, chosen.words(context.device), chosen.fallback == "error")
     computing = [left for left in compiled.left if _computes(left)]
     if chosen.fallback == "error" and computing:

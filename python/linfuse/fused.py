@@ -143,7 +143,7 @@ class Part(native.OfThisProcess):
             self.threads = threads
             model, context = self.model, weights.context(self.device, threads)
             if context is not model.context:
-                model = native.Model.read(context, model.text())
+                model = model.copy(context)
             ports = len(self._inputs), len(self.outputs)
             key = self._key, tuple(sorted(self.options.items())), context.key, tuple(self._params.values())
             self.family = weights.family(key, model, self._params, ports, self.options, self.kept_as)

@@ -7,15 +7,16 @@ PyTorch. What the header says of lifetimes and threads holds here: whatever is b
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import enum
 import os
 import pathlib
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-MAX_RANK = 8
+MAX_RANK, MAX_DIMS = 8, 8
 _LIBRARY_NAME = "liblinfuse.so"
 
 
@@ -113,6 +114,7 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "lf_context_threads": (_int, [_handle]),
     "lf_model_read": (_status, [_handle, _text, _text, _size, _out]),
     "lf_model_read_file": (_status, [_handle, _text, _out]),
+    "lf_model_copy": (_status, [_handle, _handle, _out]),
     "lf_model_new": (_status, [_handle, _out]),
     "lf_model_free": (None, [_handle]),
     "lf_model_message": (_text, [_handle]),
@@ -130,9 +132,11 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "lf_model_dim_count": (_size, [_handle]),
     "lf_model_dim_name": (_text, [_handle, _size]),
     "lf_model_port_extent": (ctypes.c_int64, [_handle, _int, _size, _int, _int64s]),
+    "lf_model_port_factors": (ctypes.c_int64, [_handle, _int, _size, _int, ctypes.POINTER(_int)]),
     "lf_options_new": (_status, [_handle, _out]),
     "lf_options_free": (None, [_handle]),
     "lf_options_set": (_status, [_handle, _text, _text]),
+    "lf_options_check": (_status, [_handle]),
     "lf_options_message": (_text, [_handle]),
     "lf_program_new": (_status, [_handle, _handle, _out]),
     "lf_program_free": (None, [_handle]),
@@ -350,6 +354,12 @@ class Model(_Handle):
         context._check(lib.lf_model_read_file(context.address, os.fsencode(path), ctypes.byref(made)))
         return cls(context, made.value)
 
+    def copy(self, context: Context) -> Model:
+        """The same model in another context."""
+        made = ctypes.c_void_p()
+        context._check(lib.lf_model_copy(self.address, context.address, ctypes.byref(made)))
+        return Model(context, made.value)
+
     # ---- building ----
 
     def input(self, name: str, extents: Sequence[int | str], dtype: Dtype = Dtype.f32) -> Value:
@@ -415,6 +425,16 @@ class Model(_Handle):
         """The dtype of one input, parameter or output."""
         return Dtype(lib.lf_model_port_dtype(self.address, port, index))
 
+    def extents(self, port: Port, index: int) -> tuple[int | str, ...]:
+        """The extents of one input, parameter or output as the model has them: 8, "B", "2*B" or "B*S"."""
+        names, powers = self.dim_names(), (_int * MAX_DIMS)()
+        extents: list[int | str] = []
+        for axis in range(lib.lf_model_port_rank(self.address, port, index)):
+            number = lib.lf_model_port_factors(self.address, port, index, axis, powers)
+            named = [name for name, power in zip(names, powers) for _ in range(power)]
+            extents.append("*".join([str(number)] * (number != 1) + named) if named else number)
+        return tuple(extents)
+
     def shape(self, port: Port, index: int, dims: Sequence[int] = ()) -> tuple[int, ...]:
         """The extents of one input, parameter or output, where the named extents (`dim_names`) are dims."""
         rank = lib.lf_model_port_rank(self.address, port, index)
@@ -440,6 +460,30 @@ def _fill(arg: _Arg, value: Any) -> None:
         raise Error(f"an argument of an op cannot be a {type(value).__name__}", Status.ARG)
 
 
+@contextlib.contextmanager
+def _options(context: Context, words: Mapping[str, str]) -> Iterator[Any]:
+    """Options for a while."""
+    made = ctypes.c_void_p()
+    context._check(lib.lf_options_new(context.address, ctypes.byref(made)))
+    try:
+        for key, value in words.items():
+            _check_options(made, lib.lf_options_set(made, key.encode(), value.encode()))
+        yield made
+    finally:
+        lib.lf_options_free(made)
+
+
+def _check_options(options: Any, status: int) -> None:
+    if status:
+        raise _fail(status, lib.lf_options_message(options))
+
+
+def check_options(context: Context, words: Mapping[str, str]) -> None:
+    """Whether programs can be compiled with these options on this machine; an Error where not."""
+    with _options(context, words) as options:
+        _check_options(options, lib.lf_options_check(options))
+
+
 class Program(_Handle):
     """A model rewritten, fused and planned, with its parameters. options: the words of lf_options_set."""
 
@@ -447,16 +491,9 @@ class Program(_Handle):
 
     def __init__(self, model: Model, options: Mapping[str, str] | None = None):
         self.context = model.context
-        made, chosen = ctypes.c_void_p(), ctypes.c_void_p()
-        self.context._check(lib.lf_options_new(self.context.address, ctypes.byref(chosen)))
-        try:
-            for key, value in (options or {}).items():
-                status = lib.lf_options_set(chosen, key.encode(), value.encode())
-                if status:
-                    raise _fail(status, lib.lf_options_message(chosen))
+        made = ctypes.c_void_p()
+        with _options(self.context, options or {}) as chosen:
             model._check(lib.lf_program_new(model.address, chosen, ctypes.byref(made)))
-        finally:
-            lib.lf_options_free(chosen)
         super().__init__(made.value, self.context)
         self.on_gpu = (options or {}).get("device") == "cuda"
 

@@ -256,23 +256,7 @@ class Program:
 
 
 def _specs(model: native.Model, port: Port) -> tuple[Spec, ...]:
-    """The ports with the names of their named extents, found by asking twice: what changes has a name."""
-    names = model.dim_names()
-    specs = []
-    for index, name in enumerate(model.names(port)):
-        extents: list[int | str] = list(model.shape(port, index, [1] * len(names)))
-        for at, dim in enumerate(names):
-            larger = model.shape(port, index, [2 if i == at else 1 for i in range(len(names))])
-            extents = [_named(before, now, dim) for before, now in zip(extents, larger)]
-        specs.append(Spec(name, tuple(extents)))
-    return tuple(specs)
-
-
-def _named(before: int | str, now: int, dim: str) -> int | str:
-    """An extent that was `before` where every name is 1, and is `now` where dim is 2."""
-    if before == now or isinstance(before, str):
-        return before
-    return dim if now == 2 else f"{before}*{dim}"
+    return tuple(Spec(name, model.extents(port, index)) for index, name in enumerate(model.names(port)))
 
 
 def extents_of(specs: Sequence[Spec], inputs: Sequence[Any]) -> dict[str, int]:

@@ -54,6 +54,11 @@ lf_status lf_fail(lf_diag *d, lf_status s, const char *fmt, ...)
     return s;
 }
 
+lf_status lf_fail_null(lf_diag *d, const char *argument)
+{
+    return lf_fail(d, LF_ERR_ARG, "`%s` must not be NULL", argument);
+}
+
 lf_status lf_fail_nomem(lf_diag *d, const char *what)
 {
     return lf_fail(d, LF_ERR_NOMEM, "out of memory for %s", what);

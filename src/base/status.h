@@ -17,6 +17,9 @@ typedef struct lf_diag {
  * Leaves:  a NUL-terminated text, cut between two UTF-8 characters where it does not fit. */
 lf_status lf_fail(lf_diag *d, lf_status s, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
+/* LF_ERR_ARG for an argument that must not be NULL; argument: its name in the public header. */
+lf_status lf_fail_null(lf_diag *d, const char *argument);
+
 /* LF_ERR_NOMEM, saying what the memory was for: "the graph's nodes". */
 lf_status lf_fail_nomem(lf_diag *d, const char *what);
 

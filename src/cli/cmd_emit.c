@@ -25,7 +25,7 @@ int cli_emit(const cli_options *o)
     cli_session s;
     lf_program *program = NULL;
     if (!o->arch)
-        return cli_fail("emit wants --arch sm_90a, sm_80 or another (linfuse emit --help)");
+        return cli_fail("emit needs --arch, such as sm_90a or sm_80; see linfuse emit --help");
     int code = cli_session_begin(o, &s);
     if (code == CLI_OK)
         code = cli_program_new(&s, true, &program);

@@ -204,7 +204,7 @@ static int run(cli_session *s, job *j)
     double seconds = 0;
     int code = cli_session_device(s, &device);
     if (code == CLI_OK && o->json && writes_to_stdout(o))
-        code = cli_fail("--json wants standard output for itself; write the output to a file");
+        code = cli_fail("--json and an output both go to standard output; write the output to a file");
     if (code == CLI_OK)
         code = cli_tensors_new(s, LF_PORT_OUTPUT, &j->outputs);
     if (code == CLI_OK)

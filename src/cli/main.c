@@ -108,7 +108,7 @@ static int dispatch(int argc, char **argv)
 {
     const char *word = argc > 1 ? argv[1] : NULL;
     if (!word)
-        return cli_fail("a command is wanted: explain, check, run, bench, emit or ops; see linfuse --help");
+        return cli_fail("no command given; see linfuse --help");
     if (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0 || strcmp(word, "help") == 0) {
         print_help();
         return CLI_OK;

@@ -14,7 +14,7 @@ static const struct option {
     unsigned takes;
     option_kind kind;
     size_t offset; /* of its field in cli_options */
-    const char *wants;
+    const char *needs;
 } table[] = {
     {"json", 0, FLAG, offsetof(cli_options, json), NULL},
     {"help", 0, FLAG, offsetof(cli_options, help), NULL},
@@ -54,7 +54,7 @@ static int add_pair(cli_pairs *pairs, int argc, const struct option *option, con
 {
     const char *equals = strchr(value, '=');
     if (!equals || equals == value || !equals[1])
-        return cli_fail("--%s wants %s, not '%s'; see linfuse --help", option->name, option->wants, value);
+        return cli_fail("--%s needs %s, not '%s'; see linfuse --help", option->name, option->needs, value);
     if (!pairs->at)
         pairs->at = calloc((size_t)argc, sizeof *pairs->at);
     char *name = pairs->at ? strndup(value, (size_t)(equals - value)) : NULL;
@@ -76,7 +76,7 @@ static int set(cli_options *out, const struct option *option, int argc, const ch
     case SEED:
         if (!cli_parse_number(value, option->kind == SEED ? UINT64_MAX : INT64_MAX, &number) ||
             (option->kind == NUMBER && number == 0))
-            return cli_fail("--%s wants %s, not '%s'; see linfuse --help", option->name, option->wants, value);
+            return cli_fail("--%s needs %s, not '%s'; see linfuse --help", option->name, option->needs, value);
         *(uint64_t *)(void *)field = number;
         return CLI_OK;
     }
@@ -109,7 +109,7 @@ static int read_option(const char *command, unsigned takes, int argc, char **arg
     }
     const char *value = equals ? equals + 1 : *i + 1 < argc ? argv[++*i] : NULL;
     if (!value || !*value)
-        return cli_fail("--%s wants %s; see linfuse --help", option->name, option->wants);
+        return cli_fail("--%s needs %s; see linfuse --help", option->name, option->needs);
     return set(out, option, argc, value);
 }
 
@@ -138,7 +138,7 @@ int cli_options_read(const char *command, unsigned takes, int argc, char **argv,
             return code;
     }
     if ((takes & CLI_TAKES_MODEL) && !out->model && !out->help)
-        return cli_fail("%s wants a model file; see linfuse %s --help", command, command);
+        return cli_fail("%s needs a model file; see linfuse %s --help", command, command);
     return CLI_OK;
 }
 

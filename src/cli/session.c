@@ -81,7 +81,7 @@ static int set_dim(cli_session *s, const cli_pair *pair)
         return cli_fail("--dim %s=%s: the model has no extent of that name (it has: %s)", pair->name, pair->value,
                         dim_names(s, names, sizeof names));
     if (!cli_parse_number(pair->value, INT64_MAX, &value) || value == 0)
-        return cli_fail("--dim %s wants a whole number, 1 or more, not '%s'", pair->name, pair->value);
+        return cli_fail("--dim %s needs a whole number, 1 or more, not '%s'", pair->name, pair->value);
     s->dims[i] = (int64_t)value;
     s->dim_told[i] = true;
     return CLI_OK;
@@ -115,15 +115,10 @@ static int read_dims(cli_session *s)
 
 int64_t cli_dim_follows(const cli_session *s, lf_port port, size_t index, int axis, size_t dim)
 {
-    int64_t was = s->dims[dim], at[3];
-    for (int i = 0; i < 3; i++) {
-        s->dims[dim] = i + 1;
-        at[i] = lf_model_port_extent(s->model, port, index, axis, s->dims);
-    }
-    s->dims[dim] = was;
-    if (at[0] == at[1] && at[1] == at[2])
+    int power[LF_MAX_DIMS];
+    if (lf_model_port_factors(s->model, port, index, axis, power) < 0 || power[dim] == 0)
         return 0;
-    return at[0] > 0 && at[1] == 2 * at[0] && at[2] == 3 * at[0] ? at[0] : -1;
+    return power[dim] == 1 ? lf_model_port_extent(s->model, port, index, axis, s->dims) / s->dims[dim] : -1;
 }
 
 int cli_session_begin(const cli_options *options, cli_session *s)
@@ -154,7 +149,7 @@ int cli_session_device(const cli_session *s, const char **device)
 {
     *device = s->options->device ? s->options->device : "cpu";
     if (strcmp(*device, "cpu") != 0 && strcmp(*device, "cuda") != 0)
-        return cli_fail("--device %s: this command runs the model, which wants cpu or cuda", *device);
+        return cli_fail("--device %s: this command runs the model, which needs cpu or cuda", *device);
     return CLI_OK;
 }
 

@@ -12,7 +12,7 @@
 
 /* Limits against hostile files; each has its message. */
 enum {
-    LF_MAX_SYMBOLS = 8,     /* named extents in one model */
+    LF_MAX_SYMBOLS = LF_MAX_DIMS,
     LF_MAX_ARGS = 5,        /* values of one op */
     LF_MAX_ATTRS = 6,
     LF_MAX_LIST = LF_MAX_RANK,

@@ -78,7 +78,7 @@ static bool is_word(const char *name, size_t length, const char *word)
 }
 
 /* One of +name, -name, name, where all and none are names too. */
-static lf_status switch_rule(lf_sweeper *s, lf_diag *diag, const char *word, size_t length)
+static lf_status switch_rule(bool *on_of, lf_diag *diag, const char *word, size_t length)
 {
     bool on = word[0] != '-', sign = word[0] == '-' || word[0] == '+', found = false;
     const char *name = word + sign;
@@ -88,23 +88,36 @@ static lf_status switch_rule(lf_sweeper *s, lf_diag *diag, const char *word, siz
         if (!all && !none && !is_word(name, length, lf_rule_row(i)->info.name))
             continue;
         found = true;
-        s->on[i] = none ? !on : on;
+        on_of[i] = none ? !on : on;
     }
     return found ? LF_OK : unknown_rule(diag, name, length);
 }
 
-static lf_status read_switches(lf_sweeper *s, lf_diag *diag, const lf_rewrite_options *options)
+/* on: one per rule. */
+static lf_status read_switches(bool *on, lf_diag *diag, const char *rules)
 {
     for (size_t i = 0; lf_rule_row(i); i++)
-        s->on[i] = true;
+        on[i] = true;
     lf_status status = LF_OK;
-    for (const char *at = options->rules; at && *at && !status;) {
+    for (const char *at = rules; at && *at && !status;) {
         at += strspn(at, ", \t");
         size_t length = strcspn(at, ", \t");
         if (length)
-            status = switch_rule(s, diag, at, length);
+            status = switch_rule(on, diag, at, length);
         at += length;
     }
+    return status;
+}
+
+lf_status lf_rules_check(const char *rules, lf_diag *diag)
+{
+    bool on[LF_MAX_RULES];
+    return read_switches(on, diag, rules);
+}
+
+static lf_status choose_rules(lf_sweeper *s, lf_diag *diag, const lf_rewrite_options *options)
+{
+    lf_status status = read_switches(s->on, diag, options->rules);
     for (size_t i = 0; lf_rule_row(i); i++)
         s->on[i] = s->on[i] && (!options->as_written || lf_rule_row(i)->info.class == LF_EXACT);
     return status;
@@ -277,7 +290,7 @@ lf_status lf_rewrite(const lf_graph *in, const lf_rewrite_options *options, lf_g
         s->notes_arena = out->arena;
         for (lf_node n = 0; n < in->count; n++)
             home[n] = n;
-        status = read_switches(s, out->diag, options);
+        status = choose_rules(s, out->diag, options);
     }
     if (!status && !(notes->trusted = lf_arena_array(out->arena, (size_t)in->params + 1, sizeof *notes->trusted)))
         status = LF_ERR_NOMEM;

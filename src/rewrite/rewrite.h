@@ -54,9 +54,13 @@ typedef struct lf_notes {
  *          home: one per node of `in`; the node of `out` that computes it, or that of the nearest user which has
  *          absorbed it; LF_NONE when no output needs it.
  *          notes: what was done, in order; what was refused, as it stands at the end.
- * Fails:   LF_ERR_ARG (an unknown rule name in options, listed with the known ones), LF_ERR_NOMEM. */
+ * Fails:   LF_ERR_ARG (as lf_rules_check), LF_ERR_NOMEM. */
 lf_status lf_rewrite(const lf_graph *in, const lf_rewrite_options *options, lf_graph *out, lf_node *home,
                      lf_notes *notes);
+
+/* Whether every name in rules is one. rules: as in lf_rewrite_options.
+ * Fails: LF_ERR_ARG, listing the rules there are; LF_ERR_NOMEM. */
+lf_status lf_rules_check(const char *rules, lf_diag *diag);
 
 /* The rules, for `explain`, tests and documentation, in the order they are tried: NULL past the end. */
 typedef struct lf_rule_info {

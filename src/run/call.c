@@ -21,7 +21,7 @@ lf_status lf_call_new(lf_program *program, lf_call **out)
     if (!program)
         return LF_ERR_ARG;
     if (!out)
-        return fail_new(program, LF_ERR_ARG, "a call wants a place for it");
+        return fail_new(program, LF_ERR_ARG, "`out` must not be NULL");
     *out = NULL;
     if (program->target == LF_TARGET_MODEL_ONLY)
         return fail_new(program, LF_ERR_DEVICE, program->no_device);

@@ -23,27 +23,15 @@ static lf_status take_hints(lf_program *p, const char *option, const lf_dim_hint
 
 static lf_status check_options(lf_program *p, const lf_options *o)
 {
-    p->target = strcmp(o->device, "cpu") == 0    ? LF_TARGET_CPU
-                : strcmp(o->device, "cuda") == 0 ? LF_TARGET_CUDA
-                                                 : LF_TARGET_MODEL_ONLY;
-    if (p->target == LF_TARGET_CUDA && !p->context->gpu) {
-        lf_status status = lf_cuda_device_open(&p->context->gpu, &p->diag);
-        if (status != LF_OK)
-            return status;
-    }
-    lf_precision_find(o->precision, &p->precision);
-    if (!lf_precision_table[p->precision].split && p->target == LF_TARGET_CPU)
-        return lf_fail(&p->diag, LF_ERR_UNSUPPORTED, "precision %s: device %s has only fp32 so far", o->precision,
-                       o->device);
-    if (o->tune && p->target != LF_TARGET_CUDA)
-        return lf_fail(&p->diag, LF_ERR_UNSUPPORTED,
-                       "tune: device %s has nothing to measure and choose from; it wants device cuda", o->device);
+    lf_status status = lf_options_target(o, p->context, &p->target, &p->precision, &p->diag);
+    if (status != LF_OK)
+        return status;
     memcpy(p->device, o->device, sizeof p->device);
     snprintf(p->no_device, sizeof p->no_device, "device %s can be explained but not run here; compile for cpu",
              p->device);
     for (int i = 0; i < p->written.symbols; i++)
         p->hint[i] = DEFAULT_EXTENT;
-    lf_status status = take_hints(p, "dim.", &o->weigh, p->hint);
+    status = take_hints(p, "dim.", &o->weigh, p->hint);
     memcpy(p->first, p->hint, sizeof p->first);
     return status == LF_OK ? take_hints(p, "first.", &o->first, p->first) : status;
 }
@@ -54,7 +42,7 @@ static lf_status check_dtypes(lf_program *p)
     for (lf_node n = 0; n < g->count; n++)
         if (lf_at(g, n)->dtype != LF_F32)
             return lf_fail(&p->diag, LF_ERR_UNSUPPORTED,
-                           "%s is not f32: storage in other types can be read but not run yet", lf_at(g, n)->name);
+                           "%s is not f32: other dtypes can be read, but not run yet", lf_at(g, n)->name);
     return LF_OK;
 }
 

@@ -21,10 +21,10 @@ lf_status lf_array_open(lf_context *context, const char *path, lf_array **out)
     if (!context)
         return LF_ERR_ARG;
     if (!out)
-        return lf_fail(&context->diag, LF_ERR_ARG, "`out` must not be NULL");
+        return lf_fail_null(&context->diag, "out");
     *out = NULL;
     if (!path)
-        return lf_fail(&context->diag, LF_ERR_ARG, "`path` must not be NULL");
+        return lf_fail_null(&context->diag, "path");
     lf_array *a = *out = calloc(1, sizeof *a);
     if (!a)
         return lf_fail_nomem(&context->diag, path);
@@ -58,7 +58,7 @@ lf_status lf_array_save(lf_context *context, const char *path, int rank, const i
     if (!context)
         return LF_ERR_ARG;
     if (!path)
-        return lf_fail(&context->diag, LF_ERR_ARG, "`path` must not be NULL");
+        return lf_fail_null(&context->diag, "path");
     if (rank < 0 || rank > LF_MAX_RANK)
         return lf_fail(&context->diag, LF_ERR_ARG, "`rank` is %d, and must be between 0 and %d", rank, LF_MAX_RANK);
     if (rank > 0 && !extents)

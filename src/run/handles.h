@@ -28,6 +28,8 @@ struct lf_model {
     bool returned;
 };
 
+extern const char lf_not_finished[]; /* a message, for a model without its return */
+
 typedef enum lf_target { LF_TARGET_CPU, LF_TARGET_CUDA, LF_TARGET_MODEL_ONLY } lf_target;
 
 typedef struct lf_dim_hint {
@@ -41,6 +43,7 @@ typedef struct lf_dim_hints {
 } lf_dim_hints;
 
 struct lf_options {
+    lf_context *context;  /* borrowed, for lf_options_check */
     lf_diag diag;
     char device[16];
     char precision[8];
@@ -122,5 +125,10 @@ void lf_program_unprepare(lf_program *program);
 
 /* What the options say without the user's word. */
 void lf_options_init(lf_options *options);
+
+/* The device and the precision that options name; the device is opened in context. Fails: LF_ERR_DEVICE;
+ * LF_ERR_UNSUPPORTED where the device cannot do what the options ask for. */
+lf_status lf_options_target(const lf_options *options, lf_context *context, lf_target *target, lf_precision *precision,
+                            lf_diag *diag);
 
 #endif

@@ -6,12 +6,14 @@
 #include "io/file.h"
 #include "run/handles.h"
 
+const char lf_not_finished[] = "the model is not finished: lf_model_return says what it returns";
+
 lf_status lf_model_new(lf_context *context, lf_model **out)
 {
     if (!context)
         return LF_ERR_ARG;
     if (!out)
-        return lf_fail(&context->diag, LF_ERR_ARG, "a model wants a place for it");
+        return lf_fail_null(&context->diag, "out");
     *out = calloc(1, sizeof **out);
     if (!*out)
         return lf_fail_nomem(&context->diag, "the model");
@@ -41,8 +43,11 @@ lf_status lf_model_read(lf_context *context, const char *name, const char *text,
 {
     if (!context)
         return LF_ERR_ARG;
-    if (!name || !text || !out)
-        return lf_fail(&context->diag, LF_ERR_ARG, "reading a model wants a name, a text and a place for the model");
+    if (!out)
+        return lf_fail_null(&context->diag, "out");
+    *out = NULL;
+    if (!name || !text)
+        return lf_fail_null(&context->diag, name ? "text" : "name");
     lf_status status = lf_model_new(context, out);
     if (status != LF_OK)
         return status;
@@ -65,9 +70,11 @@ lf_status lf_model_read_file(lf_context *context, const char *path, lf_model **o
     lf_file file;
     if (!context)
         return LF_ERR_ARG;
-    if (!path || !out)
-        return lf_fail(&context->diag, LF_ERR_ARG, "reading a model wants a path and a place for the model");
+    if (!out)
+        return lf_fail_null(&context->diag, "out");
     *out = NULL;
+    if (!path)
+        return lf_fail_null(&context->diag, "path");
     lf_status status = lf_file_map(path, &file, &context->diag);
     if (status != LF_OK)
         return status;
@@ -76,22 +83,56 @@ lf_status lf_model_read_file(lf_context *context, const char *path, lf_model **o
     return status;
 }
 
+lf_status lf_model_copy(const lf_model *model, lf_context *context, lf_model **out)
+{
+    if (!context)
+        return LF_ERR_ARG;
+    if (!out)
+        return lf_fail_null(&context->diag, "out");
+    *out = NULL;
+    if (!model)
+        return lf_fail_null(&context->diag, "model");
+    if (!model->returned)
+        return lf_fail(&context->diag, LF_ERR_ARG, "%s", lf_not_finished);
+    lf_status status = lf_model_new(context, out);
+    if (status != LF_OK)
+        return status;
+    status = lf_graph_copy(&model->graph, &(*out)->graph);
+    (*out)->returned = status == LF_OK;
+    if (status != LF_OK) {
+        context->diag = (*out)->diag;
+        lf_model_free(*out);
+        *out = NULL;
+    }
+    return status;
+}
+
+/* ---- building ---- */
+
+static lf_status is_open(lf_model *m, const char *what)
+{
+    return m->returned ? lf_fail(&m->diag, LF_ERR_ARG, "%s: the model is finished, nothing can be added", what)
+                       : LF_OK;
+}
+
 static lf_status declare(lf_model *m, lf_op op, const char *name, lf_dtype dtype, int rank, const lf_dim *dims,
                          lf_value *out)
 {
     lf_shape shape = {.rank = rank};
     if (!m)
         return LF_ERR_ARG;
-    if (!name || !out || rank < 0 || rank > LF_MAX_RANK || (rank > 0 && !dims))
-        return lf_fail(&m->diag, LF_ERR_ARG, "%s: wants a name and a rank between 0 and %d", lf_op_row(op)->name,
-                       LF_MAX_RANK);
+    if (!name || !out)
+        return lf_fail_null(&m->diag, name ? "out" : "name");
+    if (rank < 0 || rank > LF_MAX_RANK)
+        return lf_fail(&m->diag, LF_ERR_ARG, "%s %s: `rank` is %d, but must be between 0 and %d", lf_op_row(op)->name,
+                       name, rank, LF_MAX_RANK);
+    if (rank > 0 && !dims)
+        return lf_fail_null(&m->diag, "dims");
     if ((unsigned)dtype > LF_I64)
-        return lf_fail(&m->diag, LF_ERR_ARG, "%s %s: %d is no dtype", lf_op_row(op)->name, name, (int)dtype);
-    if (m->returned)
-        return lf_fail(&m->diag, LF_ERR_ARG, "%s %s: the model is finished, it has its return", lf_op_row(op)->name,
-                       name);
+        return lf_fail(&m->diag, LF_ERR_ARG, "%s %s: `dtype` is %d, which is no dtype", lf_op_row(op)->name, name,
+                       (int)dtype);
     const int symbols = m->graph.symbols;
-    lf_status status = LF_OK;
+    lf_status status = is_open(m, name);
     for (int i = 0; i < rank && status == LF_OK; i++) {
         int symbol = 0;
         shape.dim[i] = lf_extent_of(dims[i].name ? 1 : dims[i].number);
@@ -122,17 +163,20 @@ lf_status lf_model_op(lf_model *model, const char *name, const char *op, const l
 {
     if (!model)
         return LF_ERR_ARG;
-    if (!op || !out || (arg_count > 0 && !args))
-        return lf_fail(&model->diag, LF_ERR_ARG, "an op wants its name, its arguments and a place for the value");
-    if (model->returned)
-        return lf_fail(&model->diag, LF_ERR_ARG, "%s: the model is finished, it has its return", op);
+    if (!op || !out)
+        return lf_fail_null(&model->diag, op ? "out" : "op");
+    if (arg_count > 0 && !args)
+        return lf_fail_null(&model->diag, "args");
+    if (is_open(model, op) != LF_OK)
+        return LF_ERR_ARG;
     for (size_t i = 0; i < arg_count; i++)
         if ((args[i].kind == LF_ARG_LIST && args[i].count > 0 && !args[i].list) ||
             (args[i].kind == LF_ARG_STRING && !args[i].string))
-            return lf_fail(&model->diag, LF_ERR_ARG, "%s: argument %zu is empty", op, i + 1);
+            return lf_fail(&model->diag, LF_ERR_ARG, "%s: argument %zu has a NULL %s", op, i + 1,
+                           args[i].kind == LF_ARG_LIST ? "list" : "string");
     for (size_t i = 0; i < arg_count; i++)
         if (args[i].kind == LF_ARG_VALUE && (args[i].value < 0 || args[i].value >= model->graph.count))
-            return lf_fail(&model->diag, LF_ERR_ARG, "%s: argument %zu is no value of this model", op, i + 1);
+            return lf_fail(&model->diag, LF_ERR_ARG, "%s: argument %zu is not a value of this model", op, i + 1);
     return lf_graph_bind(&model->graph, name, op, args, arg_count, out, NULL);
 }
 
@@ -141,8 +185,12 @@ lf_status lf_model_value_shape(lf_model *model, lf_value value, const int64_t *d
     if (!model)
         return LF_ERR_ARG;
     const lf_graph *g = &model->graph;
-    if (value < 0 || value >= g->count || !rank || !extents || (g->symbols > 0 && !dims))
-        return lf_fail(&model->diag, LF_ERR_ARG, "a shape is had of a value of this model, at dims, and wants a place");
+    if (value < 0 || value >= g->count)
+        return lf_fail(&model->diag, LF_ERR_ARG, "`value` is %d, which is not a value of this model", (int)value);
+    if (!rank || !extents)
+        return lf_fail_null(&model->diag, rank ? "extents" : "rank");
+    if (g->symbols > 0 && !dims)
+        return lf_fail_null(&model->diag, "dims");
     const lf_shape *s = &lf_at(g, value)->shape;
     *rank = s->rank;
     for (int i = 0; i < s->rank; i++)
@@ -155,10 +203,12 @@ lf_status lf_model_return(lf_model *model, const lf_value *values, size_t count)
     if (!model)
         return LF_ERR_ARG;
     if (model->returned)
-        return lf_fail(&model->diag, LF_ERR_ARG, "return: the model has its return already");
+        return lf_fail(&model->diag, LF_ERR_ARG, "return: the model is finished, it has its return already");
+    if (count > 0 && !values)
+        return lf_fail_null(&model->diag, "values");
     for (size_t i = 0; i < count; i++)
-        if (!values || values[i] < 0 || values[i] >= model->graph.count)
-            return lf_fail(&model->diag, LF_ERR_ARG, "return: value %zu is no value of this model", i + 1);
+        if (values[i] < 0 || values[i] >= model->graph.count)
+            return lf_fail(&model->diag, LF_ERR_ARG, "return: value %zu is not a value of this model", i + 1);
     lf_status status = lf_graph_return(&model->graph, values, count);
     if (status == LF_OK)
         status = lf_graph_verify(&model->graph);
@@ -171,10 +221,10 @@ lf_status lf_model_print(lf_model *model, char **out)
     if (!model)
         return LF_ERR_ARG;
     if (!out)
-        return lf_fail(&model->diag, LF_ERR_ARG, "printing a model wants a place for the text");
+        return lf_fail_null(&model->diag, "out");
     *out = NULL;
     return model->returned ? lf_text_print(&model->graph, out)
-                           : lf_fail(&model->diag, LF_ERR_ARG, "the model is not finished: it returns nothing yet");
+                           : lf_fail(&model->diag, LF_ERR_ARG, "%s", lf_not_finished);
 }
 
 void lf_string_free(char *text) { free(text); }
@@ -236,6 +286,17 @@ int64_t lf_model_port_extent(const lf_model *model, lf_port port, size_t index, 
     return lf_extent_at(info->shape.dim[axis], dims);
 }
 
+int64_t lf_model_port_factors(const lf_model *model, lf_port port, size_t index, int axis, int *powers)
+{
+    const lf_node_info *info = port_at(model, port, index);
+    if (!info || axis < 0 || axis >= info->shape.rank)
+        return -1;
+    const lf_extent *extent = &info->shape.dim[axis];
+    for (int s = 0; powers && s < model->graph.symbols; s++)
+        powers[s] = extent->pow[s];
+    return extent->coef;
+}
+
 bool lf_model_rows_independent(const lf_model *model, bool *has_rows)
 {
     if (!model || !model->returned)
@@ -256,14 +317,19 @@ lf_status lf_model_eval(lf_model *model, const int64_t *dims, const float *const
     if (!model)
         return LF_ERR_ARG;
     const lf_graph *g = &model->graph;
-    if (!model->returned || !outputs || (g->inputs > 0 && !inputs) || (g->params > 0 && !params) ||
-        (g->symbols > 0 && !dims))
-        return lf_fail(&model->diag, LF_ERR_ARG,
-                       "eval wants a finished model and its dims, inputs, params and outputs");
+    if (!model->returned)
+        return lf_fail(&model->diag, LF_ERR_ARG, "%s", lf_not_finished);
+    if (!outputs)
+        return lf_fail_null(&model->diag, "outputs");
+    if ((g->inputs > 0 && !inputs) || (g->params > 0 && !params))
+        return lf_fail_null(&model->diag, g->inputs > 0 && !inputs ? "inputs" : "params");
+    if (g->symbols > 0 && !dims)
+        return lf_fail_null(&model->diag, "dims");
     lf_status status = lf_graph_check_dims(g, dims, &model->diag);
     for (int32_t i = 0; i < g->outputs && status == LF_OK; i++)
         if (!outputs[i] && lf_shape_count(&lf_at(g, g->output[i])->shape, dims) > 0)
-            status = lf_fail(&model->diag, LF_ERR_ARG, "eval: no place for output %s", lf_at(g, g->output[i])->name);
+            status = lf_fail(&model->diag, LF_ERR_ARG, "output %s: `data` must not be NULL",
+                             lf_at(g, g->output[i])->name);
     if (status != LF_OK)
         return status;
     lf_bound *bound = calloc((size_t)g->count + 1, sizeof *bound);

@@ -21,11 +21,12 @@ lf_status lf_options_new(lf_context *context, lf_options **out)
     if (!context)
         return LF_ERR_ARG;
     if (!out)
-        return lf_fail(&context->diag, LF_ERR_ARG, "options want a place for them");
+        return lf_fail_null(&context->diag, "out");
     *out = malloc(sizeof **out);
     if (!*out)
         return lf_fail_nomem(&context->diag, "options");
     lf_options_init(*out);
+    (*out)->context = context;
     return LF_OK;
 }
 
@@ -127,12 +128,14 @@ static lf_status set_hint(lf_options *o, lf_dim_hints *list, const char *kind, c
     errno = 0;
     long long number = strtoll(value, &end, 10);
     if (*value == 0 || *end != 0 || errno != 0 || number < 0 || number > LF_MAX_ELEMENTS)
-        return lf_fail(&o->diag, LF_ERR_ARG, "%s%.64s: '%.64s' is not an extent", kind, name, value);
+        return lf_fail(&o->diag, LF_ERR_ARG, "%s%.64s: '%.64s' is not an extent, a whole number of 0 or more", kind,
+                       name, value);
     int at = 0;
     while (at < list->count && strcmp(list->hint[at].name, name) != 0)
         at++;
     if (at == LF_MAX_SYMBOLS || strlen(name) >= sizeof list->hint[at].name)
-        return lf_fail(&o->diag, LF_ERR_ARG, "%s%.64s: too many extents, or too long a name", kind, name);
+        return lf_fail(&o->diag, LF_ERR_ARG, "%s%.64s: more than %d extents, or a name longer than any extent's", kind,
+                       name, LF_MAX_SYMBOLS);
     snprintf(list->hint[at].name, sizeof list->hint[at].name, "%s", name);
     list->hint[at].value = number;
     list->count += at == list->count;
@@ -141,6 +144,9 @@ static lf_status set_hint(lf_options *o, lf_dim_hints *list, const char *kind, c
 
 static lf_status set_rules(lf_options *o, const char *value)
 {
+    lf_status status = lf_rules_check(value, &o->diag);
+    if (status != LF_OK)
+        return status;
     char *copy = strdup(value);
     if (!copy)
         return lf_fail_nomem(&o->diag, "options");
@@ -154,7 +160,7 @@ lf_status lf_options_set(lf_options *options, const char *key, const char *value
     if (!options)
         return LF_ERR_ARG;
     if (!key || !value)
-        return lf_fail(&options->diag, LF_ERR_ARG, "an option wants a key and a value");
+        return lf_fail_null(&options->diag, key ? "value" : "key");
     if (find_worded(key))
         return set_word(options, find_worded(key), value);
     if (strcmp(key, "rules") == 0)
@@ -163,9 +169,44 @@ lf_status lf_options_set(lf_options *options, const char *key, const char *value
         return set_hint(options, &options->weigh, "dim.", key + 4, value);
     if (strncmp(key, "first.", 6) == 0)
         return set_hint(options, &options->first, "first.", key + 6, value);
-    return lf_fail(
-        &options->diag, LF_ERR_ARG,
-        "'%.64s' is no option; known: device, precision, rules, assume_finite, fuse, tune, dim.NAME, first.NAME", key);
+    return lf_fail(&options->diag, LF_ERR_ARG,
+                   "'%.64s' is not an option; there are device, precision, rules, assume_finite, fuse, tune, dim.NAME, "
+                   "first.NAME",
+                   key);
+}
+
+lf_status lf_options_target(const lf_options *o, lf_context *context, lf_target *target, lf_precision *precision,
+                            lf_diag *diag)
+{
+    *target = strcmp(o->device, "cpu") == 0    ? LF_TARGET_CPU
+              : strcmp(o->device, "cuda") == 0 ? LF_TARGET_CUDA
+                                               : LF_TARGET_MODEL_ONLY;
+    if (*target == LF_TARGET_CUDA && !context->gpu) {
+        lf_status status = lf_cuda_device_open(&context->gpu, diag);
+        if (status != LF_OK)
+            return status;
+    }
+    lf_precision_find(o->precision, precision);
+    if (!lf_precision_table[*precision].split && *target == LF_TARGET_CPU)
+        return lf_fail(diag, LF_ERR_UNSUPPORTED, "precision %s: device %s has only fp32 so far", o->precision,
+                       o->device);
+    if (o->tune && *target != LF_TARGET_CUDA)
+        return lf_fail(diag, LF_ERR_UNSUPPORTED,
+                       "tune: device %s has nothing to measure and choose from; it needs device cuda", o->device);
+    return LF_OK;
+}
+
+lf_status lf_options_check(lf_options *options)
+{
+    lf_target target;
+    lf_precision precision;
+    lf_cuda_target kernels;
+    if (!options)
+        return LF_ERR_ARG;
+    lf_status status = lf_options_target(options, options->context, &target, &precision, &options->diag);
+    return status == LF_OK && target == LF_TARGET_CUDA
+               ? lf_cuda_device_target(options->context->gpu, precision, &kernels, &options->diag)
+               : status;
 }
 
 double lf_precision_unit(const char *precision)

@@ -134,7 +134,7 @@ static lf_status given_param(lf_program *p, const char *name, const float *data,
         return LF_ERR_ARG;
     lf_program_begin(p);
     if (!name || !data)
-        return lf_fail(&p->diag, LF_ERR_ARG, "a parameter wants its name and its values");
+        return lf_fail_null(&p->diag, name ? "data" : "name");
     *index = find_param(p, name);
     if (*index < 0)
         return lf_fail(&p->diag, LF_ERR_ARG, "the model has no parameter %.128s", name);
@@ -180,7 +180,7 @@ static lf_status given_on_device(lf_program *p, const char *name, const float *d
 {
     lf_status status = given_param(p, name, data, count, index);
     if (status == LF_OK && p->target != LF_TARGET_CUDA)
-        return lf_fail(&p->diag, LF_ERR_ARG, "parameter %s: memory of the GPU is for programs compiled for cuda", name);
+        return lf_fail(&p->diag, LF_ERR_ARG, "parameter %s: device memory needs a program compiled for cuda", name);
     return status;
 }
 
@@ -252,8 +252,8 @@ static lf_status fail_extents(lf_program *p, const lf_node_info *info, const lf_
     for (int i = 0; i < t->rank; i++)
         lf_str_addf(&text, "%s%lld", i > 0 ? ", " : "", (long long)t->extents[i]);
     char *extents = lf_str_take(&text); /* NULL: no memory for it */
-    lf_status status = lf_fail(&p->diag, LF_ERR_DATA, "%s: tensor %s is [%s], and the model wants %s", path, info->name,
-                               extents ? extents : "...", lf_shape_text(&p->written, &info->shape));
+    lf_status status = lf_fail(&p->diag, LF_ERR_DATA, "%s: tensor %s is [%s], but the model declares %s", path,
+                               info->name, extents ? extents : "...", lf_shape_text(&p->written, &info->shape));
     free(extents);
     return status;
 }
@@ -264,8 +264,8 @@ static lf_status load_param(lf_program *p, int32_t index, const lf_safetensors *
     const lf_node_info *info = lf_at(&p->written, p->written.param[index]);
     const lf_tensor_view *t = lf_safetensors_find(file, info->name);
     if (!t)
-        return lf_fail(&p->diag, LF_ERR_DATA, "%s: holds no tensor %s, which the model wants as %s", path, info->name,
-                       lf_shape_text(&p->written, &info->shape));
+        return lf_fail(&p->diag, LF_ERR_DATA, "%s: there is no tensor %s, which the model declares as %s", path,
+                       info->name, lf_shape_text(&p->written, &info->shape));
     bool same = t->rank == info->shape.rank;
     for (int i = 0; same && i < t->rank; i++)
         same = lf_extent_is(info->shape.dim[i], t->extents[i]);
@@ -287,7 +287,7 @@ lf_status lf_program_load_params(lf_program *program, const char *path)
         return LF_ERR_ARG;
     lf_program_begin(program);
     if (!path)
-        return lf_fail(&program->diag, LF_ERR_ARG, "loading parameters wants a path");
+        return lf_fail_null(&program->diag, "path");
     lf_file file;
     lf_safetensors tensors = {0};
     lf_status status = lf_file_map(path, &file, &program->diag);

@@ -31,10 +31,10 @@ lf_status lf_program_new(lf_model *model, const lf_options *options, lf_program 
     if (!model)
         return LF_ERR_ARG;
     if (!out)
-        return lf_fail(&model->diag, LF_ERR_ARG, "compiling wants a place for the program");
+        return lf_fail_null(&model->diag, "out");
     *out = NULL;
     if (!model->returned)
-        return lf_fail(&model->diag, LF_ERR_ARG, "the model is not finished: it returns nothing yet");
+        return lf_fail(&model->diag, LF_ERR_ARG, "%s", lf_not_finished);
     lf_options_init(&defaults);
     lf_program *p = calloc(1, sizeof *p);
     if (!p)
@@ -131,7 +131,7 @@ lf_status lf_program_explain(lf_program *program, const int64_t *dims, bool json
         return LF_ERR_ARG;
     lf_program_begin(program);
     if (!out)
-        return lf_fail(&program->diag, LF_ERR_ARG, "explaining wants a place for the text");
+        return lf_fail_null(&program->diag, "out");
     *out = NULL;
     lf_program *p = program;
     lf_device device;
@@ -168,14 +168,14 @@ lf_status lf_program_emit(lf_program *program, const char *arch, char **out)
         return LF_ERR_ARG;
     lf_program_begin(program);
     if (!out)
-        return lf_fail(&program->diag, LF_ERR_ARG, "`out` must not be NULL");
+        return lf_fail_null(&program->diag, "out");
     *out = NULL;
     if (!arch)
-        return lf_fail(&program->diag, LF_ERR_ARG, "`arch` must not be NULL");
+        return lf_fail_null(&program->diag, "arch");
     lf_cuda_target target = {.precision = program->precision, .aligned = true};
     if (!lf_cuda_arch_unit(arch, &target.unit))
         return lf_fail(&program->diag, LF_ERR_ARG,
-                       "arch: '%.64s' is none of sm_70, sm_75, sm_80, sm_86, sm_89, sm_90, sm_90a", arch);
+                       "arch '%.64s' is none of sm_70, sm_75, sm_80, sm_86, sm_89, sm_90, sm_90a", arch);
     if (target.unit == LF_UNIT_PLAIN && !lf_precision_table[target.precision].split)
         return lf_fail(&program->diag, LF_ERR_UNSUPPORTED,
                        "arch %s: precision %s needs tensor cores, from sm_80 on", arch,

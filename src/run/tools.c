@@ -20,7 +20,7 @@ lf_status lf_device_peak(lf_context *context, const char *device, double *flops,
     if (!context)
         return LF_ERR_ARG;
     if (!device)
-        return lf_fail(&context->diag, LF_ERR_ARG, "`device` must not be NULL");
+        return lf_fail_null(&context->diag, "device");
     const bool cuda = strcmp(device, "cuda") == 0;
     const lf_kern *kern = NULL;
     lf_device found;
