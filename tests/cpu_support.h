@@ -263,9 +263,9 @@ static inline void rig_eval(rig *r, const int64_t *dims, const rig_ports *in, do
     lf_bound *bound = calloc((size_t)r->graph.count, sizeof *bound);
     assert_non_null(bound);
     for (int32_t i = 0; i < r->graph.params; i++)
-        bound[r->graph.param[i]].f32 = r->param[r->graph.param[i]];
+        bound[r->graph.param[i]].data = r->param[r->graph.param[i]];
     for (int32_t i = 0; i < r->graph.inputs; i++)
-        bound[r->graph.input[i]].f32 = in->data[i];
+        bound[r->graph.input[i]].data = in->data[i];
     for (int32_t i = 0; i < r->graph.outputs; i++) {
         const lf_shape *shape = &lf_at(&r->graph, r->graph.output[i])->shape;
         out[i] = malloc((size_t)(lf_shape_count(shape, dims) + 1) * sizeof(double));

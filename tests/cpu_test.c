@@ -253,7 +253,10 @@ static void ops_match(void **state)
         const lf_op_info *row = lf_op_row((lf_op)op);
         if (row->kind != LF_POINTWISE)
             continue;
-        const char *attributes = op == LF_OP_clamp ? ", -0.5, 0.25" : op == LF_OP_pow ? ", 3" : "";
+        const char *attributes = op == LF_OP_clamp ? ", -0.5, 0.25"
+                                 : op == LF_OP_pow ? ", 3"
+                                 : op == LF_OP_to  ? ", \"f32\""
+                                                   : "";
         char text[512];
         snprintf(text, sizeof text,
                  "input x f32[B, 300]\ninput y f32[B, 300]\nparam w f32[40, 300]\na = %s(x%s%s)\nb = linear(x, w)\n"

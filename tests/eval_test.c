@@ -90,7 +90,7 @@ static lf_node named(const model *m, const char *name)
 
 static void bind_f32(model *m, const char *name, const float *data)
 {
-    m->bound[named(m, name)] = (lf_bound){.f32 = data};
+    m->bound[named(m, name)] = (lf_bound){.data = data};
 }
 
 static lf_status eval_one(model *m, lf_node n, double *out)

@@ -53,7 +53,7 @@ static lf_status bind_leaves(const lf_graph *g, const request *r, lf_bound *boun
         size_t count = (size_t)lf_shape_count(&lf_at(g, n)->shape, r->dim);
         if (count > r->floats - used)
             return lf_fail(diag, LF_ERR_ARG, "%s wants more data than was given", lf_at(g, n)->name);
-        bound[n].f32 = r->data + used;
+        bound[n].data = r->data + used;
         used += count;
     }
     return used == r->floats ? LF_OK : lf_fail(diag, LF_ERR_ARG, "%zu floats given, %zu used", r->floats, used);

@@ -45,10 +45,64 @@ static void dtypes(void **state)
 {
     (void)state;
     lf_node f = leaf(LF_OP_input, "f", LF_F32, "[B, 4]"), i = leaf(LF_OP_input, "i", LF_I64, "[B, 4]");
-    FAILS("add: input f [B, 4] is f32 and other i [B, 4] is i64; dtypes are not mixed", -1, "add", V(f), V(i));
-    FAILS("relu: input i [B, 4] is i64; only f32 is computed with", -1, "relu", V(i));
+    FAILS("add: other i [B, 4] is i64, which counts positions; it takes f32, f16 or bf16", -1, "add", V(f), V(i));
+    FAILS("relu: input i [B, 4] is i64, which counts positions; it takes f32, f16 or bf16", -1, "relu", V(i));
     lf_node n = OP("flatten", V(i));
     assert_int_equal(lf_at(&g, n)->dtype, LF_I64);
+}
+
+static lf_node of_type(lf_dtype type, const char *text)
+{
+    char name[16];
+    snprintf(name, sizeof name, "t%d", (int)g.count);
+    return leaf(LF_OP_input, name, type, text);
+}
+
+#define TYPE_OF(...) lf_at(&g, OP(__VA_ARGS__))->dtype
+
+/* As torch.result_type has them: values with extents before those of rank 0, numbers never. */
+static void promotion(void **state)
+{
+    (void)state;
+    static const lf_dtype of_two[3][3] = {/* f32, f16, bf16 */
+                                          {LF_F32, LF_F32, LF_F32},
+                                          {LF_F32, LF_F16, LF_F32},
+                                          {LF_F32, LF_F32, LF_BF16}};
+    for (int i = 0; i < 3; i++)
+        for (int k = 0; k < 3; k++) {
+            const lf_dtype x = (lf_dtype)i, y = (lf_dtype)k;
+            lf_node a = of_type(x, "[B, 4]"), b = of_type(y, "[4]"), none = of_type(y, "[]"), other = of_type(x, "[]");
+            assert_int_equal(TYPE_OF("add", V(a), V(b)), of_two[i][k]);
+            assert_int_equal(TYPE_OF("maximum", V(a), V(b)), of_two[i][k]);
+            assert_int_equal(TYPE_OF("mul", V(a), V(none)), x);
+            assert_int_equal(TYPE_OF("mul", V(none), V(a)), x);
+            assert_int_equal(TYPE_OF("mul", V(other), V(none)), of_two[i][k]);
+            assert_int_equal(TYPE_OF("sub", N(0.5), V(a)), x);
+        }
+}
+
+/* What an op of narrow numbers yields is narrow; what PyTorch would not mix is refused. */
+static void types_of_ops(void **state)
+{
+    (void)state;
+    lf_node x = of_type(LF_BF16, "[B, 4]"), w = of_type(LF_BF16, "[3, 4]"), b = of_type(LF_BF16, "[3]");
+    lf_node wide = of_type(LF_F32, "[4]"), half = of_type(LF_F16, "[4]"), w32 = par("[3, 4]");
+    assert_int_equal(TYPE_OF("linear", V(x), V(w), V(b)), LF_BF16);
+    assert_int_equal(TYPE_OF("sum", V(x)), LF_BF16);
+    assert_int_equal(TYPE_OF("logsumexp", V(x), N(1)), LF_BF16);
+    assert_int_equal(TYPE_OF("softmax", V(x), N(1)), LF_BF16);
+    assert_int_equal(TYPE_OF("avg_pool1d", V(x), N(2)), LF_BF16);
+    assert_int_equal(TYPE_OF("transpose", V(x), N(0), N(1)), LF_BF16);
+    assert_int_equal(TYPE_OF("pow", V(x), N(2.5)), LF_BF16);
+    assert_int_equal(TYPE_OF("layer_norm", V(x), L(4), V(wide), V(wide)), LF_BF16);
+    assert_int_equal(TYPE_OF("batch_norm", V(x), V(wide), V(wide)), LF_BF16);
+    assert_int_equal(TYPE_OF("to", V(x), S("f16")), LF_F16);
+    assert_int_equal(TYPE_OF("to", V(x), key("dtype", S("f32"))), LF_F32);
+    FAILS("linear: input t0 is bf16, and weight w5 is f32; PyTorch does not mix them here", 1, "linear", V(x), V(w32));
+    FAILS("is bf16, and bias", 2, "linear", V(x), V(w), V(par("[3]")));
+    FAILS("is bf16, and weight t4 is f16", 2, "layer_norm", V(x), L(4), V(half));
+    FAILS("dtype is \"i64\"; it wants \"f32\" or \"f16\" or \"bf16\"", 1, "to", V(x), S("i64"));
+    FAILS("dtype is missing", -1, "to", V(x));
 }
 
 static void reduce_shapes(void **state)
@@ -401,7 +455,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(pointwise_shapes),
         TEST(product_shapes),
-        TEST(dtypes),
+        TEST(dtypes), TEST(promotion), TEST(types_of_ops),
         TEST(reduce_shapes),
         TEST(normalize_shapes),
         TEST(pool_shapes),

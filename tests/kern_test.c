@@ -351,7 +351,7 @@ static void eval_op(lf_op op, const char *attributes, const float *x, const floa
     lf_status status = lf_graph_init(&g, &arena, &diag);
     if (status != LF_OK || lf_text_read(&g, "map", text, (size_t)length) != LF_OK)
         fail_msg("%s", diag.text);
-    lf_bound bound[3] = {{.f32 = x}, {.f32 = y}, {0}};
+    lf_bound bound[3] = {{.data = x}, {.data = y}, {0}};
     if (lf_eval(&g, &elements, bound, g.output, 1, &out, &diag) != LF_OK)
         fail_msg("%s", diag.text);
     double numbers[3];
@@ -372,6 +372,7 @@ static const struct {
     {"pow", "3"},           {"pow", "-1"},        {"pow", "1.5"},
     {"pow", "0"},           {"pow", "0.5"},       {"pow", "-0.5"},
     {"add", "alpha=-0.25"}, {"sub", "alpha=0.5"}, {"add", "alpha=0"},
+    {"to", "\"f32\""},
 };
 
 static void check_op(const lf_kern *kern, lf_op op, const char *attributes, const float *x, const float *y,

@@ -39,6 +39,7 @@ FORMULA(exp, exp(x))
 FORMULA(log, log(x))
 FORMULA(erf, erf(x))
 FORMULA(abs, fabs(x))
+FORMULA(to, x)
 FORMULA(neg, -x)
 FORMULA(sqrt, sqrt(x))
 FORMULA(rsqrt, 1 / sqrt(x))
@@ -80,6 +81,7 @@ const math_case math_cases[] = {
     ONE(reciprocal, "reciprocal", ROUNDED, 0),
     ONE(relu, "relu", 0, 0),
     ONE(abs, "abs", 0, 0),
+    ONE(to, "to", 0, 0),
     ONE(neg, "neg", 0, 0),
     ONE(leaky_relu, "leaky_relu", ROUNDED, 0.01f),
     ONE(leaky_relu, "leaky_relu -2", 0, -2),

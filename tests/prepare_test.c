@@ -69,7 +69,7 @@ static summed sum_up(rig *r, int threads)
                 calloc(nodes, sizeof *s.sums)};
     assert_true(s.needed && s.finite && s.bound && s.sums);
     for (int32_t i = 0; i < r->graph.params; i++)
-        s.bound[r->graph.param[i]].f32 = r->param[r->graph.param[i]];
+        s.bound[r->graph.param[i]].data = r->param[r->graph.param[i]];
     for (int32_t i = 0; i < r->graph.outputs; i++)
         s.needed[r->graph.output[i]] = true;
     lf_graph_needed(&r->graph, s.needed);
@@ -117,7 +117,7 @@ static void sums_are_evals(void **state)
     double *want = malloc(COLUMNS * sizeof *want);
     assert_true(bound && want);
     for (int32_t i = 0; i < r.graph.params; i++)
-        bound[r.graph.param[i]].f32 = r.param[r.graph.param[i]];
+        bound[r.graph.param[i]].data = r.param[r.graph.param[i]];
     for (int threads = 1; threads <= POOLS; threads++) {
         summed s = sum_up(&r, threads);
         for (int i = 0; i < TAKEN; i++, cases++) {
@@ -187,7 +187,7 @@ static void narrow_weights_are_not_rounded(void **state)
             double *w = malloc((size_t)(n * k) * sizeof *w), *bias = calloc((size_t)n, sizeof *bias);
             assert_true(bound && w && bias);
             for (int32_t q = 0; q < r.graph.params; q++)
-                bound[r.graph.param[q]].f32 = r.param[r.graph.param[q]];
+                bound[r.graph.param[q]].data = r.param[r.graph.param[q]];
             rig_ok(&r, lf_eval(&r.graph, NULL, bound, &p->weight, 1, &w, &r.diag));
             if (p->bias != LF_NONE)
                 rig_ok(&r, lf_eval(&r.graph, NULL, bound, &p->bias, 1, &bias, &r.diag));

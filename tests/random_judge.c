@@ -73,7 +73,10 @@ static bool evaluate(noise *z, lf_node n, double *const *with, double *out)
     return status == LF_OK;
 }
 
-static double read_bound(const lf_bound *b, int64_t i) { return b->f64 ? b->f64[i] : (double)b->f32[i]; }
+static double read_bound(const lf_bound *b, int64_t i)
+{
+    return b->f64 ? b->f64[i] : (double)((const float *)b->data)[i];
+}
 
 /* Sums are as wrong as their terms are large: the same op of all terms without their signs. Others that run over many
  * elements: as wrong as their first argument may be. */
@@ -293,7 +296,7 @@ static bool evaluate_noisily(noise *z, const rnd_judge *j)
     for (lf_node n = 0; n < g->count && ok; n++) {
         if (lf_kind_of(g, n) == LF_LEAF) {
             z->node[n].value = (double)(float)z->node[n].value; /* a constant, as f32 has it */
-            z->bound[n] = (lf_bound){.f32 = j->leaf[n]};
+            z->bound[n] = (lf_bound){.data = j->leaf[n]};
             continue;
         }
         ok = compute(z, n);

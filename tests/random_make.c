@@ -336,7 +336,10 @@ static const char *attribute(rnd_maker *m, const lf_param_info *p, const lf_shap
     case 'F': return number_for(m, p->name);
     case 'I': return lf_arena_printf(&m->read.arena, "%lld", (long long)integer_for(m, p->name, s));
     case 'B': return rnd_chance(&m->r, 0.5) ? "true" : "false";
-    case 'S': return lf_arena_printf(&m->read.arena, "\"%s\"", p->choice[rnd_below(&m->r, p->choices)]);
+    case 'S': { /* a type: f32, until others can be run */
+        const int choices = strcmp(p->name, "dtype") == 0 ? 1 : p->choices;
+        return lf_arena_printf(&m->read.arena, "\"%s\"", p->choice[rnd_below(&m->r, choices)]);
+    }
     default: return list_for(m, p->name, s, trailing);
     }
 }

@@ -12,6 +12,7 @@ from __future__ import annotations
 import builtins
 import inspect
 import operator
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -94,7 +95,8 @@ _ALIASES = {
 }
 # Arguments that choose no other result, whatever they are.
 _NO_MATTER = {"inplace", "_stacklevel", "memory_format", "cudnn_enable", "cudnn_enabled"}
-_LF_PARAMS = {row.name: [p.split("=")[0].split()[1] for p in row.signature.split(", ") if p] for row in native.ops()}
+_LF_PARAMS = {row.name: [re.split("[=:]", p)[0].split()[1] for p in row.signature.split(", ") if p]
+              for row in native.ops()}
 
 
 def plain(site: Site, row: Row, given: dict[str, Any]) -> Value:

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Arguments as written, bound to the op's signature: positions first, then keys, then defaults. Every mistake is a
  * message that names the op and the parameter. */
+#include "base/dtype.h"
 #include "base/guess.h"
 #include "ir/graph.h"
 
@@ -297,6 +298,27 @@ static lf_status bind(binding *b, size_t count)
     return bind_numbers(b);
 }
 
+/* What PyTorch would refuse to mix: a product's operands are of one type; a norm's other values are of its input's
+ * type, or of f32. */
+static lf_status check_types(binding *b)
+{
+    const lf_kind kind = b->row->kind;
+    const lf_dtype first = b->row->arg_count > 0 ? b->g->node[b->arg[0]].dtype : LF_F32;
+    for (int i = 0; i < b->row->param_count && (kind == LF_PRODUCT || kind == LF_NORMALIZE); i++) {
+        const lf_param_info *p = &b->row->param[i];
+        if ((p->type != 'T' && p->type != 'V') || b->arg[p->slot] == LF_NONE)
+            continue;
+        const lf_node_info *arg = &b->g->node[b->arg[p->slot]];
+        if (arg->dtype == first || (kind == LF_NORMALIZE && arg->dtype == LF_F32))
+            continue;
+        return wrong(b, b->from[i],
+                     "%s %s is %s, and %s %s is %s; PyTorch does not mix them here: cast one with to(...)",
+                     b->row->param[0].name, b->g->node[b->arg[0]].name, lf_dtype_name(first), p->name, arg->name,
+                     lf_dtype_name(arg->dtype));
+    }
+    return LF_OK;
+}
+
 lf_status lf_graph_bind(lf_graph *g, const char *name, const char *op, const lf_arg *args, size_t count, lf_node *out,
                         int *bad)
 {
@@ -310,6 +332,8 @@ lf_status lf_graph_bind(lf_graph *g, const char *name, const char *op, const lf_
             b.arg[i] = LF_NONE;
         status = bind(&b, count);
     }
+    if (!status)
+        status = check_types(&b);
     if (!status)
         status = lf_graph_op(g, name, found, b.arg, b.attr, out);
     if (bad)

@@ -3,6 +3,7 @@
 #ifndef LF_IR_EVAL_PARTS_H
 #define LF_IR_EVAL_PARTS_H
 
+#include "base/dtype.h"
 #include "ir/graph.h"
 
 /* One node about to be computed: its arguments are, its extents are known. Borrows everything. */
@@ -33,12 +34,18 @@ enum { LF_PANEL = 1024 };
 
 static inline bool lf_is_bound(const lf_bound *b)
 {
-    return b->f32 || b->f64;
+    return b->data || b->f64;
 }
 
 static inline double lf_read(const lf_bound *b, int64_t index)
 {
-    return b->f64 ? b->f64[index] : (double)b->f32[index];
+    if (b->f64)
+        return b->f64[index];
+    if (b->dtype == LF_F32)
+        return (double)((const float *)b->data)[index];
+    float number;
+    lf_to_f32(b->dtype, (const char *)b->data + (size_t)index * lf_dtype_size(b->dtype), 1, &number, 1);
+    return (double)number;
 }
 
 /* Elements [at, at + count) as doubles: in place where they are doubles already, otherwise converted into room, which
@@ -48,7 +55,7 @@ static inline const double *lf_read_panel(const lf_bound *b, int64_t at, int64_t
     if (b->f64)
         return b->f64 + at;
     for (int64_t i = 0; i < count; i++)
-        room[i] = (double)b->f32[at + i];
+        room[i] = lf_read(b, at + i);
     return room;
 }
 

@@ -123,7 +123,9 @@ lf_node lf_graph_named(const lf_graph *g, const char *name);
  * outputs present. Fails: LF_ERR_MODEL with the node's name. Used between passes. */
 lf_status lf_graph_verify(const lf_graph *g);
 
-/* Shape inference alone. in: shapes by slot (NULL where absent). */
+/* Shape and type inference alone. What an op of narrow numbers yields is narrow, as in PyTorch; numbers written in a
+ * model, and other constants, widen nothing. Types that PyTorch would not mix are only refused in what is written
+ * (lf_graph_bind): rewrites make parameters of f32 from others. */
 lf_status lf_infer(const lf_graph *g, lf_op op, const lf_node *args, const lf_attr *attrs, lf_dtype *dtype,
                    lf_shape *shape);
 
@@ -192,9 +194,14 @@ lf_status lf_text_print(const lf_graph *g, char **out);
 
 /* ---- meaning ---- */
 
-/* A tensor bound to a node for eval: row-major, f32 or double. known: taken as it is although the node is neither input
- * nor parameter. */
-typedef struct lf_bound { const float *f32; const double *f64; bool known; } lf_bound;
+/* A tensor bound to a node for eval: row-major, of a float type or double. known: taken as it is although the node is
+ * neither input nor parameter. */
+typedef struct lf_bound {
+    const void *data; /* of dtype; or NULL, and f64 or nothing */
+    lf_dtype dtype;
+    const double *f64;
+    bool known;
+} lf_bound;
 
 /* Computes `wanted` nodes in double precision into out[i] (row-major, caller's). bound: one per node, used for inputs
  * and parameters, and for what is `known` (no view, no guard); the rest is computed. dims: one per symbol. Only what is

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Shape inference: PyTorch's rules, one function a rule. A rule belongs to a kind; an op that differs from its kind has
- * one of its own in own_rule. Rules see arguments and attributes already checked one by one. */
+/* Shape and type inference: PyTorch's rules, one function a rule. A shape's rule belongs to a kind; an op that differs
+ * from its kind has one of its own in own_rule. Rules see arguments and attributes already checked one by one. */
 #include "base/dtype.h"
 #include "base/mem.h"
 #include "ir/graph.h"
@@ -520,7 +520,6 @@ static rule *const own_rule[LF_OP_COUNT] = {
     [LF_OP_transpose] = transpose,
 };
 
-/* Views take any dtype; whatever computes takes f32. */
 static lf_status check_args(const site *s)
 {
     for (int i = 0; i < s->row->arg_count; i++) {
@@ -532,17 +531,52 @@ static lf_status check_args(const site *s)
         if (s->arg[i] < 0 || s->arg[i] >= s->g->count)
             return wrong(s, "%s is value %d, which is not one of this graph's", p->name, (int)s->arg[i]);
     }
-    for (int i = 0; i < s->row->arg_count && s->row->kind != LF_VIEW; i++) {
-        if (s->arg[i] == LF_NONE)
-            continue;
-        lf_dtype first = s->g->node[s->arg[0]].dtype, type = s->g->node[s->arg[i]].dtype;
-        if (type != first)
-            return wrong(s, "%s is %s and %s is %s; dtypes are not mixed", text_of(s, 0), lf_dtype_name(first),
-                         text_of(s, i), lf_dtype_name(type));
-        if (type != LF_F32)
-            return wrong(s, "%s is %s; only f32 is computed with", text_of(s, i), lf_dtype_name(type));
-    }
+    for (int i = 0; i < s->row->arg_count && s->row->kind != LF_VIEW; i++)
+        if (s->arg[i] != LF_NONE && !lf_dtype_is_float(s->g->node[s->arg[i]].dtype))
+            return wrong(s, "%s is %s, which counts positions; it takes f32, f16 or bf16", text_of(s, i),
+                         lf_dtype_name(s->g->node[s->arg[i]].dtype));
     return LF_OK;
+}
+
+/* ---- types ---- */
+
+/* PyTorch's promotion: of two types the one that holds both's numbers, f32 for the two narrow ones. Values of rank 0
+ * count only where no other has extents, and numbers written in the model do not count. */
+static lf_dtype promoted(const site *s)
+{
+    lf_dtype type[2] = {LF_F32, LF_F32}; /* of rank 0, of higher ranks */
+    bool any[2] = {false, false};
+    for (int i = 0; i < s->row->arg_count; i++) {
+        const lf_node_info *arg = s->arg[i] == LF_NONE ? NULL : &s->g->node[s->arg[i]];
+        if (!arg || arg->op == LF_OP_constant)
+            continue;
+        const int ranked = arg->shape.rank > 0;
+        type[ranked] = any[ranked] && type[ranked] != arg->dtype ? LF_F32 : arg->dtype;
+        any[ranked] = true;
+    }
+    return type[any[1]];
+}
+
+/* What its first argument is, but where that is a constant. */
+static lf_dtype type_of_first(const site *s)
+{
+    for (int i = 0; i < s->row->arg_count; i++)
+        if (s->arg[i] != LF_NONE && s->g->node[s->arg[i]].op != LF_OP_constant)
+            return s->g->node[s->arg[i]].dtype;
+    return LF_F32;
+}
+
+static lf_dtype type_of(const site *s, lf_op op)
+{
+    if (op == LF_OP_to) { /* its choices are names of types */
+        const char *name = s->row->param[1].choice[(int)attr_of(s, "dtype")->number];
+        lf_dtype type = LF_F32;
+        bool known = lf_dtype_parse(name, strlen(name), &type);
+        assert(known);
+        (void)known;
+        return type;
+    }
+    return s->row->kind == LF_POINTWISE ? promoted(s) : type_of_first(s);
 }
 
 static lf_status check_attrs(const site *s)
@@ -568,7 +602,7 @@ lf_status lf_infer(const lf_graph *g, lf_op op, const lf_node *args, const lf_at
     if (status)
         return status;
     s.x = shape_of(&s, 0);
-    *dtype = g->node[args[0]].dtype;
+    *dtype = type_of(&s, op);
     rule *infer = own_rule[op] ? own_rule[op] : kind_rule[s.row->kind];
     assert(infer);
     status = infer(&s);

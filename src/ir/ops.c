@@ -75,13 +75,13 @@ static bool skip(const char **at, const char *word)
     return true;
 }
 
-/* 'none'|'tanh': the first choice is the default. */
+/* 'none'|'tanh' */
 static void parse_choices(const char **at, lf_param_info *p)
 {
     do {
         const char *end;
         bool open = skip(at, "'");
-        assert(open && p->choices < (int)(sizeof p->choice / sizeof p->choice[0]));
+        assert(open && p->choices < LF_MAX_CHOICES);
         (void)open;
         end = strchr(*at, '\'');
         assert(end && (size_t)(end - *at) < sizeof p->choice[0]);
@@ -121,7 +121,7 @@ static void parse_param(const char **at, lf_op_info *row)
     assert(p->type && strchr("TVFIBSL", p->type));
     p->optional = skip(at, "?");
     bool gap = skip(at, " ");
-    size_t length = strcspn(*at, "=, ");
+    size_t length = strcspn(*at, "=:, ");
     assert(gap && length > 0 && length < sizeof p->name);
     (void)gap;
     memcpy(p->name, *at, length);
@@ -129,6 +129,8 @@ static void parse_param(const char **at, lf_op_info *row)
     p->slot = p->type == 'T' || p->type == 'V' ? row->arg_count++ : row->attr_count++;
     if (skip(at, "="))
         parse_default(at, p);
+    else if (skip(at, ":"))
+        parse_choices(at, p);
     assert(p->type != 'S' || p->choices > 0);
 }
 

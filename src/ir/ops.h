@@ -52,7 +52,7 @@ typedef enum lf_function {
 
 typedef struct lf_expr lf_expr; /* expr.h */
 
-enum { LF_MAX_PARAMS = 8, LF_MAX_STATE = 3, LF_MAX_RESULTS = 2 };
+enum { LF_MAX_PARAMS = 8, LF_MAX_CHOICES = 3, LF_MAX_STATE = 3, LF_MAX_RESULTS = 2 };
 
 /* One parameter of a signature. Values and attributes are counted apart: see slot. */
 typedef struct lf_param_info {
@@ -64,7 +64,7 @@ typedef struct lf_param_info {
     double number;   /* default of F, I, B, S (index of the choice); unused for None */
     bool none;       /* the default is None */
     int choices;     /* S: how many */
-    char choice[2][8];
+    char choice[LF_MAX_CHOICES][8];
 } lf_param_info;
 
 typedef struct lf_op_info {

@@ -311,6 +311,8 @@ static int32_t emit_op(lowering *l, const member *m, int32_t phase)
     const lf_node_info *info = lf_at(g, m->node);
     int32_t arg[3] = {-1, -1, -1};
     double attr[3];
+    if (info->op == LF_OP_to) /* the numbers of a phase are f32 whatever they are stored as: a cast is what it casts */
+        return fetch(l, &info->shape, m->grid, m->row_axes, info->arg[0], phase);
     for (int i = 0; i < lf_op_row(info->op)->arg_count && i < 3; i++)
         arg[i] = fetch(l, &info->shape, m->grid, m->row_axes, info->arg[i], phase);
     lf_op_numbers(g, m->node, attr);

@@ -124,7 +124,7 @@ static lf_status make_narrow(building *b)
 
 static double element(const lf_bound *x, int64_t index)
 {
-    return x->f64 ? x->f64[index] : (double)x->f32[index];
+    return x->f64 ? x->f64[index] : (double)((const float *)x->data)[index];
 }
 
 /* Hands a prepared tensor's values to the narrow products that read it: a weight as [n][k], a bias as it is. */
@@ -208,7 +208,7 @@ static lf_status prepare_tensors(building *b)
     for (int32_t i = 0; i < plan->prepareds && status == LF_OK; i++) {
         lf_node n = plan->prepared[i];
         if (lf_at(g, n)->op == LF_OP_param) {
-            b->to->tensor[i] = b->bound[n].f32;
+            b->to->tensor[i] = b->bound[n].data;
             fill_narrow(b, n, &b->bound[n]);
         } else {
             which[count++] = i;
@@ -250,7 +250,7 @@ static lf_status begin(building *b)
     if (!b->needed || !b->finite || !b->bound || !b->sums)
         return no_memory(b);
     for (int32_t i = 0; i < g->params; i++)
-        b->bound[g->param[i]].f32 = b->param[i];
+        b->bound[g->param[i]].data = b->param[i];
     for (int32_t i = 0; i < b->plan->prepareds; i++)
         b->needed[b->plan->prepared[i]] = true;
     lf_graph_needed(g, b->needed);

@@ -98,7 +98,9 @@ lf_status lf_sums_bind(const lf_graph *g, const int64_t *dims, const bool *neede
         if (!needed[n] || !sums_rows(g, dims, n, &s))
             continue;
         const lf_node param = summed_param(g, n);
-        s.from = bound[param].f32;
+        if (bound[param].dtype != LF_F32)
+            continue;
+        s.from = bound[param].data;
         s.to = sums[n] = lf_aligned_alloc((size_t)s.columns * sizeof *s.to);
         if (!s.to)
             return lf_fail_nomem(diag, "the prepared weights");

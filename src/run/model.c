@@ -336,9 +336,9 @@ lf_status lf_model_eval(lf_model *model, const int64_t *dims, const float *const
     if (!bound)
         return lf_fail_nomem(&model->diag, "evaluation");
     for (int32_t i = 0; i < g->inputs; i++)
-        bound[g->input[i]].f32 = inputs[i];
+        bound[g->input[i]] = (lf_bound){.data = inputs[i], .dtype = lf_at(g, g->input[i])->dtype};
     for (int32_t i = 0; i < g->params; i++)
-        bound[g->param[i]].f32 = params[i];
+        bound[g->param[i]] = (lf_bound){.data = params[i], .dtype = lf_at(g, g->param[i])->dtype};
     status = lf_eval(g, dims, bound, g->output, (size_t)g->outputs, outputs, &model->diag);
     free(bound);
     return status;

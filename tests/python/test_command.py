@@ -282,8 +282,8 @@ def test_ops(linfuse):
     ops = linfuse("ops", "--json").json["ops"]
     names = {op["name"] for op in ops}
     wanted = """linear matmul relu leaky_relu gelu sigmoid tanh silu mish softplus clamp hardtanh hardswish hardsigmoid
-        elu selu celu exp log abs neg sqrt rsqrt reciprocal pow clone dropout add sub mul div minimum maximum sum mean
-        max min logsumexp softmax log_softmax layer_norm group_norm instance_norm rms_norm batch_norm avg_pool1d
+        elu selu celu exp log abs neg sqrt rsqrt reciprocal pow clone to dropout add sub mul div minimum maximum sum
+        mean max min logsumexp softmax log_softmax layer_norm group_norm instance_norm rms_norm batch_norm avg_pool1d
         max_pool1d reshape squeeze unsqueeze flatten transpose"""
     assert names >= set(wanted.split())
     assert all(isinstance(op[f], str) and op[f] for op in ops for f in ("name", "kind", "signature"))

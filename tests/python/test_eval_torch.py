@@ -101,6 +101,7 @@ ONE = {
     "reciprocal": ([""], torch.reciprocal),
     "pow": ([f"exponent={e}" for e in (2, 3, 0.5, -0.5, -1, -2, 0, 1, 1.7, -3, 4, 0.3333)], torch.pow),
     "clone": ([""], torch.clone),
+    "to": (["dtype=\"f32\""], lambda x, dtype: x.to({"f32": torch.float32}[dtype])),
     "dropout": (["p=0.3, training=false", "training=false", "p=1, training=false"], F.dropout),
 }
 
