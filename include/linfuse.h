@@ -303,10 +303,48 @@ LF_API const float *lf_program_param(const lf_program *program, const char *name
  * Any pointer may be NULL. */
 LF_API void lf_program_memory(const lf_program *program, size_t *params, size_t *prepared, size_t *other);
 
-/* The account of what was done: costs as written, rewrites, refusals, kernels, costs now, at the extents given (NULL:
- * those of the options; a name without one counts as 1024). As JSON (the fields of `linfuse explain --json`) or as text
- * for people. Caller owns *out. */
+/* ---- the account: what was done, and what it is expected to cost ---- */
+
+/* Costs as written, rewrites, refusals, kernels, costs now. It borrows its program, which must outlive it. */
+typedef struct lf_account lf_account;
+
+/* Takes the account of a program.
+ *   program  whose; prepared or not. Messages: lf_program_message
+ *   dims     the values of the named extents, in the order of lf_model_dim_name; NULL: those of the options, 1024 where
+ *            they have none
+ *   out      the account, to be ended with lf_account_free */
+LF_API lf_status lf_program_account(lf_program *program, const int64_t *dims, lf_account **out);
+LF_API void lf_account_free(lf_account *account);
+
+/* The account as the JSON object of `linfuse explain --json`, or as text for people.
+ *   json  which of them
+ *   out   the caller's, to be ended with lf_string_free. LF_ERR_NOMEM is all that can fail, but for a NULL */
+LF_API lf_status lf_account_print(const lf_account *account, bool json, char **out);
+/* lf_program_account and lf_account_print in one call. */
 LF_API lf_status lf_program_explain(lf_program *program, const int64_t *dims, bool json, char **out);
+
+/* A field of the account. */
+typedef struct lf_field {
+    const char *section; /* "plain", "fused", "ops", "kernels", ...: the object of the JSON object that it stands in */
+    const char *name;    /* "us" */
+    const char *unit;    /* "text", "count", "FLOP", "B", "us", "FLOP/s", "B/s" */
+    const char *column;  /* heading of its column in tables; NULL: it has none */
+    const char *phrase;  /* words that go with it in a line of figures, "of workspace"; NULL: it has none */
+    bool each;           /* the section is a list, and each of its rows has one */
+} lf_field;
+
+/* All fields there are, section by section.
+ *   index  from 0. Returns NULL past the last */
+LF_API const lf_field *lf_account_field(size_t index);
+/* The rows of a section: 1 where it is no list, 0 where there is no section of that name. */
+LF_API size_t lf_account_rows(const lf_account *account, const char *section);
+/* A number of the account.
+ *   section, name  as lf_field has them: "fused", "workspace_bytes"
+ *   row            of a list; otherwise 0
+ * Returns NaN where there is no such number. */
+LF_API double lf_account_number(const lf_account *account, const char *section, const char *name, size_t row);
+/* A text of the account, likewise; NULL where there is none. It lives as long as the account. */
+LF_API const char *lf_account_text(const lf_account *account, const char *section, const char *name, size_t row);
 
 /* The program's kernels as CUDA C for an architecture (sm_70, sm_75: ordinary units; sm_80, sm_86, sm_89, sm_90,
  * sm_90a: tensor cores); needs no GPU. Caller owns *out, lf_string_free. */

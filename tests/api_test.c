@@ -262,6 +262,9 @@ static void nothing_where_a_handle_should_be(void **state)
     assert_int_equal(lf_program_load_params(NULL, "x"), LF_ERR_ARG);
     assert_int_equal(lf_program_prepare(NULL), LF_ERR_ARG);
     assert_int_equal(lf_program_explain(NULL, NULL, true, &text), LF_ERR_ARG);
+    lf_account *account;
+    assert_int_equal(lf_program_account(NULL, NULL, &account), LF_ERR_ARG);
+    assert_int_equal(lf_account_print(NULL, true, &text), LF_ERR_ARG);
     assert_int_equal(lf_call_new(NULL, &c), LF_ERR_ARG);
     assert_int_equal(lf_call_set_input(NULL, 0, 0, NULL, NULL), LF_ERR_ARG);
     assert_int_equal(lf_call_set_output(NULL, 0, NULL), LF_ERR_ARG);
@@ -307,6 +310,7 @@ static void nothing_where_a_handle_should_be(void **state)
     REFUSES(LF_ERR_ARG, "`name`", lf_program_set_param(program, NULL, NULL, 0), lf_program_message(program));
     REFUSES(LF_ERR_ARG, "`path`", lf_program_load_params(program, NULL), lf_program_message(program));
     REFUSES(LF_ERR_ARG, "`out`", lf_program_explain(program, NULL, true, NULL), lf_program_message(program));
+    REFUSES(LF_ERR_ARG, "`out`", lf_program_account(program, NULL, NULL), lf_program_message(program));
     REFUSES(LF_ERR_ARG, "`out`", lf_call_new(program, NULL), lf_program_message(program));
     lf_program_free(program);
     lf_model_free(model);

@@ -535,6 +535,36 @@ static void accounts_of_the_reference_models(void **state)
     }
 }
 
+/* Before parameters are prepared the account says what they are expected to take, then what they do. */
+static void prepared_bytes_are_counted(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"lse_chain", "gelu_softmax"};
+    for (int m = 0; m < 2; m++) {
+        char *text = small_reference(names[m]);
+        lf_context *context = context_of(2);
+        lf_model *model = model_of(context, text);
+        lf_program *program = program_of(context, model, "dim.B=128");
+        lf_account *before, *after;
+        size_t prepared;
+        OK_PROGRAM(program, lf_program_account(program, NULL, &before));
+        OK_PROGRAM(program, lf_program_draw_params(program, 1));
+        OK_PROGRAM(program, lf_program_prepare(program));
+        OK_PROGRAM(program, lf_program_account(program, NULL, &after));
+        lf_program_memory(program, NULL, &prepared, NULL);
+        const double expected = lf_account_number(before, "fused", "prepared_bytes", 0);
+        assert_true(lf_account_number(after, "fused", "prepared_bytes", 0) == (double)prepared);
+        assert_true(expected > 0 && fabs(expected - (double)prepared) <= 0.05 * (double)prepared + 8192);
+        lf_account_free(before);
+        lf_account_free(after);
+        lf_program_free(program);
+        lf_model_free(model);
+        lf_context_free(context);
+        free(text);
+    }
+    lf_account_free(NULL);
+}
+
 static void devices_are_measured(void **state)
 {
     (void)state;
@@ -588,6 +618,7 @@ int main(void)
         cmocka_unit_test(no_allocation_after_the_first_call),
         cmocka_unit_test(memory_is_told_and_bounded),
         cmocka_unit_test(accounts_of_the_reference_models),
+        cmocka_unit_test(prepared_bytes_are_counted),
         cmocka_unit_test(devices_are_measured),
     };
     return cmocka_run_group_tests_name("run", tests, own_cache, drop_cache);

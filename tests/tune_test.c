@@ -184,6 +184,8 @@ static void the_fastest_is_taken_and_found_again(void **state)
     assert_int_equal(last, LF_TILE_SINGLE);
     assert_true(explains(&r, 300, "single, 128 x 256, as measured: pairs 2.00 ms"));
     assert_true(explains(&r, 301, "by the cost model"));
+    /* its own name, and whose figures these are */
+    assert_true(explains(&r, 301, "on NVIDIA Test, costed as h200 (the nearest in the table): fp32 peak"));
     assert_int_equal(cache_entries("tune-", path, sizeof path), 1);
     assert_true(times_of_run(&r, 16, &last) > 0); /* another size is another choice */
     assert_true(timed[LF_TILE_FEW16] > 0 && timed[LF_TILE_FEW64] > 0);

@@ -11,8 +11,29 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-_SUMMED = ("launches", "flops", "bytes", "us", "intermediate_bytes", "workspace_bytes", "prepared_bytes")
-_LISTED = ("ops", "rewrites", "refused", "kernels")
+from . import native
+
+
+class Figures(dict[str, Any]):
+    """A section of the account, its fields as attributes: `account.fused.us`."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(f"the account has no field {name} here; it has {', '.join(self)}") from None
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *self]
+
+
+def _names(section: str) -> list[str]:
+    return [field.name for field in native.fields() if field.section == section]
+
+
+def _sections(each: bool) -> list[str]:
+    """The sections that are lists, or the others; but not the object they all stand in."""
+    return list(dict.fromkeys(f.section for f in native.fields() if f.each == each and f.section != "report"))
 
 
 @dataclass(frozen=True)
@@ -43,7 +64,8 @@ class Fallback:
 
 @dataclass(frozen=True)
 class Account:
-    """What linfuse makes of a model. Print it, look at it in a notebook, or take `.json()`.
+    """What linfuse makes of a model. Print it, look at it in a notebook, take `.json()`, or a section of that as an
+    attribute: `account.fused.us`, `account.kernels[0].phases`, `account.report.device`.
 
     A model has one part where all of it runs fused; more where PyTorch runs something between (`fallbacks`), or where
     Dynamo broke the graph.
@@ -74,6 +96,19 @@ class Account:
         joined["notes"] = list(self.notes)
         return joined
 
+    def __getattr__(self, name: str) -> Any:
+        if name in _sections(each=False):
+            return Figures(self.json()[name])
+        if name in _sections(each=True):
+            return [Figures(row) for row in self.json()[name]]
+        if name == "report":
+            facts = self.json()
+            return Figures({key: facts[key] for key in _names("report") if key in facts})
+        raise AttributeError(f"{type(self).__name__} has no attribute {name}")
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), "report", *_sections(each=False), *_sections(each=True)]
+
     def _repr_html_(self) -> str:
         from .html import render
 
@@ -93,16 +128,17 @@ def _by_reason(fallbacks: Sequence[Fallback]) -> list[str]:
 
 
 def _joined(facts: list[dict[str, Any]]) -> dict[str, Any]:
+    totals = ("plain", "fused")
     if not facts:
-        empty = dict.fromkeys(("launches", "flops", "bytes", "us"), 0)
-        return {"device": "cpu", "dims": {}, "plain": empty, "fused": dict(empty), **{key: [] for key in _LISTED}}
+        empty = {side: dict.fromkeys(_names(side), 0) for side in totals}
+        return {"device": "cpu", "dims": {}, **empty, **{key: [] for key in _sections(each=True)}}
     if len(facts) == 1:
         return dict(facts[0])
     first = facts[0]
-    joined = {key: first[key] for key in ("device", "title", "peak")}
+    joined = {key: first[key] for key in (*_names("report"), *_sections(each=False))}
     joined["dims"] = {name: extent for one in facts for name, extent in one["dims"].items()}
-    for side in ("plain", "fused"):
-        joined[side] = {key: sum(one[side][key] for one in facts) for key in _SUMMED if key in first[side]}
-    for key in _LISTED:
+    for side in totals:
+        joined[side] = {key: sum(one[side][key] for one in facts) for key in _names(side)}
+    for key in _sections(each=True):
         joined[key] = [{**row, "part": i} for i, one in enumerate(facts, 1) for row in one[key]]
     return joined

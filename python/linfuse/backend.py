@@ -24,7 +24,6 @@ if torch.__version__.startswith("2.4."):
     # comes before the first trace: torch.compile looks a backend up when it is called.
     torch._dynamo.config.inline_inbuilt_nn_modules = True
 
-_PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 _MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")  # PyTorch's
 
 
@@ -56,8 +55,9 @@ class Options:
             raise native.Error(
                 f"linfuse has no option {unknown}; it has precision, assume_finite, rules, tune, fallback"
             )
-        if self.precision not in _PRECISIONS:
-            raise native.Error(f"precision is one of {', '.join(_PRECISIONS)}, not {self.precision}")
+        precisions = native.option_words("precision")
+        if self.precision not in precisions:
+            raise native.Error(f"precision is one of {', '.join(precisions)}, not {self.precision}")
         for name, value in (("assume_finite", self.assume_finite), ("tune", self.tune)):
             if not isinstance(value, bool):
                 raise native.Error(f"{name} is True or False, not {value!r}")

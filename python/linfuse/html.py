@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+from . import native
+
 if TYPE_CHECKING:
     from .account import Account, Fallback
 
@@ -82,6 +84,22 @@ def _rate(count: float) -> str:
     return _flops(count) + "/s"
 
 
+_FORMS = {
+    "count": lambda count: f"{count:.0f}", "FLOP": _flops, "B": _bytes, "us": _time,
+    "FLOP/s": _rate, "B/s": lambda count: _bytes(count) + "/s",
+}
+
+
+def _fields(section: str, kind: str) -> list[native.Field]:
+    """A section's fields that have a column, or a phrase: figures alone."""
+    return [f for f in native.fields() if f.section == section and f.unit != "text" and getattr(f, kind)]
+
+
+def _figures(section: str, values: dict[str, Any]) -> list[str]:
+    """Those with a column, as they are read; none where there is nothing of it."""
+    return [_FORMS[f.unit](values[f.name]) if values[f.name] else "–" for f in _fields(section, "column")]
+
+
 def _count(count: int, one: str, several: str) -> str:
     return f"{count} {one if count == 1 else several}"
 
@@ -108,15 +126,13 @@ def _headline(account: Account) -> str:
         f"{gain:.0f} times faster" if gain >= 99.5 else f"{gain:.1f} times faster" if gain >= 1.05 else "about as fast"
     )
     dims = ", ".join(f"{name} = {extent}" for name, extent in joined["dims"].items())
-    prepared = f", {_bytes(fused['prepared_bytes'])} of prepared weights" if fused["prepared_bytes"] else ""
+    peak = [f"{f.phrase} {_FORMS[f.unit](joined['peak'][f.name])}" for f in _fields("peak", "phrase")]
+    memory = [f"{_FORMS[f.unit](fused[f.name])} {f.phrase}" for f in _fields("fused", "phrase")]
     return (
         f"<p>{title}{_count(plain['launches'], 'launch', 'launches')} become {fused['launches']}, "
         f"{_time(plain['us'])} become {_time(fused['us'])}: <b>{faster}</b>, expected</p>"
-        f'<p class="dim">{escape(dims)}{" on " if dims else ""}{escape(joined["title"])}: fp32 peak '
-        f"{_rate(joined['peak']['flops'])}, memory {_bytes(joined['peak']['bytes'])}/s. "
-        f"Memory: {_bytes(fused['intermediate_bytes'])} between kernels, "
-        f"{_bytes(fused['workspace_bytes'])} of workspace"
-        f"{prepared}</p>"
+        f'<p class="dim">{escape(dims)}{" on " if dims else ""}{escape(joined["title"])}: {escape(", ".join(peak))}. '
+        f"Memory: {escape(', '.join(memory))}</p>"
     )
 
 
@@ -134,27 +150,22 @@ _FATES = {
 def _op_table(facts: dict[str, Any]) -> str:
     plain = facts["plain"]
     kernel = {name: str(i) for i, k in enumerate(facts["kernels"], 1) for name in k["covers"]}
-    head = ["value", "op", "shape", "work", "moved", "time", "share", "now", "kernel"]
-    text_columns = {0, 1, 2, 6, 7}
+    figures = [f.column for f in _fields("ops", "column")]
+    head = ["value", "op", "shape", *figures, "share", "now", "kernel"]
+    text_columns = {0, 1, 2, 3 + len(figures), 4 + len(figures)}
     rows = [_row("th", head, text_columns)]
     for op in facts["ops"]:
         share = op["us"] / plain["us"] if plain["us"] else 0
         bar = (
             f'{100 * share:.1f}% <span class="bar" style="width:{max(1, 90 * share):.0f}px"></span>' if op["us"] else ""
         )
-        cells = [escape(op["name"]), escape(op["op"]), _shape(op["shape"]), *_costs(op), bar]
+        cells = [escape(op["name"]), escape(op["op"]), _shape(op["shape"]), *_figures("ops", op), bar]
         rows.append(
             _row("td", [*cells, _FATES.get(op["now"], escape(op["now"])), kernel.get(op["name"], "")], text_columns)
         )
-    rows.append(_row("th", ["all", "", "", *_costs(plain), "", "", ""], text_columns))
+    rows.append(_row("th", ["all", "", "", *_figures("plain", plain), "", "", ""], text_columns))
     launches = _count(plain["launches"], "launch", "launches")
     return _heading(f"As written, op by op: {launches}") + f'<div class="scroll"><table>{"".join(rows)}</table></div>'
-
-
-def _costs(cost: dict[str, Any]) -> list[str]:
-    return [
-        form(cost[key]) if cost[key] else "–" for key, form in (("flops", _flops), ("bytes", _bytes), ("us", _time))
-    ]
 
 
 def _row(tag: str, cells: Sequence[str], text_columns: set[int]) -> str:
@@ -269,8 +280,7 @@ def _groups(facts: dict[str, Any]) -> str:
         head = f"{number}. {kernel['name']}"
         body.append(_box(_PAD, y, _WIDTH - 2 * _PAD, height, _PLAIN, 0.06))
         body.append(_text(2 * _PAD, y + 19, _short(head, 60), more=' font-weight="600"'))
-        costs = f"{_flops(kernel['flops'])}, {_bytes(kernel['bytes'])}, {_time(kernel['us'])}"
-        body.append(_text(_WIDTH - 2 * _PAD, y + 19, costs, "end"))
+        body.append(_text(_WIDTH - 2 * _PAD, y + 19, ", ".join(_figures("kernels", kernel)), "end"))
         body += flow.body
         if why:
             body.append(_text(2 * _PAD, y + height - 9, _short(why, 115), size=11, more=' fill-opacity=".8"'))

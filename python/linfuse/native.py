@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import enum
+import functools
 import os
 import pathlib
 import sys
@@ -99,6 +100,14 @@ class _Arg(ctypes.Structure):
 
 _ARG_VALUE, _ARG_NUMBER, _ARG_BOOL, _ARG_STRING, _ARG_LIST, _ARG_NONE = range(6)
 
+class _Field(ctypes.Structure):
+    """lf_field."""
+
+    _fields_ = [(name, ctypes.c_char_p) for name in ("section", "name", "unit", "column", "phrase")] + [
+        ("each", ctypes.c_bool)
+    ]
+
+
 _handle, _out = ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p)
 _text, _address, _size, _int = ctypes.c_char_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
 _int64s = ctypes.POINTER(ctypes.c_int64)
@@ -169,6 +178,8 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "lf_call_time": (_status, [_handle, _size, ctypes.POINTER(ctypes.c_double)]),
     "lf_call_rows_redone": (ctypes.c_int64, [_handle]),
     "lf_call_memory": (_size, [_handle]),
+    "lf_account_field": (ctypes.POINTER(_Field), [_size]),
+    "lf_option_word": (_text, [_text, _size]),
     "lf_op_name": (_text, [_size]),
     "lf_op_kind": (_text, [_size]),
     "lf_op_signature": (_text, [_size]),
@@ -214,6 +225,37 @@ def ops() -> list[OpRow]:
         at = len(rows)
         rows.append(OpRow(name.decode(), lib.lf_op_kind(at).decode(), lib.lf_op_signature(at).decode()))
     return rows
+
+
+class Field(NamedTuple):
+    """A field of the account: its section and name in the JSON object, its unit, its words in tables and lines of
+    figures ("" where it has none); each: the section is a list, and every row has one."""
+
+    section: str
+    name: str
+    unit: str
+    column: str
+    phrase: str
+    each: bool
+
+
+@functools.cache
+def fields() -> tuple[Field, ...]:
+    """The fields of the account, section by section, as the library has them."""
+    found: list[Field] = []
+    while row := lib.lf_account_field(len(found)):
+        words = [(getattr(row.contents, name) or b"").decode() for name, _ in _Field._fields_[:-1]]
+        found.append(Field(*words, row.contents.each))
+    return tuple(found)
+
+
+@functools.cache
+def option_words(option: str) -> tuple[str, ...]:
+    """The words that an option takes."""
+    found: list[str] = []
+    while word := lib.lf_option_word(option.encode(), len(found)):
+        found.append(word.decode())
+    return tuple(found)
 
 
 def _fail(status: int, message: bytes | None) -> Error:

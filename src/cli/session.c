@@ -241,28 +241,19 @@ int cli_program_prepare(lf_program *program)
 
 /* ---- the account ---- */
 
-static double number_at(const json_t *root, const char *object, const char *key)
-{
-    return json_number_value(json_object_get(json_object_get(root, object), key));
-}
-
 int cli_program_facts(const cli_session *s, lf_program *program, cli_facts *out)
 {
-    char *text = NULL;
-    lf_status status = lf_program_explain(program, s->dims, true, &text);
+    lf_account *account;
+    lf_status status = lf_program_account(program, s->dims, &account);
     if (status != LF_OK)
         return program_status(status, program);
-    json_t *root = json_loads(text, 0, NULL);
-    lf_string_free(text);
-    if (!root)
-        return cli_fail("the account of the program is not JSON: a mistake in linfuse, or no memory");
     *out = (cli_facts){
-        .plain_flops = number_at(root, "plain", "flops"),
-        .plain_bytes = number_at(root, "plain", "bytes"),
-        .plain_us = number_at(root, "plain", "us"),
-        .fused_us = number_at(root, "fused", "us"),
-        .ops = json_array_size(json_object_get(root, "ops")),
+        .plain_flops = lf_account_number(account, "plain", "flops", 0),
+        .plain_bytes = lf_account_number(account, "plain", "bytes", 0),
+        .plain_us = lf_account_number(account, "plain", "us", 0),
+        .fused_us = lf_account_number(account, "fused", "us", 0),
+        .ops = lf_account_rows(account, "ops"),
     };
-    json_decref(root);
+    lf_account_free(account);
     return CLI_OK;
 }

@@ -616,3 +616,43 @@ int64_t lf_cost_workspace(const lf_plan *plan, const int64_t *dims, const lf_dev
         most = fmax(most, group_workspace(plan, &plan->group[i], dims, d));
     return most < 9e18 ? (int64_t)most : INT64_MAX;
 }
+
+/* ---- prepared parameters ---- */
+
+/* A weight as its product reads it. */
+static double product_weight(const lf_product *p, const int64_t *dims, const lf_device *d)
+{
+    const double n = extent(p->n, dims), k = extent(p->k, dims);
+    if (p->narrow) /* and its bias, in double precision */
+        return 8 * n * (k + 1);
+    if (!lf_is_gpu(d))
+        return 4 * k * ceil(n / d->tile_columns) * d->tile_columns;
+    const lf_precision precision = d->gpu.precision_used;
+    const double lines = n * ceil(k / lf_line_elements(precision)) * LF_LINE, scales = 4 * (n + k);
+    /* rows of too wide a range read it as it is */
+    const double plain = lf_precision_table[precision].split ? 4 * n * k : 0;
+    return lf_is_tiled_product(p) && d->gpu.unit != LF_UNIT_PLAIN ? lines + scales + plain : 0;
+}
+
+/* Is there a tensor that is not for products alone? A CPU reads parameters where their owner has them. */
+static bool is_kept(const lf_plan *plan, int32_t prepared, const lf_device *d)
+{
+    return !plan->packed_only[prepared] &&
+           (lf_is_gpu(d) || lf_at(plan->graph, plan->prepared[prepared])->op != LF_OP_param);
+}
+
+double lf_cost_prepared(const lf_plan *plan, const int64_t *dims, const lf_device *d)
+{
+    double bytes = 0;
+    for (int32_t i = 0; i < plan->products; i++) {
+        bool shared = false;
+        for (int32_t before = 0; before < i; before++)
+            shared = shared || plan->product[before]->weight == plan->product[i]->weight;
+        if (plan->product[i]->weight_fixed && !shared)
+            bytes += product_weight(plan->product[i], dims, d);
+    }
+    for (int32_t i = 0; i < plan->prepareds; i++)
+        if (is_kept(plan, i, d))
+            bytes += lf_cost_bytes(plan->graph, plan->prepared[i], dims);
+    return bytes;
+}

@@ -172,6 +172,10 @@ lf_cost lf_cost_plan_total(const lf_plan *plan, const int64_t *dims, const lf_de
  * statistics of rows and columns by tile, counters. Kernels run one after another and share it. */
 int64_t lf_cost_workspace(const lf_plan *plan, const int64_t *dims, const lf_device *device);
 
+/* Bytes that a plan's prepared parameters are expected to take on a device: weights as products read them, and what was
+ * computed of parameters. On a GPU also the parameters that kernels read as they are. */
+double lf_cost_prepared(const lf_plan *plan, const int64_t *dims, const lf_device *device);
+
 /* A tensor's bytes; never overflows. */
 double lf_cost_bytes(const lf_graph *g, lf_node n, const int64_t *dims);
 

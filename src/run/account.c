@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The facts of an account: what each op as written costs, which kernel computes it now, and whether it is still
  * stored. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "run/account.h"
@@ -55,33 +56,49 @@ static lf_fate fate_of(const lf_account *a, const places *p, lf_node n)
 static lf_op_fact op_fact(const lf_account *a, const places *p, lf_node n)
 {
     lf_op_fact f = {
-        .node = n, .cost = lf_cost_node(a->written, n, a->dims, a->device), .fate = fate_of(a, p, n), .group = -1};
+        .node = n, .cost = lf_cost_node(a->written, n, a->dims, &a->device), .fate = fate_of(a, p, n), .group = -1};
     if (a->home[n] != LF_NONE)
         f.group = p->group[p->base[a->home[n]]];
     return f;
 }
 
-lf_status lf_facts_new(const lf_account *a, lf_facts *out, lf_diag *diag)
+static const char *phases_of(lf_account *a, const lf_group *g)
+{
+    lf_str words = {0};
+    lf_account_phases(&words, a, g);
+    char *text = lf_str_take(&words), *kept = text ? lf_arena_strndup(&a->arena, text, strlen(text)) : NULL;
+    free(text);
+    return kept;
+}
+
+lf_status lf_account_fill(lf_account *a, lf_diag *diag)
 {
     places p;
-    memset(out, 0, sizeof *out);
-    lf_arena_init(&out->arena);
-    out->op = lf_arena_array(&out->arena, (size_t)a->written->count, sizeof *out->op);
-    out->kernel = lf_arena_array(&out->arena, (size_t)a->plan->groups, sizeof *out->kernel);
-    if (!out->op || !out->kernel || !find_places(a, &out->arena, &p))
+    lf_arena_init(&a->arena);
+    a->op = lf_arena_array(&a->arena, (size_t)a->written->count, sizeof *a->op);
+    a->kernel = lf_arena_array(&a->arena, (size_t)a->plan->groups, sizeof *a->kernel);
+    if (!a->op || !a->kernel || !find_places(a, &a->arena, &p))
         return lf_fail_nomem(diag, "the account");
     for (lf_node n = 0; n < a->written->count; n++)
         if (lf_kind_of(a->written, n) != LF_LEAF)
-            out->op[out->ops++] = op_fact(a, &p, n);
-    for (int32_t i = 0; i < a->plan->groups; i++)
-        out->kernel[i] = lf_cost_group(a->plan, &a->plan->group[i], a->dims, a->device);
-    out->plain = lf_cost_plain_total(a->written, a->dims, a->device, &out->plain_launches);
-    out->fused = lf_cost_plan_total(a->plan, a->dims, a->device);
-    out->intermediate_bytes = lf_plan_intermediate_bytes(a->plan, a->dims);
+            a->op[a->ops++] = op_fact(a, &p, n);
+    for (int32_t i = 0; i < a->plan->groups; i++) {
+        a->kernel[i] = (lf_kernel_fact){.cost = lf_cost_group(a->plan, &a->plan->group[i], a->dims, &a->device),
+                                        .phases = phases_of(a, &a->plan->group[i])};
+        if (!a->kernel[i].phases)
+            return lf_fail_nomem(diag, "the account");
+    }
+    a->plain = lf_cost_plain_total(a->written, a->dims, &a->device, &a->plain_launches);
+    a->fused = lf_cost_plan_total(a->plan, a->dims, &a->device);
+    a->fused_launches = lf_cost_plan_launches(a->plan, &a->device);
+    a->intermediate_bytes = (double)lf_plan_intermediate_bytes(a->plan, a->dims);
     return LF_OK;
 }
 
-void lf_facts_free(lf_facts *facts)
+void lf_account_free(lf_account *account)
 {
-    lf_arena_free(&facts->arena);
+    if (!account)
+        return;
+    lf_arena_free(&account->arena);
+    free(account);
 }

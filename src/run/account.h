@@ -1,34 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The account: what a model costs as written, what was rewritten, fused and refused, and why, what it costs now. It
- * reads what the other rooms decided and decides nothing. */
+ * reads what the other modules decided and decides nothing. Its fields are report.def's. */
 #ifndef LF_RUN_ACCOUNT_H
 #define LF_RUN_ACCOUNT_H
 
+#include "base/arena.h"
 #include "base/str.h"
 #include "cuda/choose.h"
 #include "plan/cost.h"
 #include "plan/plan.h"
 #include "rewrite/rewrite.h"
-
-typedef struct lf_account {
-    const lf_graph *written;   /* as the user wrote it */
-    /* one per written node: the rewritten node that stands for it, LF_NONE when it is dead */
-    const lf_node *home;
-    const lf_notes *notes;
-    const lf_plan *plan;       /* plan->graph is the rewritten graph */
-    const lf_device *device;
-    const int64_t *dims;       /* one per symbol */
-    int64_t workspace_bytes;   /* what a call needs beside tensors, on this device */
-    int64_t prepared_bytes;
-    const char *precision;     /* fp32, tf32, bf16, fp16: how products take their operands */
-    const lf_cuda_choice *choice; /* of tiles; NULL: there is none to make */
-} lf_account;
-
-/* *out: malloc'ed, caller owns. Fails: LF_ERR_NOMEM. */
-lf_status lf_account_json(const lf_account *a, char **out, lf_diag *diag);
-lf_status lf_account_text(const lf_account *a, char **out, lf_diag *diag);
-
-/* ---- what both of them print; inside the account's files ---- */
 
 typedef enum lf_fate {
     LF_FATE_INSIDE,   /* lives inside a kernel, never in memory */
@@ -46,24 +27,72 @@ typedef struct lf_op_fact {
     lf_fate fate;
 } lf_op_fact;
 
-typedef struct lf_facts {
+typedef struct lf_kernel_fact {
+    lf_cost cost;
+    const char *phases;        /* in one line of words: "product 1024 x 8192 x 8192, bias, then ..." */
+} lf_kernel_fact;
+
+struct lf_account {
+    /* what is known of a program; borrowed, unless it is a value */
+    const lf_graph *written;   /* as the user wrote it */
+    /* one per written node: the rewritten node that stands for it, LF_NONE when it is dead */
+    const lf_node *home;
+    const lf_notes *notes;
+    const lf_plan *plan;       /* plan->graph is the rewritten graph */
+    lf_device device;
+    int64_t dims[LF_MAX_SYMBOLS];
+    double workspace_bytes;    /* what a call needs beside tensors, on this device */
+    double prepared_bytes;     /* of prepared parameters: what they take, or are expected to */
+    const char *precision;     /* how products take their operands */
+    lf_cuda_choice choice;     /* of tiles, where has_choice */
+    bool has_choice;
+
+    /* what follows from it: lf_account_fill */
     lf_arena arena;
     lf_op_fact *op;            /* in order of writing; views are ops too, and cost nothing */
     int32_t ops;
-    lf_cost *kernel;           /* one per group of the plan */
+    lf_kernel_fact *kernel;    /* one per group of the plan */
     lf_cost plain, fused;
-    int32_t plain_launches;
-    int64_t intermediate_bytes;
-} lf_facts;
+    int32_t plain_launches, fused_launches;
+    double intermediate_bytes;
+};
 
-/* Leaves facts to be freed, whatever it returns. Fails: LF_ERR_NOMEM. */
-lf_status lf_facts_new(const lf_account *a, lf_facts *out, lf_diag *diag);
-void lf_facts_free(lf_facts *facts);
+/* Works out the second half of it. Leaves an arena to be freed, whatever it returns. Fails: LF_ERR_NOMEM. */
+lf_status lf_account_fill(lf_account *a, lf_diag *diag);
 
+/* *out: malloc'ed, caller owns. Fails: LF_ERR_NOMEM. */
+lf_status lf_account_to_json(const lf_account *a, char **out);
+lf_status lf_account_to_text(const lf_account *a, char **out);
+
+/* ---- what both of them print; inside the account's files ---- */
+
+/* How a field is written. */
+typedef enum lf_field_unit {
+    LF_AS_TEXT, LF_AS_COUNT, LF_AS_FLOP, LF_AS_BYTE, LF_AS_US, LF_AS_FLOP_S, LF_AS_BYTE_S
+} lf_field_unit;
+
+typedef struct lf_datum {
+    const char *text;          /* TEXT; NULL: there is none */
+    double number;             /* anything else */
+} lf_datum;
+
+/* One row of report.def. */
+typedef struct lf_field_row {
+    lf_field field;
+    lf_field_unit unit;
+    lf_datum (*from)(const lf_account *a, int32_t i);
+} lf_field_row;
+
+/* The table; NULL past the end. The fields of a section stand together. */
+const lf_field_row *lf_field_row_at(size_t index);
+/* The first of a section's. NULL: there is no such section. */
+const lf_field_row *lf_section(const char *section);
+/* The next of the same section; NULL after the last. */
+const lf_field_row *lf_next_field(const lf_field_row *row);
+
+/* A kernel's phases in words. */
+void lf_account_phases(lf_str *s, const lf_account *a, const lf_group *g);
 /* How the tiles came to be chosen, in a word. */
 const char *lf_account_how(const lf_cuda_choice *choice);
-
-/* A kernel's phases in one line of words: "product 1024 x 8192 x 8192, bias, then ...". */
-void lf_account_phases(lf_str *s, const lf_account *a, const lf_group *g);
 
 #endif

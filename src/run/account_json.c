@@ -4,19 +4,18 @@
 #include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "run/account.h"
 
-/* Whole numbers as such, while a double still counts by ones. */
-static json_t *whole(double value)
+/* A number as its unit wants it: rates as they are, microseconds to the nanosecond, anything else whole while a double
+ * still counts by ones. */
+static json_t *number_json(lf_field_unit unit, double value)
 {
-    return fabs(value) < 9007199254740992.0 ? json_integer((json_int_t)value) : json_real(value);
-}
-
-/* Microseconds to the nanosecond. */
-static json_t *microseconds(double us)
-{
-    return json_real(nearbyint(us * 1000) / 1000);
+    if (unit == LF_AS_US)
+        return json_real(nearbyint(value * 1000) / 1000);
+    const bool whole = unit == LF_AS_COUNT || unit == LF_AS_FLOP || unit == LF_AS_BYTE;
+    return whole && fabs(value) < 9007199254740992.0 ? json_integer((json_int_t)value) : json_real(value);
 }
 
 /* Adds a value, which it takes; the object, or NULL (and both are gone) when either is not there or memory ran out. */
@@ -48,12 +47,31 @@ static json_t *dims_json(const lf_account *a)
     return dims;
 }
 
-/* The device's rates: the roof over every op. */
-static json_t *peak_json(const lf_account *a)
+/* The fields of a section, or of one of its rows, into an object. */
+static json_t *with_fields(json_t *object, const lf_account *a, const char *section, int32_t i)
 {
-    json_t *peak = with(json_object(), "flops", json_real(a->device->flops));
-    peak = with(peak, "product_flops", json_real(a->device->product_flops));
-    return with(peak, "bytes", json_real(a->device->bytes));
+    for (const lf_field_row *f = lf_section(section); f; f = lf_next_field(f)) {
+        const lf_datum d = f->from(a, i);
+        object = with(object, f->field.name,
+                      f->unit != LF_AS_TEXT ? number_json(f->unit, d.number)
+                      : d.text              ? json_string(d.text)
+                                            : json_null());
+    }
+    return object;
+}
+
+/* What a row has beside its fields; NULL: nothing. */
+typedef json_t *more_fn(json_t *object, const lf_account *a, int32_t i);
+
+static json_t *section_json(const lf_account *a, const char *section, more_fn *more)
+{
+    const int32_t count = (int32_t)lf_account_rows(a, section);
+    json_t *list = json_array();
+    for (int32_t i = 0; i < count; i++) {
+        json_t *row = with_fields(json_object(), a, section, i);
+        list = then(list, more ? more(row, a, i) : row);
+    }
+    return list;
 }
 
 static json_t *shape_json(const lf_account *a, lf_node n)
@@ -65,82 +83,18 @@ static json_t *shape_json(const lf_account *a, lf_node n)
     return shape;
 }
 
-/* flops, bytes and us, into an object that has other fields already. */
-static json_t *with_cost(json_t *object, lf_cost cost)
+static json_t *with_shape(json_t *op, const lf_account *a, int32_t i)
 {
-    return with(with(with(object, "flops", whole(cost.flops)), "bytes", whole(cost.bytes)), "us",
-                microseconds(cost.us));
+    return with(op, "shape", shape_json(a, a->op[i].node));
 }
 
-static json_t *ops_json(const lf_account *a, const lf_facts *f)
+static json_t *with_covers(json_t *kernel, const lf_account *a, int32_t index)
 {
-    static const char *const fates[] = {"inside", "stored", "prepared", "passed", "gone"};
-    json_t *ops = json_array();
-    for (int32_t i = 0; i < f->ops; i++) {
-        const lf_node_info *info = lf_at(a->written, f->op[i].node);
-        json_t *op = with(json_object(), "name", json_string(info->name));
-        op = with(op, "op", json_string(lf_op_row(info->op)->name));
-        op = with(with_cost(op, f->op[i].cost), "shape", shape_json(a, f->op[i].node));
-        ops = then(ops, with(op, "now", json_string(fates[f->op[i].fate])));
-    }
-    return ops;
-}
-
-static json_t *plain_json(const lf_facts *f)
-{
-    return with_cost(with(json_object(), "launches", json_integer(f->plain_launches)), f->plain);
-}
-
-static json_t *fused_json(const lf_account *a, const lf_facts *f)
-{
-    json_t *fused =
-        with_cost(with(json_object(), "launches", json_integer(lf_cost_plan_launches(a->plan, a->device))), f->fused);
-    fused = with(fused, "intermediate_bytes", json_integer(f->intermediate_bytes));
-    fused = with(fused, "workspace_bytes", json_integer(a->workspace_bytes));
-    return with(fused, "prepared_bytes", json_integer(a->prepared_bytes));
-}
-
-static json_t *notes_json(const lf_note *notes, int32_t count, bool done)
-{
-    json_t *list = json_array();
-    for (int32_t i = 0; i < count; i++) {
-        json_t *note = with(json_object(), "rule", json_string(notes[i].rule));
-        if (done)
-            note = with(note, "class", json_string(lf_rule_class_name(notes[i].class)));
-        note = with(note, "at", json_string(notes[i].at));
-        list = then(list, with(note, "why", json_string(notes[i].why)));
-    }
-    return list;
-}
-
-static json_t *phases_json(const lf_account *a, const lf_group *g)
-{
-    lf_str words = {0};
-    lf_account_phases(&words, a, g);
-    char *text = lf_str_take(&words);
-    json_t *json = text ? json_string(text) : NULL;
-    free(text);
-    return json;
-}
-
-static json_t *kernel_json(const lf_account *a, const lf_facts *f, int32_t index)
-{
-    const lf_group *g = &a->plan->group[index];
     json_t *covers = json_array();
-    for (int32_t i = 0; i < f->ops; i++)
-        if (f->op[i].group == index)
-            covers = then(covers, json_string(lf_at(a->written, f->op[i].node)->name));
-    json_t *kernel = with(with(json_object(), "name", json_string(g->name)), "covers", covers);
-    kernel = with(with_cost(kernel, f->kernel[index]), "phases", phases_json(a, g));
-    return with(kernel, "why_apart", g->why_apart ? json_string(g->why_apart) : json_null());
-}
-
-static json_t *kernels_json(const lf_account *a, const lf_facts *f)
-{
-    json_t *kernels = json_array();
-    for (int32_t i = 0; i < a->plan->groups; i++)
-        kernels = then(kernels, kernel_json(a, f, i));
-    return kernels;
+    for (int32_t i = 0; i < a->ops; i++)
+        if (a->op[i].group == index)
+            covers = then(covers, json_string(lf_at(a->written, a->op[i].node)->name));
+    return with(kernel, "covers", covers);
 }
 
 /* Which tiles products are made in, and what the others were expected to take, or took. */
@@ -152,9 +106,9 @@ static json_t *tiles_json(const lf_cuda_choice *c)
     for (int s = 0; s < LF_TILE_SHAPES; s++)
         if (c->expected[s] > 0) {
             json_t *one = with(json_object(), "shape", json_string(lf_tile_table[s].name));
-            one = with(one, "product_us", microseconds(c->expected[s]));
+            one = with(one, "product_us", number_json(LF_AS_US, c->expected[s]));
             if (c->measured[s] > 0)
-                one = with(one, "measured_us", microseconds(c->measured[s]));
+                one = with(one, "measured_us", number_json(LF_AS_US, c->measured[s]));
             all = then(all, one);
         }
     return with(tiles, "candidates", all);
@@ -176,31 +130,28 @@ static char *dump(const json_t *root)
     return text;
 }
 
-lf_status lf_account_json(const lf_account *a, char **out, lf_diag *diag)
+/* What rows of a section have beside their fields. */
+static more_fn *more_of(const char *section)
 {
-    lf_facts f;
-    lf_status status = lf_facts_new(a, &f, diag);
-    *out = NULL;
-    if (status == LF_OK) {
-        json_t *root = with(json_object(), "device", json_string(a->device->name));
-        root = with(root, "title", json_string(a->device->title));
-        root = with(root, "dims", dims_json(a));
-        if (a->precision)
-            root = with(root, "precision", json_string(a->precision));
-        root = with(root, "peak", peak_json(a));
-        root = with(root, "ops", ops_json(a, &f));
-        root = with(root, "plain", plain_json(&f));
-        root = with(root, "fused", fused_json(a, &f));
-        root = with(root, "rewrites", notes_json(a->notes->done, a->notes->done_count, true));
-        root = with(root, "refused", notes_json(a->notes->refused, a->notes->refused_count, false));
-        root = with(root, "kernels", kernels_json(a, &f));
-        if (a->choice)
-            root = with(root, "tiles", tiles_json(a->choice));
-        *out = dump(root);
-        json_decref(root);
-        if (!*out)
-            status = lf_fail_nomem(diag, "the account");
+    return strcmp(section, "ops") == 0 ? with_shape : strcmp(section, "kernels") == 0 ? with_covers : NULL;
+}
+
+lf_status lf_account_to_json(const lf_account *a, char **out)
+{
+    json_t *root = json_object();
+    for (size_t i = 0; lf_field_row_at(i); i++) {
+        const lf_field *f = &lf_field_row_at(i)->field;
+        if (lf_section(f->section) != lf_field_row_at(i))
+            continue; /* a section's first field stands for all of them */
+        if (strcmp(f->section, "report") == 0)
+            root = with(with_fields(root, a, f->section, 0), "dims", dims_json(a));
+        else
+            root = with(root, f->section, f->each ? section_json(a, f->section, more_of(f->section))
+                                                  : with_fields(json_object(), a, f->section, 0));
     }
-    lf_facts_free(&f);
-    return status;
+    if (a->has_choice)
+        root = with(root, "tiles", tiles_json(&a->choice));
+    *out = dump(root);
+    json_decref(root);
+    return *out ? LF_OK : LF_ERR_NOMEM;
 }

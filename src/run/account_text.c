@@ -10,6 +10,8 @@
 enum {
     LINE = 110,       /* columns a paragraph is broken at */
     BAR = 20,         /* of a share of 100% */
+    FIRST_WIDTH = 13, /* of the first column of figures, and of the others */
+    WIDTH = 10,
     NAME_MOST = 24,   /* a longer name pushes its own row to the right */
     LIST_MOST = 12    /* names of a list before the rest is counted */
 };
@@ -17,7 +19,6 @@ enum {
 typedef struct writing {
     lf_str s;
     const lf_account *a;
-    const lf_facts *f;
 } writing;
 
 /* ---- amounts ---- */
@@ -38,22 +39,28 @@ static amount readable(double value, const char *const *units, int count)
     return out;
 }
 
+/* An amount as its unit wants it. */
+static amount amount_of(lf_field_unit unit, double value)
+{
+    static const struct { const char *units[5]; int count; } scales[] = {
+        [LF_AS_COUNT] = {{""}, 1},
+        [LF_AS_FLOP] = {{"FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP"}, 5},
+        [LF_AS_BYTE] = {{"B", "kB", "MB", "GB", "TB"}, 5},
+        [LF_AS_US] = {{"us", "ms", "s"}, 3},
+        [LF_AS_FLOP_S] = {{"FLOP/s", "kFLOP/s", "MFLOP/s", "GFLOP/s", "TFLOP/s"}, 5},
+        [LF_AS_BYTE_S] = {{"B/s", "kB/s", "MB/s", "GB/s", "TB/s"}, 5},
+    };
+    return readable(value, scales[unit].units, scales[unit].count);
+}
+
 static amount time_of(double us)
 {
-    static const char *const units[] = {"us", "ms", "s"};
-    return readable(us, units, 3);
+    return amount_of(LF_AS_US, us);
 }
 
 static amount bytes_of(double bytes)
 {
-    static const char *const units[] = {"B", "kB", "MB", "GB", "TB"};
-    return readable(bytes, units, 5);
-}
-
-static amount flops_of(double flops)
-{
-    static const char *const units[] = {"FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP"};
-    return readable(flops, units, 5);
+    return amount_of(LF_AS_BYTE, bytes);
 }
 
 /* ---- layout ---- */
@@ -106,21 +113,20 @@ static const char *plural(int64_t count)
 
 static void write_header(writing *w)
 {
-    static const char *const flops[] = {"FLOP/s", "kFLOP/s", "MFLOP/s", "GFLOP/s", "TFLOP/s"};
-    static const char *const bytes[] = {"B/s", "kB/s", "MB/s", "GB/s", "TB/s"};
     const lf_account *a = w->a;
     for (int i = 0; i < a->written->symbols; i++)
         lf_str_addf(&w->s, "%s%s = %lld", i ? ", " : "", a->written->symbol[i], (long long)a->dims[i]);
-    lf_str_addf(&w->s, "%s%s: fp32 peak %s, memory %s\n", a->written->symbols ? " on " : "", a->device->title,
-                readable(a->device->flops, flops, 5).text, readable(a->device->bytes, bytes, 5).text);
-    if (a->device->product_flops > a->device->flops && lf_tiled_products(a->plan) > 0) {
-        if (a->precision && strcmp(a->precision, "fp32") != 0)
-            lf_str_addf(&w->s, "Fused products run on the tensor cores, operands in %s", a->precision);
-        else
-            lf_str_add(&w->s,
-                       "Fused products run on the tensor cores as three products of split fp16, with fp32's accuracy");
-        lf_str_addf(&w->s, ": %s\n", readable(a->device->product_flops, flops, 5).text);
-    }
+    lf_str_addf(&w->s, "%s%s: ", a->written->symbols ? " on " : "", a->device.title);
+    int listed = 0;
+    for (const lf_field_row *f = lf_section("peak"); f; f = lf_next_field(f))
+        if (f->field.phrase)
+            lf_str_addf(&w->s, "%s%s %s", listed++ ? ", " : "", f->field.phrase,
+                        amount_of(f->unit, f->from(a, 0).number).text);
+    lf_str_add(&w->s, "\n");
+    if (a->device.product_flops > a->device.flops && lf_tiled_products(a->plan) > 0)
+        lf_str_addf(&w->s, "Fused products run on the tensor cores%s: %s\n",
+                    lf_precision_table[a->device.gpu.precision_used].words,
+                    amount_of(LF_AS_FLOP_S, a->device.product_flops).text);
     lf_str_add(&w->s, "\n");
 }
 
@@ -143,13 +149,22 @@ static size_t longer(size_t a, size_t b)
     return a > b ? a : b;
 }
 
+/* Of a column of the table of ops. */
+static const char *heading(const char *field)
+{
+    const lf_field_row *f = lf_section("ops");
+    while (strcmp(f->field.name, field) != 0)
+        f = lf_next_field(f);
+    return f->field.column;
+}
+
 static columns find_columns(writing *w)
 {
-    size_t name = strlen("value"), op = strlen("op"), shape = strlen("shape");
-    for (int32_t i = 0; i < w->f->ops; i++) {
-        const lf_node_info *info = lf_at(w->a->written, w->f->op[i].node);
+    size_t name = strlen(heading("name")), op = strlen(heading("op")), shape = strlen("shape");
+    for (int32_t i = 0; i < w->a->ops; i++) {
+        const lf_node_info *info = lf_at(w->a->written, w->a->op[i].node);
         lf_str text = {0};
-        shape_words(&text, w->a, w->f->op[i].node);
+        shape_words(&text, w->a, w->a->op[i].node);
         shape = longer(shape, text.length);
         w->s.failed = w->s.failed || text.failed;
         lf_str_free(&text);
@@ -159,18 +174,30 @@ static columns find_columns(writing *w)
     return (columns){.op = 2 + name + 2, .shape = 2 + name + 2 + op + 2, .numbers = 2 + name + 2 + op + 2 + shape};
 }
 
-static void write_numbers(lf_str *s, lf_cost cost)
+/* Is it a column of figures? */
+static bool is_figure(const lf_field_row *f)
 {
-    right(s, cost.flops > 0 ? flops_of(cost.flops).text : "-", 13);
-    right(s, cost.bytes > 0 ? bytes_of(cost.bytes).text : "-", 10);
-    right(s, cost.us > 0 ? time_of(cost.us).text : "-", 10);
+    return f->field.column && f->unit != LF_AS_TEXT;
+}
+
+/* The figures of a section, or of one of its rows, in columns. */
+static void write_numbers(lf_str *s, const lf_account *a, const char *section, int32_t row)
+{
+    int width = FIRST_WIDTH;
+    for (const lf_field_row *f = lf_section(section); f; f = lf_next_field(f)) {
+        if (!is_figure(f))
+            continue;
+        const double value = f->from(a, row).number;
+        right(s, value > 0 ? amount_of(f->unit, value).text : "-", width);
+        width = WIDTH;
+    }
 }
 
 static void write_row(writing *w, const columns *c, const lf_op_fact *op)
 {
     lf_str *s = &w->s;
     const lf_node_info *info = lf_at(w->a->written, op->node);
-    double share = w->f->plain.us > 0 ? op->cost.us / w->f->plain.us : 0;
+    double share = w->a->plain.us > 0 ? op->cost.us / w->a->plain.us : 0;
     int bar = (int)floor(share * BAR + 0.5);
     lf_str_addf(s, "  %s", info->name);
     lf_str_pad(s, c->op);
@@ -178,7 +205,7 @@ static void write_row(writing *w, const columns *c, const lf_op_fact *op)
     lf_str_pad(s, c->shape);
     shape_words(s, w->a, op->node);
     lf_str_pad(s, c->numbers);
-    write_numbers(s, op->cost);
+    write_numbers(s, w->a, "ops", (int32_t)(op - w->a->op));
     if (op->cost.us > 0)
         lf_str_addf(s, "  %5.1f%%%s%.*s", 100 * share, bar > 0 ? "  " : "", bar, "####################");
     lf_str_add(s, "\n");
@@ -188,22 +215,25 @@ static void write_ops(writing *w)
 {
     lf_str *s = &w->s;
     columns c = find_columns(w);
-    lf_str_addf(s, "As written, op by op: %d launch%s\n", (int)w->f->plain_launches, plural(w->f->plain_launches));
-    lf_str_add(s, "  value");
+    lf_str_addf(s, "As written, op by op: %d launch%s\n", (int)w->a->plain_launches, plural(w->a->plain_launches));
+    lf_str_addf(s, "  %s", heading("name"));
     lf_str_pad(s, c.op);
-    lf_str_add(s, "op");
+    lf_str_add(s, heading("op"));
     lf_str_pad(s, c.shape);
     lf_str_add(s, "shape");
     lf_str_pad(s, c.numbers);
-    right(s, "work", 13);
-    right(s, "moved", 10);
-    right(s, "time", 10);
+    int width = FIRST_WIDTH;
+    for (const lf_field_row *f = lf_section("ops"); f; f = lf_next_field(f))
+        if (is_figure(f)) {
+            right(s, f->field.column, width);
+            width = WIDTH;
+        }
     lf_str_add(s, "   share\n");
-    for (int32_t i = 0; i < w->f->ops; i++)
-        write_row(w, &c, &w->f->op[i]);
+    for (int32_t i = 0; i < w->a->ops; i++)
+        write_row(w, &c, &w->a->op[i]);
     lf_str_add(s, "  all");
     lf_str_pad(s, c.numbers);
-    write_numbers(s, w->f->plain);
+    write_numbers(s, w->a, "plain", 0);
     lf_str_add(s, "\n\n");
 }
 
@@ -245,12 +275,12 @@ static int32_t names_of(const writing *w, int32_t group, int fate, lf_str *names
 {
     int32_t count = 0;
     *bytes = 0;
-    for (int32_t i = 0; i < w->f->ops; i++) {
-        if (!chosen(w, &w->f->op[i], group, fate))
+    for (int32_t i = 0; i < w->a->ops; i++) {
+        if (!chosen(w, &w->a->op[i], group, fate))
             continue;
-        *bytes += lf_cost_bytes(w->a->written, w->f->op[i].node, w->a->dims);
+        *bytes += lf_cost_bytes(w->a->written, w->a->op[i].node, w->a->dims);
         if (count < LIST_MOST)
-            lf_str_addf(names, "%s%s", count ? ", " : "", lf_at(w->a->written, w->f->op[i].node)->name);
+            lf_str_addf(names, "%s%s", count ? ", " : "", lf_at(w->a->written, w->a->op[i].node)->name);
         count++;
     }
     if (count > LIST_MOST)
@@ -275,32 +305,33 @@ static void write_list(writing *w, const char *label, int32_t group, int fate, b
 static void write_kernel(writing *w, int32_t index)
 {
     const lf_group *g = &w->a->plan->group[index];
-    lf_cost cost = w->f->kernel[index];
-    lf_str phases = {0};
-    lf_str_addf(&w->s, "  %d. %s: %s, %s, %s\n", (int)index + 1, g->name, flops_of(cost.flops).text,
-                bytes_of(cost.bytes).text, time_of(cost.us).text);
+    lf_str_addf(&w->s, "  %d. %s:", (int)index + 1, g->name);
+    const char *between = " ";
+    for (const lf_field_row *f = lf_section("kernels"); f; f = lf_next_field(f))
+        if (is_figure(f)) {
+            lf_str_addf(&w->s, "%s%s", between, amount_of(f->unit, f->from(w->a, index).number).text);
+            between = ", ";
+        }
+    lf_str_add(&w->s, "\n");
     write_list(w, "covers", index, -1, false);
-    lf_account_phases(&phases, w->a, g);
-    labelled(&w->s, "does", phases.text ? phases.text : "");
+    for (const lf_field_row *f = lf_section("kernels"); f; f = lf_next_field(f))
+        if (f->field.phrase && f->from(w->a, index).text)
+            labelled(&w->s, f->field.phrase, f->from(w->a, index).text);
     write_list(w, "never stored", index, LF_FATE_INSIDE, true);
     write_list(w, "stored", index, LF_FATE_STORED, true);
-    if (g->why_apart)
-        labelled(&w->s, "apart because", g->why_apart);
-    w->s.failed = w->s.failed || phases.failed;
-    lf_str_free(&phases);
 }
 
 static bool any_outside(const writing *w)
 {
-    for (int32_t i = 0; i < w->f->ops; i++)
-        if (w->f->op[i].fate >= LF_FATE_PREPARED && lf_cost_launches(w->a->written, w->f->op[i].node))
+    for (int32_t i = 0; i < w->a->ops; i++)
+        if (w->a->op[i].fate >= LF_FATE_PREPARED && lf_cost_launches(w->a->written, w->a->op[i].node))
             return true;
     return false;
 }
 
 static void write_tiles(writing *w)
 {
-    const lf_cuda_choice *c = w->a->choice;
+    const lf_cuda_choice *c = &w->a->choice;
     const lf_tile *shape = &lf_tile_table[c->shape];
     lf_str words = {0};
     lf_str_addf(&words, "%s, ", shape->name);
@@ -326,14 +357,14 @@ static void write_tiles(writing *w)
 static void write_kernels(writing *w)
 {
     int32_t groups = w->a->plan->groups;
-    const int32_t launches = lf_cost_plan_launches(w->a->plan, w->a->device);
+    const int32_t launches = w->a->fused_launches;
     lf_str_addf(&w->s, "Fused: %d launch%s", (int)launches, plural(launches));
     if (launches < groups)
         lf_str_addf(&w->s, " of %d kernels, one after another", (int)groups);
     lf_str_add(&w->s, "\n");
     for (int32_t i = 0; i < groups; i++)
         write_kernel(w, i);
-    if (w->a->choice)
+    if (w->a->has_choice)
         write_tiles(w);
     if (any_outside(w))
         lf_str_add(&w->s, "  in no kernel\n");
@@ -345,20 +376,20 @@ static void write_kernels(writing *w)
 
 /* ---- what comes of it ---- */
 
-static void write_total(lf_str *s, const char *label, int32_t launches, lf_cost cost)
+static void write_total(writing *w, const char *label, const char *section, int32_t launches)
 {
-    lf_str_addf(s, "  %-12s%4d launch%-2s", label, (int)launches, plural(launches));
-    write_numbers(s, cost);
+    lf_str_addf(&w->s, "  %-12s%4d launch%-2s", label, (int)launches, plural(launches));
+    write_numbers(&w->s, w->a, section, 0);
 }
 
 static void write_gain(writing *w)
 {
     lf_str *s = &w->s;
-    double gain = w->f->fused.us > 0 ? w->f->plain.us / w->f->fused.us : 1;
+    double gain = w->a->fused.us > 0 ? w->a->plain.us / w->a->fused.us : 1;
     lf_str_add(s, "Expected\n");
-    write_total(s, "as written", w->f->plain_launches, w->f->plain);
+    write_total(w, "as written", "plain", w->a->plain_launches);
     lf_str_add(s, "\n");
-    write_total(s, "fused", lf_cost_plan_launches(w->a->plan, w->a->device), w->f->fused);
+    write_total(w, "fused", "fused", w->a->fused_launches);
     const bool slower = gain < 1 / 1.05;
     lf_str_addf(s,
                 gain >= 99.5   ? "   %.0f times faster\n"
@@ -366,30 +397,25 @@ static void write_gain(writing *w)
                 : gain >= 1.05 ? "   %.1f times faster\n"
                                : "   about as fast\n",
                 slower ? 1 / gain : gain);
-    lf_str_addf(s, "  memory: %s between kernels, %s of workspace", bytes_of((double)w->f->intermediate_bytes).text,
-                bytes_of((double)w->a->workspace_bytes).text);
-    if (w->a->prepared_bytes > 0)
-        lf_str_addf(s, ", %s of prepared weights", bytes_of((double)w->a->prepared_bytes).text);
+    lf_str_add(s, "  memory:");
+    const char *between = " ";
+    for (const lf_field_row *f = lf_section("fused"); f; f = lf_next_field(f))
+        if (f->field.phrase) {
+            lf_str_addf(s, "%s%s %s", between, amount_of(f->unit, f->from(w->a, 0).number).text, f->field.phrase);
+            between = ", ";
+        }
     lf_str_add(s, "\n");
 }
 
-lf_status lf_account_text(const lf_account *a, char **out, lf_diag *diag)
+lf_status lf_account_to_text(const lf_account *a, char **out)
 {
-    lf_facts f;
-    lf_status status = lf_facts_new(a, &f, diag);
-    *out = NULL;
-    if (status == LF_OK) {
-        writing w = {.a = a, .f = &f};
-        write_header(&w);
-        write_ops(&w);
-        write_notes(&w, "Rewritten", a->notes->done, a->notes->done_count, true);
-        write_notes(&w, "Not rewritten", a->notes->refused, a->notes->refused_count, false);
-        write_kernels(&w);
-        write_gain(&w);
-        *out = lf_str_take(&w.s);
-        if (!*out)
-            status = lf_fail_nomem(diag, "the account");
-    }
-    lf_facts_free(&f);
-    return status;
+    writing w = {.a = a};
+    write_header(&w);
+    write_ops(&w);
+    write_notes(&w, "Rewritten", a->notes->done, a->notes->done_count, true);
+    write_notes(&w, "Not rewritten", a->notes->refused, a->notes->refused_count, false);
+    write_kernels(&w);
+    write_gain(&w);
+    *out = lf_str_take(&w.s);
+    return *out ? LF_OK : LF_ERR_NOMEM;
 }

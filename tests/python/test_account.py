@@ -3,6 +3,7 @@
 
 import html.parser
 import json
+import pickle
 import re
 import xml.etree.ElementTree as ElementTree
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 import linfuse
+from linfuse import native
 from linfuse.account import Account, Fallback, Part
 
 MODELS = ["lse_chain", "gelu_softmax", "mean_residual", "mlp", "group_norm", "pool", "batch_norm_train", "prenorm"]
@@ -69,6 +71,28 @@ def test_bad(root):
         linfuse.explain(program, rules="-all")
     with pytest.raises(linfuse.Error, match="device"):
         linfuse.explain(file, device="abacus")
+
+
+def test_every_field(accounts):
+    """Each row of src/run/report.def is in the JSON object, an attribute of the class, and told in HTML."""
+    account = accounts["mlp"]
+    facts, words = account.json(), " ".join(check_html(account._repr_html_()).words)
+    fields = native.fields()
+    assert len(fields) > 30 and {field.unit for field in fields} >= {"text", "count", "FLOP", "B", "us"}
+    for field in fields:
+        made, section = getattr(account, field.section), facts if field.section == "report" else facts[field.section]
+        for one, row in zip(made, section) if field.each else [(made, section)]:
+            assert getattr(one, field.name) == row[field.name]
+            assert row[field.name] is None or isinstance(row[field.name], str if field.unit == "text" else (int, float))
+        if field.unit != "text":
+            assert field.phrase in words and field.column in words
+        assert field.name in dir(made[0] if field.each and made else made) or not section
+    assert account.fused.prepared_bytes > 0 and "of prepared weights" in words
+    with pytest.raises(AttributeError, match="wings"):
+        account.fused.wings
+    with pytest.raises(AttributeError, match="wings"):
+        account.wings
+    assert pickle.loads(pickle.dumps(account)) == account
 
 
 # ---- several parts ----
