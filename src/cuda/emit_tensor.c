@@ -4,6 +4,7 @@
  * prepared. */
 #include <stdio.h>
 
+#include "base/mem.h"
 #include "cuda/emit_parts.h"
 
 /* Lines of 32 of K between promotions. Tensor cores cut off what no longer fits beside their sum, always toward 0, so
@@ -39,9 +40,9 @@ static bool is_split(lf_cuda_target target)
 int64_t lf_tensor_lines(lf_cuda_target target, const lf_product *p, int *chunk)
 {
     const int each = lf_line_elements(target.precision);
-    const int64_t lines = (p->k.coef + each - 1) / each;
+    const int64_t lines = lf_ceil_div(p->k.coef, each);
     *chunk = is_split(target) ? lines_of_chunk(lines) : 1;
-    return (lines + *chunk - 1) / *chunk * *chunk;
+    return lf_ceil_div(lines, *chunk) * *chunk;
 }
 
 static bool is_scaled(const lf_emitter *e)

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/mem.h"
 #include "cuda/device.h"
 
 enum { /* of cuda.h */
@@ -16,9 +17,9 @@ enum { /* of cuda.h */
 int64_t lf_cuda_tensor_blocks(const lf_cuda_kernel *k, const lf_cuda_stage *stage, const int64_t *dims)
 {
     const lf_tile *shape = &lf_tile_table[k->source.part[LF_CUDA_MAIN].target.shape];
-    const int64_t row_blocks = (lf_extent_at(stage->rows, dims) + shape->rows - 1) / shape->rows,
-                  column_tiles = (stage->width.coef + k->columns - 1) / k->columns;
-    return (row_blocks + k->cluster - 1) / k->cluster * k->cluster * column_tiles;
+    const int64_t row_blocks = lf_ceil_div(lf_extent_at(stage->rows, dims), shape->rows),
+                  column_tiles = lf_ceil_div(stage->width.coef, k->columns);
+    return lf_ceil_div(row_blocks, k->cluster) * k->cluster * column_tiles;
 }
 
 /* ---- weights ---- */
@@ -61,8 +62,7 @@ static int split(lf_cuda_program *p, const lf_cuda_kernel *k, weight *w)
     snprintf(name, sizeof name, "g%d_split_weight", (int)w->stage->group);
     int error = 0;
     if (lf_precision_table[p->target.precision].split)
-        error = launch(p, k, "find_weight_columns", (w->columns + k->source.threads - 1) / k->source.threads, SHARES,
-                       look);
+        error = launch(p, k, "find_weight_columns", lf_ceil_div(w->columns, k->source.threads), SHARES, look);
     return error ? error : launch(p, k, name, w->rows, 1, put);
 }
 
