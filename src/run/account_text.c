@@ -43,14 +43,15 @@ static amount readable(double value, const char *const *units, int count)
 static amount amount_of(lf_field_unit unit, double value)
 {
     static const struct { const char *units[5]; int count; } scales[] = {
-        [LF_AS_COUNT] = {{""}, 1},
         [LF_AS_FLOP] = {{"FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP"}, 5},
         [LF_AS_BYTE] = {{"B", "kB", "MB", "GB", "TB"}, 5},
         [LF_AS_US] = {{"us", "ms", "s"}, 3},
         [LF_AS_FLOP_S] = {{"FLOP/s", "kFLOP/s", "MFLOP/s", "GFLOP/s", "TFLOP/s"}, 5},
         [LF_AS_BYTE_S] = {{"B/s", "kB/s", "MB/s", "GB/s", "TB/s"}, 5},
     };
-    return readable(value, scales[unit].units, scales[unit].count);
+    amount plain;
+    snprintf(plain.text, sizeof plain.text, "%.0f", value);
+    return unit == LF_AS_COUNT ? plain : readable(value, scales[unit].units, scales[unit].count);
 }
 
 static amount time_of(double us)
