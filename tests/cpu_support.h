@@ -118,14 +118,14 @@ static inline lf_status rig_prepare(rig *r, bool pack, lf_pool *pool, bool *soun
     return status == LF_OK ? lf_cpu_weights_new(r->plan, r->kern, prepared, pack, pool, out, &r->diag) : status;
 }
 
-static inline void rig_open_drawn(rig *r, const char *text, bool fuse, bool pack, const lf_kern *kern, lf_pool *pool,
-                                  rig_draw draw)
+static inline void rig_open_planned(rig *r, const char *text, lf_plan_options options, bool pack, const lf_kern *kern,
+                                    lf_pool *pool, rig_draw draw)
 {
     memset(r, 0, sizeof *r);
     lf_arena_init(&r->arena);
     rig_ok(r, lf_graph_init(&r->graph, &r->arena, &r->diag));
     rig_ok(r, lf_text_read(&r->graph, "test", text, strlen(text)));
-    rig_ok(r, lf_plan_build(&r->graph, fuse, &r->arena, &r->plan));
+    rig_ok(r, lf_plan_build(&r->graph, options, &r->arena, &r->plan));
     rig_ok(r, lf_plan_verify(r->plan, &r->diag));
     r->param = calloc((size_t)r->graph.count, sizeof *r->param);
     assert_non_null(r->param);
@@ -144,6 +144,12 @@ static inline void rig_open_drawn(rig *r, const char *text, bool fuse, bool pack
     }
     r->kern = kern;
     rig_ok(r, rig_prepare(r, pack, pool, NULL, &r->weights));
+}
+
+static inline void rig_open_drawn(rig *r, const char *text, bool fuse, bool pack, const lf_kern *kern, lf_pool *pool,
+                                  rig_draw draw)
+{
+    rig_open_planned(r, text, (lf_plan_options){.fuse = fuse, .share_x = true}, pack, kern, pool, draw);
 }
 
 static inline void rig_open(rig *r, const char *text, bool fuse, const lf_kern *kern)

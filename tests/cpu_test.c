@@ -17,6 +17,8 @@ typedef struct model {
 #define LINEAR X "param w f32[{N}, {K}]\nparam bias f32[{N}]\na = linear(x, w, bias)\n"
 #define AFFINE "param g f32[{N}]\nparam h f32[{N}]\n"
 #define RUNNING "param m f32[{N}]\nparam var f32[{N}]\n"
+#define SIBLINGS                                                                                                       \
+    X "param w f32[{N}, {K}]\nparam v f32[{N}, {K}]\nparam t f32[{K}, {N}]\nparam bias f32[{N}]\n"
 #define DEEP "input x f32[B, 5, {K}]\nparam w f32[{N}, {K}]\nparam bias f32[{N}]\na = linear(x, w, bias)\n"
 
 static const model models[] = {
@@ -118,6 +120,30 @@ static const model models[] = {
     {"views", DEEP "b = reshape(a, [-1, {N}])\nc = relu(b)\nd = unsqueeze(c, 1)\ne = flatten(d)\nreturn d, e\n", 1,
      true, 1e-5},
     {"pool_deep", DEEP "b = avg_pool1d(a, 2, 2)\nc = max_pool1d(a, 2, 1, 1)\nreturn b, c\n", 2, false, 1e-4},
+    {"gated", SIBLINGS "g = linear(x, w)\ns = silu(g)\nu = linear(x, v)\nh = mul(s, u)\nreturn h\n", 1, false, 1e-4},
+    {"gated_down",
+     SIBLINGS "param d f32[{K}, {N}]\ng = linear(x, w, bias)\ns = gelu(g)\nu = matmul(x, t)\nh = mul(s, u)\n"
+              "y = linear(h, d)\nreturn y\n",
+     1, false, 2e-3},
+    {"gates", SIBLINGS "g = linear(x, w)\nr = relu(g)\nu = linear(x, v, bias)\ns = sigmoid(u)\nh = mul(r, s)\n"
+                       "m = linear(x, w)\ni = add(h, m)\nj = mean(i, dim=1)\nreturn h, j\n",
+     1, false, 1e-3},
+    {"qkv",
+     SIBLINGS "param few f32[3, {K}]\nparam odd f32[8191, {K}]\nparam b f32[8191]\nq = linear(x, w, bias)\n"
+              "k = linear(x, few)\nl = matmul(x, t)\no = linear(x, odd, b)\nm = max(o, dim=1)\nreturn q, k, l, m\n",
+     1, false, 1e-4},
+    {"heads",
+     SIBLINGS "r = relu(x)\np = linear(r, w)\ns = softmax(p, dim=1)\nq = matmul(r, t)\n"
+              "l = logsumexp(q, dim=1, keepdim=true)\nparam few f32[5, {K}]\nf = linear(r, few)\nreturn s, l, f\n",
+     1, false, 1e-3},
+    {"narrow_heads",
+     X "param a f32[2, {K}]\nparam b f32[2, {K}]\nparam c f32[7, {K}]\nparam d f32[7]\np = linear(x, a)\n"
+       "q = linear(x, b)\nr = mul(p, q)\ns = linear(x, c, d)\nt = softmax(s, dim=1)\nreturn r, t\n",
+     1, false, 1e-4},
+    {"deep_gated",
+     "input x f32[B, {K}, 5]\nt = transpose(x, 1, 2)\nparam w f32[{N}, {K}]\nparam v f32[{N}, {K}]\na = linear(t, w)\n"
+     "b = linear(t, v)\nc = sigmoid(b)\nd = mul(a, c)\nreturn d\n",
+     1, false, 1e-4},
     {"bare_softmax", "input x f32[B, {N}]\nb = softmax(x, dim=1)\nreturn b\n", 1, false, 1e-5},
     {"bare_chain",
      "input x f32[B, {N}]\n" AFFINE
@@ -389,6 +415,41 @@ static void packing_changes_no_bits(void **state)
         }
 }
 
+/* Products that share x give the bits of products by themselves, whatever x holds. */
+static void sharing_changes_no_bits(void **state)
+{
+    (void)state;
+    static const int64_t few[] = {1, 7, 67};
+    for (int i = 0; i < MODELS; i++)
+        for (int s = i % 2; s < SIZES; s += rig_slow() ? 4 : 2) {
+            if (!fits(&models[i], sizes[s]))
+                continue;
+            const lf_plan_options share = {.fuse = true, .share_x = true}, alone = {.fuse = true};
+            char *text = text_of(&models[i], sizes[s]);
+            rig one, other;
+            rig_open_planned(&one, text, share, true, lf_kern_at((size_t)s % 2), NULL, RIG_UNIFORM);
+            rig_open_planned(&other, text, alone, true, one.kern, NULL, RIG_UNIFORM);
+            for (size_t b = 0; b < sizeof few / sizeof few[0] && one.plan->groups < other.plan->groups; b++) {
+                const int64_t dims[LF_MAX_SYMBOLS] = {few[b]};
+                rig_ports in = rig_inputs(&one, dims, RIG_UNIFORM);
+                in.data[0][0] = b == 1 ? NAN : in.data[0][0];
+                in.data[0][in.count[0] - 1] = b == 2 ? INFINITY : in.data[0][in.count[0] - 1];
+                rig_ports y = rig_run(&one, dims, &in, pools[1 + b], NULL, few[b]),
+                          z = rig_run(&other, dims, &in, pools[3 - b], NULL, few[b]);
+                for (int32_t o = 0; o < one.graph.outputs; o++, cases++)
+                    for (int64_t k = 0; k < y.count[o]; k++)
+                        if (!(isnan(y.data[o][k]) && isnan(z.data[o][k]))) /* whose sign may differ */
+                            assert_same_bits(models[i].name, &y.data[o][k], &z.data[o][k], 1, "what shares x");
+                rig_ports_free(&in);
+                rig_ports_free(&y);
+                rig_ports_free(&z);
+            }
+            rig_close(&one);
+            rig_close(&other);
+            free(text);
+        }
+}
+
 /* One instance, one set of weights and one pool, many threads at once: each with a workspace of its own. */
 typedef struct caller {
     const lf_cpu_instance *instance;
@@ -517,7 +578,7 @@ static void witnesses_flag_their_rows(void **state)
             lf_node guarded, both[LF_MAX_ARGS] = {r.graph.output[0], r.graph.output[1], LF_NONE, LF_NONE, LF_NONE};
             rig_ok(&r, lf_graph_op(&r.graph, NULL, LF_OP_guard, both, NULL, &guarded));
             rig_ok(&r, lf_graph_return(&r.graph, &guarded, 1));
-            rig_ok(&r, lf_plan_build(&r.graph, true, &r.arena, &r.plan));
+            rig_ok(&r, lf_plan_build(&r.graph, (lf_plan_options){.fuse = true, .share_x = true}, &r.arena, &r.plan));
             r.param = calloc((size_t)r.graph.count, sizeof *r.param);
             assert_non_null(r.param);
             for (int32_t p = 0; p < r.graph.params; p++)
@@ -551,6 +612,7 @@ int main(void)
         TEST(bits_are_a_rows_own),
         TEST(bits_are_the_same_twenty_times),
         TEST(packing_changes_no_bits),
+        TEST(sharing_changes_no_bits),
         TEST(one_instance_serves_many),
         TEST(nothing_comes_of_no_rows),
         TEST(long_programs_run),

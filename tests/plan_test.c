@@ -166,6 +166,129 @@ CASE(two_linears_are_two_groups)
     assert_int_equal(stored_bytes(plan), 4 * 8 * 6);
 }
 
+/* ---- products that share what they multiply ---- */
+
+static lf_plan *plan_unshared(void)
+{
+    lf_plan *plan = NULL;
+    assert_int_equal(lf_plan_build(&graph, (lf_plan_options){.fuse = true}, &arena, &plan), LF_OK);
+    assert_int_equal(lf_plan_verify(plan, &diag), LF_OK);
+    return plan;
+}
+
+/* Which of the group's products each LF_STEP_PRODUCT of a phase is: "0 1". */
+static const char *products_of(const lf_phase *p)
+{
+    const char *text = "";
+    for (int32_t i = 0; i < p->steps; i++)
+        if (p->step[i].kind == LF_STEP_PRODUCT)
+            text = lf_arena_printf(&arena, "%s%s%d", text, *text ? " " : "", (int)p->step[i].product);
+    return text;
+}
+
+CASE(gate_and_up_are_one_phase)
+{
+    const lf_plan *plan =
+        plan_of("input x f32[B, 8]\nparam wg f32[12, 8]\nparam wu f32[12, 8]\nparam wd f32[8, 12]\n"
+                "g = linear(x, wg)\ns = silu(g)\nu = linear(x, wu)\nh = mul(s, u)\nd = linear(h, wd)\nreturn d\n");
+    GROUPS(plan, "linear+silu+linear+mul", "linear");
+    const lf_group *g = &plan->group[0];
+    PHASES(g, "B x 12");
+    assert_int_equal(g->products, 2);
+    assert_string_equal(products_of(&g->phase[0]), "0 1");
+    assert_true(g->product[0].weight == named("wg") && g->product[1].weight == named("wu"));
+    assert_int_equal(plan->products, 3);
+    assert_int_equal(g->kepts, 0);
+    assert_true(is_stored(plan, "g", LF_NOT_STORED) && is_stored(plan, "s", LF_NOT_STORED) &&
+                is_stored(plan, "u", LF_NOT_STORED));
+    assert_int_equal(stored_bytes(plan), 4 * 8 * 12);
+    assert_null(g->why_apart);
+    assert_string_equal(plan->group[1].why_apart,
+                        "each product is a kernel of its own, and the value between two is stored");
+}
+
+CASE(siblings_are_one_group)
+{
+    /* of different widths, with and without a bias; w: as linear has it and as matmul does */
+    const lf_plan *plan = plan_of("input x f32[B, 8]\nparam wq f32[12, 8]\nparam bq f32[12]\nparam wk f32[4, 8]\n"
+                                  "param wv f32[8, 30]\nq = linear(x, wq, bq)\nk = linear(x, wk)\nv = matmul(x, wv)\n"
+                                  "return q, k, v\n");
+    GROUPS(plan, "linear*2+matmul");
+    const lf_group *g = &plan->group[0];
+    PHASES(g, "B x 12", "B x 4", "B x 30");
+    for (int32_t i = 0; i < 3; i++) {
+        assert_string_equal(products_of(&g->phase[i]), lf_arena_printf(&arena, "%d", (int)i));
+        assert_int_equal(g->product[i].phase, i);
+        assert_int_equal(g->product[i].index, i);
+        assert_int_equal(g->product[i].narrow, i == 1);
+        assert_int_equal(g->product[i].w_is_kn, i == 2);
+    }
+    /* of one width: a phase each, but where something reads two of them */
+    const char text[] = "input x f32[B, 8]\nparam a f32[12, 8]\nparam b f32[12, 8]\nparam c f32[12, 8]\n"
+                        "p = linear(x, a)\nq = linear(x, b)\nr = linear(x, c)\ns = sigmoid(r)\n";
+    plan = plan_of(lf_arena_printf(&arena, "%sreturn p, q, s\n", text));
+    PHASES(&plan->group[0], "B x 12", "B x 12", "B x 12");
+    plan = plan_of(lf_arena_printf(&arena, "%st = mul(p, s)\nreturn t, q\n", text));
+    PHASES(&plan->group[0], "B x 12", "B x 12");
+    assert_string_equal(products_of(&plan->group[0].phase[0]), "0 2");
+    assert_string_equal(products_of(&plan->group[0].phase[1]), "1");
+}
+
+CASE(heads_with_statistics_share_x)
+{
+    const lf_plan *plan = plan_of("input x f32[B, 8]\nparam a f32[8, 12]\nparam b f32[12, 8]\nparam c f32[2, 8]\n"
+                                  "r = relu(x)\np = matmul(r, a)\ns = softmax(p, dim=1)\nq = linear(r, b)\n"
+                                  "l = logsumexp(q, dim=1, keepdim=true)\nm = linear(r, c)\nreturn s, l, m\n");
+    GROUPS(plan, "relu+matmul+softmax+linear+logsumexp+linear");
+    const lf_group *g = &plan->group[0];
+    PHASES(g, "B x 8", "B x 12", "B x 12", "B x 2", "B x 12", "B x 1");
+    assert_int_equal(g->x.place, LF_KEPT); /* r, made on the way */
+    assert_true(is_stored(plan, "r", LF_NOT_STORED));
+    assert_stat(g, 0, LF_MONOID_maxsumexp, LF_SPAN_ROW, "1", "12");
+    assert_int_equal(g->stat[0].phase, 1);
+    assert_int_equal(g->stat[1].phase, 2);
+    assert_int_equal(g->schedule, LF_BY_ROWS);
+}
+
+CASE(siblings_apart_say_why)
+{
+    const char two[] =
+        "input x f32[B, 8]\nparam a f32[12, 8]\nparam b f32[12, 8]\np = linear(x, a)\nq = linear(x, b)\n";
+    plan_of(lf_arena_printf(&arena, "%ss = silu(p)\nt = mul(s, q)\nreturn t\n", two));
+    const lf_plan *plan = plan_unshared();
+    GROUPS(plan, "linear", "linear+silu+mul");
+    assert_null(plan->group[0].why_apart);
+    assert_string_equal(plan->group[1].why_apart,
+                        "kernels of this device multiply what they share by one weight only");
+    /* a statistic over all rows */
+    plan = plan_of(lf_arena_printf(&arena, "%sm = mean(p, dim=0)\nreturn m, q\n", two));
+    GROUPS(plan, "linear+mean", "linear");
+    assert_string_equal(
+        plan->group[1].why_apart,
+        "a statistic over all rows would have the values of every product kept until it is complete");
+    /* two softmaxes that know nothing of each other */
+    plan = plan_of(
+        lf_arena_printf(&arena, "%ss = softmax(p, dim=1)\nt = softmax(q, dim=1)\nreturn s, t\n", two));
+    GROUPS(plan, "linear+softmax", "linear+softmax");
+    assert_string_equal(plan->group[1].why_apart,
+                        "both kernels keep whole rows for later, and one would have room for fewer of them");
+    /* a weight of the caller's */
+    plan = plan_of("input x f32[B, 8]\ninput y f32[8, 12]\nparam a f32[12, 8]\np = linear(x, a)\nq = matmul(x, y)\n"
+                   "return p, q\n");
+    GROUPS(plan, "linear", "matmul");
+    assert_string_equal(plan->group[1].why_apart,
+                        "products share what they multiply only where weights and biases are prepared");
+    /* what q goes on with wants a kernel that reads p */
+    plan = plan_of("input x f32[B, 8]\nparam a f32[12, 8]\nparam b f32[9, 8]\nparam c f32[9, 12]\np = linear(x, a)\n"
+                   "r = linear(p, c)\nq = linear(x, b)\nt = add(q, r)\nreturn t\n");
+    GROUPS(plan, "linear", "linear", "linear+add");
+    assert_true(covers(&plan->group[2], "q"));
+    /* a transpose behind a statistic is what stands in the way, not the statistic */
+    plan = plan_of("input x f32[B, 8]\ns = softmax(x, dim=1)\nt = transpose(s, 0, 1)\nreturn t\n");
+    GROUPS(plan, "softmax", "transpose");
+    assert_string_equal(plan->group[1].why_apart, "a transpose moves data, which wants it stored first");
+}
+
 CASE(a_diamond_with_a_product_between_makes_no_cycle)
 {
     const lf_plan *plan = plan_of("input x f32[B, 8]\nparam w f32[8, 8]\na = relu(x)\np = linear(a, w)\n"
@@ -400,7 +523,7 @@ CASE(long_chains_plan_quickly)
     read_model(text);
     double begun = seconds();
     lf_plan *plan = NULL;
-    assert_int_equal(lf_plan_build(&graph, true, &arena, &plan), LF_OK);
+    assert_int_equal(lf_plan_build(&graph, (lf_plan_options){.fuse = true, .share_x = true}, &arena, &plan), LF_OK);
     double took = seconds() - begun;
     assert_int_equal(lf_plan_verify(plan, &diag), LF_OK);
     print_message("%d nodes planned in %.3f s, %d groups\n", LONG_CHAIN, took, (int)plan->groups);
@@ -502,6 +625,10 @@ int main(void)
         TEST(a_norm_before_a_product_joins_it),
         TEST(residuals),
         TEST(two_linears_are_two_groups),
+        TEST(gate_and_up_are_one_phase),
+        TEST(siblings_are_one_group),
+        TEST(heads_with_statistics_share_x),
+        TEST(siblings_apart_say_why),
         TEST(a_diamond_with_a_product_between_makes_no_cycle),
         TEST(rows_and_columns_at_once_stand_apart),
         TEST(statistics_over_rows),

@@ -6,8 +6,9 @@
 #include "random_model.h"
 
 /* Calls, one after the other. @ is the result before (first: the value at hand), @0 the value at hand, @1 the first
- * call's result ...; $w a weight for @ ($m: turned), $b its bias, $c a column and $r a row beside @, $o one number as a
- * parameter, $v a positive vector of its channels, $k its last extent, $n a number. */
+ * call's result ...; $w a weight for @ ($m: turned), $W one for @0, $s one for @0 as wide as @1, $b its bias, $c a
+ * column and $r a row beside @, $o one number as a parameter, $v a positive vector of its channels, $k its last extent,
+ * $n a number. */
 static const char *const patterns[] = {
     "linear(@, $w)|sub(@, $c)|mean(@, dim=-1, keepdim=true)|logsumexp(@, dim=-1, keepdim=true)|gelu(@)",
     "linear(@, $w)|add($c, @)|mul(@, $c)|neg(@)|div(@, $n)",
@@ -77,6 +78,11 @@ static const char *const patterns[] = {
     "batch_norm(@, None, None, training=true)|relu(@)",
     "softmax(@, dim=1)|mul(@, @0)",
     "layer_norm(@, [$k], $c, $c)|linear(@, $w)|silu(@)",
+    "linear(@, $w)|silu(@)|linear(@0, $s)|mul(@2, @3)",
+    "matmul(@, $m)|linear(@0, $s, $b)|sigmoid(@)|mul(@1, @3)",
+    "linear(@, $w, $b)|linear(@0, $W)|linear(@0, $W, $b)",
+    "linear(@, $w)|softmax(@, dim=-1)|linear(@0, $W)|logsumexp(@, dim=-1)",
+    "linear(@, $w)|linear(@0, $s)|softmax(@, dim=-1)|add(@1, @3)",
 };
 
 typedef struct run {
@@ -84,6 +90,19 @@ typedef struct run {
     lf_node result[8]; /* result[0]: the value at hand */
     int done;
 } run;
+
+/* A weight for the value at hand, as wide as the first call's result; NULL when it cannot be. */
+static const char *sibling_weight(run *p)
+{
+    const lf_graph *g = &p->m->read.g;
+    const lf_shape *x = &lf_at(g, p->result[0])->shape, *y = &lf_at(g, p->result[1])->shape;
+    if (p->done < 1 || x->rank < 2 || y->rank < 2)
+        return NULL;
+    const lf_extent n = y->dim[y->rank - 1], k = x->dim[x->rank - 1];
+    return lf_extent_known(n) && lf_extent_known(k)
+               ? rnd_leaf(p->m, true, &(lf_shape){.rank = 2, .dim = {n, k}}, ".w")
+               : NULL;
+}
 
 /* The text of one placeholder, or NULL when it cannot be. */
 static const char *placeholder(run *p, char what)
@@ -97,6 +116,8 @@ static const char *placeholder(run *p, char what)
     switch (what) {
     case 'w':
     case 'm': return rnd_weight(m, x, what == 'm');
+    case 'W': return rnd_weight(m, p->result[0], false);
+    case 's': return sibling_weight(p);
     case 'c': return rnd_leaf(m, true, &(lf_shape){.rank = 1, .dim = {last}}, rnd_chance(&m->r, 0.5) ? ".pos" : "");
     case 'v': return rnd_leaf(m, true, &(lf_shape){.rank = 1, .dim = {channels}}, ".pos");
     case 'o': return rnd_leaf(m, true, &(lf_shape){.rank = 1, .dim = {lf_extent_of(1)}}, "");

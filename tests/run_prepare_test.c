@@ -68,7 +68,7 @@ static void rewritten(planned *p, const lf_rewrite_options *options, lf_graph *o
     assert_non_null(home);
     OK(lf_graph_init(out, &p->arena, &p->diag), p->diag.text);
     OK(lf_rewrite(&p->graph, options, out, home, notes), p->diag.text);
-    OK(lf_plan_build(out, true, &p->arena, plan), p->diag.text);
+    OK(lf_plan_build(out, (lf_plan_options){.fuse = true, .share_x = true}, &p->arena, plan), p->diag.text);
 }
 
 static void plan_begin(planned *p, const char *text, bool assume_finite)

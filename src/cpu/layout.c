@@ -59,7 +59,8 @@ static bool has_one_row(const lf_group_at *g, const lf_group *plan)
 /* Floats a row takes along from phase to phase. */
 static double floats_a_row(const lf_group_at *g, const lf_group *plan, bool gemm, const int64_t *dims)
 {
-    double floats = gemm ? (double)g->k : 0.0, widest = 0;
+    /* x where it is packed, or where a product reads it again after another */
+    double floats = gemm || g->products > 1 ? (double)g->k : 0.0, widest = 0;
     for (int32_t i = 0; i < plan->kepts; i++)
         floats += (double)lf_extent_at(plan->kept[i].width, dims);
     for (int32_t i = 0; i < g->phases; i++)
@@ -170,6 +171,8 @@ void lf_group_schedule(lf_group_at *g, const lf_group *plan, int mr, const int64
     }
     const double fit = (gemm ? GEMM_BYTES : OTHER_BYTES) / (sizeof(float) * (floats_a_row(g, plan, gemm, dims) + 1.0));
     int64_t limit = fit < (double)most ? lf_max64((int64_t)fit, 1) : most;
+    if (!gemm && g->products > 1 && limit > LF_DOTS)
+        limit -= limit % LF_DOTS; /* those share loads of w */
     if (gemm && w_is_near(g) && cut_for_balance(g, limit, mr, threads))
         return;
     g->block_rows = g->small_rows = best_block(g->rows, limit, threads, gemm ? 8 : 1);

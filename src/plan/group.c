@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which nodes share a kernel. Nodes are taken in order; each starts alone and is then joined with the groups of its
  * arguments, latest first, wherever the union can be lowered and no third group would stand both before and after
- * it. */
+ * it. Then groups whose products multiply the same x are joined likewise. They come second so that what a product goes
+ * on with is never split off for the sake of another product. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "plan/group.h"
 
-/* A set of nodes while grouping. Sets are joined by moving the smaller list; an emptied set has count 0. */
+/* A set of nodes while grouping. An emptied set has count 0. */
 typedef struct node_set {
     lf_node *node; /* ascending */
     int32_t count;
+    lf_node product; /* one of its products, all of which multiply the same; LF_NONE: it has none */
     bool across;   /* lowered by itself: joins nothing */
     const char *why_apart;
 } node_set;
@@ -23,7 +25,10 @@ typedef struct grouping {
     int32_t *seen;       /* one per set: the trial that last saw it */
     int32_t *stack;
     int32_t trial;
+    lf_node *sibling;    /* one per product: the latest before it that multiplies the same, LF_NONE */
 } grouping;
+
+static const char between[] = "another kernel stands between the two";
 
 /* Calls for each set that set s reads from, other than itself: pushes those not seen in this trial. */
 static int32_t push_sources(grouping *p, int32_t s, int32_t depth)
@@ -70,39 +75,164 @@ static int32_t merge_sorted(const node_set *a, const node_set *b, lf_node *out)
     return n;
 }
 
-static lf_status try_join(grouping *p, int32_t into, int32_t from)
+/* Joins `from` with `into`, unless something stands in the way: *why. */
+static lf_status join(grouping *p, int32_t into, int32_t from, const char **why)
 {
     node_set *a = &p->set[into], *b = &p->set[from];
-    if (a->count + b->count > LF_MAX_GROUP) {
-        a->why_apart = "the kernel would hold too many operations";
+    *why = NULL;
+    if (a->count + b->count > LF_MAX_GROUP)
+        *why = "the kernel would hold too many operations";
+    else if (makes_cycle(p, into, from))
+        *why = between;
+    if (*why)
         return LF_OK;
-    }
-    if (makes_cycle(p, into, from)) {
-        a->why_apart = "another kernel stands between the two";
-        return LF_OK;
-    }
     lf_node *both = malloc((size_t)(a->count + b->count) * sizeof *both);
     if (!both)
         return lf_fail_nomem(p->site.graph->diag, "the plan");
     int32_t count = merge_sorted(a, b, both);
-    const char *why = NULL;
     lf_arena_free(&p->scratch);
-    lf_status status = lf_lower(&p->site, both, count, NULL, &why);
-    if (status != LF_OK || why) {
+    lf_status status = lf_lower(&p->site, both, count, NULL, why);
+    if (status != LF_OK || *why) {
         free(both);
-        a->why_apart = why;
         return status;
     }
     for (int32_t i = 0; i < b->count; i++)
         p->set_of[b->node[i]] = into;
     free(a->node);
     free(b->node);
-    /* what was said of why `into` stands apart is settled; what keeps `from` apart remains */
-    a->why_apart = b->why_apart;
     a->node = both;
     a->count = count;
+    a->product = a->product == LF_NONE ? b->product : a->product;
     *b = (node_set){0};
     return LF_OK;
+}
+
+/* What a product multiplies, seen through views. */
+static lf_node input_of(const grouping *p, lf_node product)
+{
+    return p->site.base[lf_arg_of(p->site.graph, product, 0)];
+}
+
+/* Joins the set of a node with that of an argument of it. */
+static lf_status join_argument(grouping *p, int32_t into, int32_t from)
+{
+    node_set *a = &p->set[into];
+    const lf_node ours = a->product, theirs = p->set[from].product;
+    const char *why = NULL;
+    if (ours != LF_NONE && theirs != LF_NONE) {
+        if (input_of(p, ours) != input_of(p, theirs)) /* otherwise share_inputs has the last word */
+            a->why_apart = "each product is a kernel of its own, and the value between two is stored";
+        return LF_OK;
+    }
+    const char *keeps_from_apart = p->set[from].why_apart;
+    lf_status status = join(p, into, from, &why);
+    /* once they are joined, what was said of why `into` stands apart is settled */
+    a->why_apart = why ? why : keeps_from_apart;
+    return status;
+}
+
+/* Are its weight and bias known when weights are prepared? */
+static bool is_prepared(const grouping *p, lf_node product)
+{
+    const lf_graph *g = p->site.graph;
+    for (int a = 1; a < lf_op_row(lf_at(g, product)->op)->arg_count; a++)
+        if (lf_arg_of(g, product, a) != LF_NONE && !p->site.fixed[lf_arg_of(g, product, a)])
+            return false;
+    return true;
+}
+
+/* Why kernels do not multiply one x by both weights; NULL: they can. */
+static const char *unshared(const grouping *p, bool share_x, lf_node one, lf_node other)
+{
+    if (!share_x)
+        return "kernels of this device multiply what they share by one weight only";
+    if (!is_prepared(p, one) || !is_prepared(p, other))
+        return "products share what they multiply only where weights and biases are prepared";
+    return NULL;
+}
+
+/* *keeps: does the set, as a kernel, keep whole rows from one phase for a later one? */
+static lf_status keeps_rows(grouping *p, const node_set *s, bool *keeps)
+{
+    lf_group group;
+    const char *why = NULL;
+    lf_arena_free(&p->scratch);
+    lf_status status = lf_lower(&p->site, s->node, s->count, &group, &why);
+    *keeps = false;
+    for (int32_t k = 0; status == LF_OK && !why && k < group.kepts; k++)
+        *keeps = *keeps || (!group.kept[k].one_row && !lf_extent_is(group.kept[k].width, 1) &&
+                            !(group.x.place == LF_KEPT && group.x.index == k));
+    return status;
+}
+
+static bool reads(const grouping *p, int32_t set, int32_t from)
+{
+    const lf_graph *g = p->site.graph;
+    for (int32_t i = 0; i < p->set[set].count; i++) {
+        const lf_node_info *info = lf_at(g, p->set[set].node[i]);
+        for (int a = 0; a < lf_op_row(info->op)->arg_count; a++)
+            if (info->arg[a] != LF_NONE && p->set_of[p->site.base[info->arg[a]]] == from)
+                return true;
+    }
+    return false;
+}
+
+/* Two sets that keep rows and have nothing else in common than x: together they would take fewer rows at a time, and
+ * the weights be read more often than that saves (two heads of 8000 columns and a softmax each, by 512: 3% slower). */
+static lf_status weigh_rows(grouping *p, int32_t into, int32_t from, const char **why)
+{
+    bool ours = false, theirs = false;
+    if (reads(p, into, from) || reads(p, from, into))
+        return LF_OK;
+    lf_status status = keeps_rows(p, &p->set[into], &ours);
+    if (status == LF_OK && ours)
+        status = keeps_rows(p, &p->set[from], &theirs);
+    if (ours && theirs)
+        *why = "both kernels keep whole rows for later, and one would have room for fewer of them";
+    return status;
+}
+
+/* Joins the sets of two products that multiply the same. */
+static lf_status share(grouping *p, bool share_x, lf_node product, lf_node other)
+{
+    int32_t first = p->set_of[other], second = p->set_of[product]; /* in order of execution */
+    if (reads(p, first, second) || (!reads(p, second, first) && p->set[first].node[0] > p->set[second].node[0])) {
+        first = p->set_of[product];
+        second = p->set_of[other];
+    }
+    const char *why = unshared(p, share_x, product, other), *keeps_first_apart = p->set[first].why_apart;
+    if (!why && makes_cycle(p, first, second)) /* join looks the other way */
+        why = between;
+    lf_status status = why ? LF_OK : weigh_rows(p, first, second, &why);
+    if (status == LF_OK && !why)
+        status = join(p, second, first, &why);
+    node_set *s = &p->set[second];
+    if (!why && keeps_first_apart)
+        s->why_apart = keeps_first_apart;
+    else if (why && !s->why_apart)
+        s->why_apart = why;
+    return status;
+}
+
+enum { MOST_SIBLINGS = 8 }; /* tried for a product: bounds planning time on hostile graphs */
+
+/* latest: one per node, LF_NONE everywhere: the latest product so far that multiplies it. */
+static lf_status share_inputs(grouping *p, bool share_x, lf_node *latest)
+{
+    const lf_graph *g = p->site.graph;
+    lf_status status = LF_OK;
+    for (lf_node n = 0; n < g->count && status == LF_OK; n++) {
+        if (lf_kind_of(g, n) != LF_PRODUCT || p->set_of[n] < 0)
+            continue;
+        lf_node other = p->sibling[n] = latest[input_of(p, n)];
+        latest[input_of(p, n)] = n;
+        for (int tried = 0; tried < MOST_SIBLINGS && other != LF_NONE && status == LF_OK; tried++) {
+            if (p->set_of[other] != p->set_of[n])
+                status = share(p, share_x, n, other);
+            other = p->sibling[other];
+        }
+    }
+    return status;
 }
 
 /* Starts a set with node n alone and finds out whether it can be lowered in the ordinary way. */
@@ -114,6 +244,7 @@ static lf_status begin_set(grouping *p, lf_node n)
         return lf_fail_nomem(p->site.graph->diag, "the plan");
     s->node[0] = n;
     s->count = 1;
+    s->product = lf_kind_of(p->site.graph, n) == LF_PRODUCT ? n : LF_NONE;
     p->set_of[n] = n;
     const char *why = NULL;
     lf_arena_free(&p->scratch);
@@ -142,7 +273,7 @@ static lf_status join_arguments(grouping *p, lf_node n)
         tried[t] = best;
         if (best < 0)
             break;
-        lf_status status = try_join(p, n, best);
+        lf_status status = join_argument(p, n, best);
         if (status != LF_OK)
             return status;
     }
@@ -210,7 +341,7 @@ static lf_status emit_in_order(grouping *p, lf_sets *out, lf_arena *arena)
     return LF_OK;
 }
 
-static lf_status make_groups(grouping *p, bool fuse, const bool *live)
+static lf_status make_groups(grouping *p, lf_plan_options options, const bool *live, lf_node *latest)
 {
     const lf_graph *g = p->site.graph;
     lf_status status = LF_OK;
@@ -218,13 +349,13 @@ static lf_status make_groups(grouping *p, bool fuse, const bool *live)
         if (!is_member(g, p->site.fixed, live, n))
             continue;
         status = begin_set(p, n);
-        if (status == LF_OK && fuse && !p->set[n].across)
+        if (status == LF_OK && options.fuse && !p->set[n].across)
             status = join_arguments(p, n);
     }
-    return status;
+    return status == LF_OK && options.fuse ? share_inputs(p, options.share_x, latest) : status;
 }
 
-lf_status lf_group_nodes(const lf_site *site, bool fuse, lf_arena *arena, lf_sets *out)
+lf_status lf_group_nodes(const lf_site *site, lf_plan_options options, lf_arena *arena, lf_sets *out)
 {
     const lf_graph *g = site->graph;
     size_t n = (size_t)g->count + 1;
@@ -234,16 +365,18 @@ lf_status lf_group_nodes(const lf_site *site, bool fuse, lf_arena *arena, lf_set
     p.seen = lf_arena_array(arena, n, sizeof *p.seen);
     p.stack = lf_arena_array(arena, n, sizeof *p.stack);
     p.set = lf_arena_array(arena, n, sizeof *p.set);
+    p.sibling = lf_arena_array(arena, n, sizeof *p.sibling);
+    lf_node *latest = lf_arena_array(arena, n, sizeof *latest);
     out->set = lf_arena_array(arena, n, sizeof *out->set);
     out->count = 0;
-    if (!live || !p.set_of || !p.seen || !p.stack || !p.set || !out->set)
+    if (!live || !p.set_of || !p.seen || !p.stack || !p.set || !p.sibling || !latest || !out->set)
         return lf_fail_nomem(g->diag, "the plan");
     for (size_t i = 0; i < n; i++)
-        p.set_of[i] = -1;
+        p.set_of[i] = latest[i] = -1;
     find_live(g, live);
     lf_arena_init(&p.scratch);
     p.site.arena = &p.scratch; /* trials are thrown away */
-    lf_status status = make_groups(&p, fuse, live);
+    lf_status status = make_groups(&p, options, live, latest);
     if (status == LF_OK)
         status = emit_in_order(&p, out, arena);
     for (size_t i = 0; i < n; i++)

@@ -18,7 +18,7 @@ typedef struct lf_sets {
     int32_t count;
 } lf_sets;
 
-/* Fails: LF_ERR_NOMEM. The sets live in arena. fuse = false: every node by itself. */
-lf_status lf_group_nodes(const lf_site *site, bool fuse, lf_arena *arena, lf_sets *out);
+/* Fails: LF_ERR_NOMEM. The sets live in arena. */
+lf_status lf_group_nodes(const lf_site *site, lf_plan_options options, lf_arena *arena, lf_sets *out);
 
 #endif

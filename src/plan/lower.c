@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Lowering a set of nodes to phases, in two walks over the set. The first places every node: on which grid its elements
  * lie, and on which level, counting how many statistics and changes of grid lie before it. Nodes of one level and grid
- * are one phase. The second walk emits their steps. */
+ * are one phase, but for products that nothing there brings together: each is a part of its own, with what reads it.
+ * The second walk emits their steps. */
 #include <assert.h>
 
 #include "plan/lower.h"
@@ -15,16 +16,19 @@ typedef struct member {
     lf_grid grid;
     int row_axes;      /* how many axes of the node's shape count the grid's rows */
     int level;
+    int32_t part;      /* a member for all that are one phase with it; -1 where no product is */
     int32_t phase, step;
     int32_t kept;      /* -1 until a later phase asks for it */
     int32_t again;     /* flops to compute it anew from tensors, -1 where that cannot be or is too much */
-    lf_spanned spanned; /* of a node with a statistic */
+    bool spans;        /* it has a statistic: then */
+    lf_spanned spanned;
     int feed_level;
 } member;
 
 typedef struct phase_key {
     int level;
     lf_grid grid;
+    int32_t part;
 } phase_key;
 
 typedef struct lowering {
@@ -34,6 +38,8 @@ typedef struct lowering {
     int32_t count;
     phase_key *key;
     int32_t keys;
+    int32_t products;
+    bool columns;      /* some statistic spans all rows */
 } lowering;
 
 /* How a node reads one of its arguments. */
@@ -46,21 +52,25 @@ typedef struct reading {
 
 static bool grid_same(lf_grid a, lf_grid b) { return a.one_row == b.one_row && lf_extent_same(a.width, b.width); }
 
-static void need_phase(lowering *l, int level, lf_grid grid)
+static int32_t find_phase(const lowering *l, int level, lf_grid grid, int32_t part)
 {
     for (int32_t i = 0; i < l->keys; i++)
-        if (l->key[i].level == level && grid_same(l->key[i].grid, grid))
-            return;
-    l->key[l->keys++] = (phase_key){level, grid};
+        if (l->key[i].level == level && grid_same(l->key[i].grid, grid) && l->key[i].part == part)
+            return i;
+    return -1;
 }
 
-static int32_t phase_of(const lowering *l, int level, lf_grid grid)
+static void need_phase(lowering *l, int level, lf_grid grid, int32_t part)
 {
-    for (int32_t i = 0; i < l->keys; i++)
-        if (l->key[i].level == level && grid_same(l->key[i].grid, grid))
-            return i;
-    assert(!"every level and grid in use has its phase");
-    return 0;
+    if (find_phase(l, level, grid, part) < 0)
+        l->key[l->keys++] = (phase_key){level, grid, part};
+}
+
+static int32_t phase_of(const lowering *l, int level, lf_grid grid, int32_t part)
+{
+    int32_t phase = find_phase(l, level, grid, part);
+    assert(phase >= 0 && "every level, grid and part in use has its phase");
+    return phase;
 }
 
 /* Do the strides of axes [from, to) count 0, unit, 2 unit ... in order, as neighbours in memory do? */
@@ -165,9 +175,7 @@ static const char *place_product(lowering *l, member *m)
 {
     const lf_graph *g = l->site->graph;
     const lf_node_info *info = lf_at(g, m->node);
-    for (int32_t i = 0; &l->m[i] != m; i++)
-        if (lf_kind_of(g, l->m[i].node) == LF_PRODUCT)
-            return "each product is a kernel of its own, and the value between two is stored";
+    l->products++;
     if (!outside(l, info->arg[1]) || (info->op == LF_OP_linear && !outside(l, info->arg[2])))
         return "its weight is computed by the other kernel";
     const lf_shape *x = &lf_at(g, info->arg[0])->shape;
@@ -182,6 +190,9 @@ static const char *place_product(lowering *l, member *m)
     }
     return NULL;
 }
+
+/* What a spanned node's statistic walks over. */
+static lf_grid fed_grid(const member *m) { return (lf_grid){false, m->spanned.width}; }
 
 /* A node with a statistic of its first argument. */
 static const char *place_spanned(lowering *l, member *m)
@@ -198,12 +209,12 @@ static const char *place_spanned(lowering *l, member *m)
     int32_t inside = l->site->slot[l->site->base[info->arg[0]]];
     if (inside >= 0 && l->m[inside].grid.one_row)
         return "it reduces what is itself a reduction over rows";
+    l->columns = l->columns || m->spanned.span == LF_SPAN_COLUMN;
+    m->spans = true;
     m->feed_level = inside >= 0 ? l->m[inside].level : 0;
     m->level = m->feed_level + 1;
-    lf_grid fed = {false, m->spanned.width};
-    need_phase(l, m->feed_level, fed);
     m->row_axes = m->spanned.row_axes;
-    m->grid = kind == LF_NORMALIZE ? fed : (lf_grid){m->spanned.span == LF_SPAN_COLUMN, m->spanned.results};
+    m->grid = kind == LF_NORMALIZE ? fed_grid(m) : (lf_grid){m->spanned.span == LF_SPAN_COLUMN, m->spanned.results};
     return NULL;
 }
 
@@ -250,9 +261,83 @@ static const char *place(lowering *l, member *m)
     case LF_VIEW:
         assert(!"leaves and views are no members");
     }
-    if (!why)
-        need_phase(l, m->level, m->grid);
     return why;
+}
+
+/* ---- parts ---- */
+
+/* How many arguments a node reads element by element, first ones first. */
+static int read_in_place(const lf_graph *g, lf_node n)
+{
+    lf_kind kind = lf_kind_of(g, n);
+    return kind == LF_POINTWISE ? lf_op_row(lf_at(g, n)->op)->arg_count
+                                : kind == LF_GUARD || (kind == LF_NORMALIZE && lf_uses_running_stats(g, n));
+}
+
+static void unite(lowering *l, int32_t part, int32_t with)
+{
+    for (int32_t i = 0; i < l->count && part != with; i++)
+        if (l->m[i].part == part)
+            l->m[i].part = with;
+}
+
+/* Is a product in the part? */
+static bool has_product(const lowering *l, int32_t part)
+{
+    for (int32_t i = 0; i < l->count; i++)
+        if (l->m[i].part == part && lf_kind_of(l->site->graph, l->m[i].node) == LF_PRODUCT)
+            return true;
+    return false;
+}
+
+/* The part, on a level and grid, of the first product there: also that of whatever reads no product. */
+static int32_t first_part(const lowering *l, int level, lf_grid grid)
+{
+    for (int32_t i = 0; i < l->count; i++)
+        if (lf_kind_of(l->site->graph, l->m[i].node) == LF_PRODUCT && l->m[i].level == level &&
+            grid_same(l->m[i].grid, grid))
+            return l->m[i].part;
+    return -1;
+}
+
+/* The part in whose phase a spanned node's statistic is fed: where its argument is made. */
+static int32_t fed_part(const lowering *l, const member *m)
+{
+    int32_t inside = l->site->slot[l->site->base[lf_arg_of(l->site->graph, m->node, 0)]];
+    return inside >= 0 && grid_same(l->m[inside].grid, fed_grid(m)) ? l->m[inside].part
+                                                                    : first_part(l, m->feed_level, fed_grid(m));
+}
+
+static void find_parts(lowering *l)
+{
+    const lf_graph *g = l->site->graph;
+    for (int32_t i = 0; i < l->count; i++)
+        l->m[i].part = i;
+    for (int32_t i = 0; i < l->count; i++) {
+        const member *m = &l->m[i];
+        const lf_node_info *info = lf_at(g, m->node);
+        for (int a = 0; a < read_in_place(g, m->node); a++) {
+            reading r = {.inside = -1};
+            if (info->arg[a] != LF_NONE)
+                read_arg(l, &info->shape, m->grid, m->row_axes, info->arg[a], &r);
+            if (r.inside >= 0 && r.identity && l->m[r.inside].level == m->level)
+                unite(l, m->part, l->m[r.inside].part);
+        }
+    }
+    for (int32_t i = 0; i < l->count; i++)
+        if (!has_product(l, l->m[i].part))
+            l->m[i].part = first_part(l, l->m[i].level, l->m[i].grid);
+}
+
+static void find_phases(lowering *l)
+{
+    find_parts(l);
+    for (int32_t i = 0; i < l->count; i++) {
+        const member *m = &l->m[i];
+        if (m->spans)
+            need_phase(l, m->feed_level, fed_grid(m), fed_part(l, m));
+        need_phase(l, m->level, m->grid, m->part);
+    }
 }
 
 /* ---- second walk ---- */
@@ -337,7 +422,9 @@ static void emit_product(lowering *l, member *m)
     p.bias = p.narrow ? bias : LF_NONE;
     lf_access whole = lf_access_whole(LF_VALUE, l->site->base[info->arg[0]], l->b.rows, (lf_grid){false, p.k});
     int32_t inside = l->site->slot[whole.index];
-    l->b.group->x = inside >= 0 ? keep(l, inside, &whole) : whole;
+    const lf_access from = inside >= 0 ? keep(l, inside, &whole) : whole;
+    assert(l->b.group->products == 0 || lf_access_same(&l->b.group->x, &from));
+    l->b.group->x = from;
     lf_step s = {.kind = LF_STEP_PRODUCT,
                  .node = m->node,
                  .product = lf_builder_product(&l->b, &p),
@@ -357,7 +444,7 @@ static int32_t emit_stat(lowering *l, const member *m)
     lf_node arg = lf_arg_of(g, m->node, 0);
     const lf_shape *shape = &lf_at(g, arg)->shape;
     lf_grid grid = {false, m->spanned.width};
-    int32_t phase = phase_of(l, m->feed_level, grid);
+    int32_t phase = phase_of(l, m->feed_level, grid, fed_part(l, m));
     lf_stat stat = {.monoid = lf_op_row(lf_at(g, m->node)->op)->monoid,
                     .span = m->spanned.span,
                     .node = m->node,
@@ -459,7 +546,7 @@ static void emit_guard(lowering *l, member *m)
 
 static void emit(lowering *l, member *m)
 {
-    m->phase = phase_of(l, m->level, m->grid);
+    m->phase = phase_of(l, m->level, m->grid, m->part);
     switch (lf_kind_of(l->site->graph, m->node)) {
     case LF_PRODUCT:
         emit_product(l, m);
@@ -499,20 +586,26 @@ static void sort_keys(lowering *l)
         }
 }
 
-static const char *lower_with_rows(lowering *l, lf_extent rows, const lf_node *nodes, lf_group *group)
+/* *placed: how many nodes could be placed before one could not. */
+static const char *lower_with_rows(lowering *l, lf_extent rows, const lf_node *nodes, lf_group *group, int32_t *placed)
 {
     if (group)
         *group = (lf_group){0};
     l->b = (lf_builder){.site = l->site, .rows = rows, .group = group};
-    l->keys = 0;
+    l->keys = l->products = 0;
+    l->columns = false;
     for (int32_t i = 0; i < l->count; i++) {
         l->m[i] = (member){.node = nodes[i]};
         const char *why = place(l, &l->m[i]);
+        *placed = i;
         if (why)
             return why;
     }
+    if (l->products > 1 && l->columns)
+        return "a statistic over all rows would have the values of every product kept until it is complete";
     if (!group)
         return NULL;
+    find_phases(l);
     sort_keys(l);
     for (int32_t i = 0; i < l->keys; i++)
         lf_builder_phase(&l->b, l->key[i].grid);
@@ -534,8 +627,14 @@ lf_status lf_lower(const lf_site *site, const lf_node *nodes, int32_t count, lf_
     for (int32_t i = 0; i < count; i++)
         site->slot[nodes[i]] = i;
     *why = "no split into rows and columns fits all of it";
-    for (int i = 0; i < choices && *why && !l.b.failed; i++)
-        *why = lower_with_rows(&l, rows[i], nodes, group);
+    int32_t most = -1;
+    for (int i = 0; i < choices && *why && !l.b.failed; i++) {
+        int32_t placed = 0;
+        const char *refused = lower_with_rows(&l, rows[i], nodes, group, &placed);
+        if (!refused || placed > most) /* what stands in the way where most of it fits is the reason to give */
+            *why = refused;
+        most = placed > most ? placed : most;
+    }
     for (int32_t i = 0; i < count; i++)
         site->slot[nodes[i]] = -1;
     return l.b.failed ? lf_fail_nomem(site->graph->diag, "the plan") : LF_OK;

@@ -260,12 +260,12 @@ static lf_status allocate(building *b, const lf_graph *g, lf_arena *arena)
     return LF_OK;
 }
 
-lf_status lf_plan_build(const lf_graph *g, bool fuse, lf_arena *arena, lf_plan **out)
+lf_status lf_plan_build(const lf_graph *g, lf_plan_options options, lf_arena *arena, lf_plan **out)
 {
     building b = {0};
     lf_status status = allocate(&b, g, arena);
     if (status == LF_OK)
-        status = lf_group_nodes(&b.site, fuse, arena, &b.sets);
+        status = lf_group_nodes(&b.site, options, arena, &b.sets);
     if (status != LF_OK)
         return status;
     for (int32_t s = 0; s < b.sets.count; s++)

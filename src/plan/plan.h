@@ -121,7 +121,7 @@ typedef struct lf_product {
     bool narrow;
     lf_node bias;        /* narrow: whose memory holds it, LF_NONE where there is none */
     lf_extent n, k;
-    int32_t phase;       /* the phase that has its LF_STEP_PRODUCT */
+    int32_t phase;       /* the phase that has its LF_STEP_PRODUCT; all products of a phase are narrow, or none */
 } lf_product;
 
 typedef enum lf_schedule {
@@ -174,11 +174,17 @@ typedef struct lf_plan {
     bool *packed_only;     /* one per prepared: read by nothing but products, as weight or a narrow one's bias */
 } lf_plan;
 
+/* What a plan is made for. */
+typedef struct lf_plan_options {
+    bool fuse;    /* false: every op is its own group */
+    bool share_x; /* its kernels can multiply one x by the weights of several products */
+} lf_plan_options;
+
 /* Decides which nodes share a kernel.
- * Needs:   a verified graph. Leaves it unchanged. fuse = false: every op is its own group.
+ * Needs:   a verified graph. Leaves it unchanged.
  * Borrows: g, which outlives the plan. The plan lives in arena.
  * Fails:   LF_ERR_NOMEM only (message in g->diag); a node that fits no group gets its own. */
-lf_status lf_plan_build(const lf_graph *g, bool fuse, lf_arena *arena, lf_plan **out);
+lf_status lf_plan_build(const lf_graph *g, lf_plan_options options, lf_arena *arena, lf_plan **out);
 
 /* Checks a plan's invariants (tests, and debug builds after building). LF_ERR_ARG with a message. */
 lf_status lf_plan_verify(const lf_plan *plan, lf_diag *diag);

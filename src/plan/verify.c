@@ -98,6 +98,8 @@ static lf_status check_product(const check *c, const lf_product *p)
         return bad(c, "a product of nothing", p->phase);
     if (!lf_extent_same(p->n, c->group->phase[p->phase].width))
         return bad(c, "a product whose columns are not its phase's", p->phase);
+    if (lf_product_in(c->group, p->phase)->narrow != p->narrow)
+        return bad(c, "a phase of narrow products and others", p->phase);
     lf_status status = check_source(c, &c->group->x, p->phase);
     return status == LF_OK ? check_grid(c, &c->group->x, false, p->k) : status;
 }

@@ -71,6 +71,13 @@ static const char *phases_of(lf_account *a, const lf_group *g)
     return kept;
 }
 
+/* What its products share, in words. */
+static const char *shared_of(lf_account *a, const lf_group *g)
+{
+    const lf_node x = g->x.place == LF_KEPT ? g->kept[g->x.index].node : g->x.index;
+    return lf_arena_printf(&a->arena, "%d products share %s", (int)g->products, lf_at(a->plan->graph, x)->name);
+}
+
 lf_status lf_account_fill(lf_account *a, lf_diag *diag)
 {
     places p;
@@ -85,7 +92,9 @@ lf_status lf_account_fill(lf_account *a, lf_diag *diag)
     for (int32_t i = 0; i < a->plan->groups; i++) {
         a->kernel[i] = (lf_kernel_fact){.cost = lf_cost_group(a->plan, &a->plan->group[i], a->dims, &a->device),
                                         .phases = phases_of(a, &a->plan->group[i])};
-        if (!a->kernel[i].phases)
+        if (a->plan->group[i].products > 1)
+            a->kernel[i].shared = shared_of(a, &a->plan->group[i]);
+        if (!a->kernel[i].phases || (a->plan->group[i].products > 1 && !a->kernel[i].shared))
             return lf_fail_nomem(diag, "the account");
     }
     a->plain = lf_cost_plain_total(a->written, a->dims, &a->device, &a->plain_launches);

@@ -30,6 +30,7 @@ typedef struct lf_op_fact {
 typedef struct lf_kernel_fact {
     lf_cost cost;
     const char *phases;        /* in one line of words: "product 1024 x 8192 x 8192, bias, then ..." */
+    const char *shared;        /* "3 products share x"; NULL where it has no more than one */
 } lf_kernel_fact;
 
 struct lf_account {

@@ -106,7 +106,8 @@ static lf_status build_variant(lf_program *p, lf_variant *v, const lf_rewrite_op
     if (status == LF_OK)
         status = lf_graph_verify(&v->graph);
     if (status == LF_OK)
-        status = lf_plan_build(&v->graph, fuse, &p->arena, &v->plan);
+        status = lf_plan_build(
+            &v->graph, (lf_plan_options){.fuse = fuse, .share_x = p->target == LF_TARGET_CPU}, &p->arena, &v->plan);
     return status;
 }
 
