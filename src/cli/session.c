@@ -82,6 +82,9 @@ static int set_dim(cli_session *s, const cli_pair *pair)
                         dim_names(s, names, sizeof names));
     if (!cli_parse_number(pair->value, INT64_MAX, &value) || value == 0)
         return cli_fail("--dim %s needs a whole number, 1 or more, not '%s'", pair->name, pair->value);
+    if (s->dim_told[i] && s->dims[i] != (int64_t)value)
+        return cli_fail("--dim %s=%s: %s was given as %lld before", pair->name, pair->value, pair->name,
+                        (long long)s->dims[i]);
     s->dims[i] = (int64_t)value;
     s->dim_told[i] = true;
     return CLI_OK;

@@ -92,6 +92,8 @@ def test_help_and_version(linfuse):
         (["check", "M", "--runs", "3"], "check takes no option --runs"),
         (["check", "M", "--input", "x=x.npy"], "check takes no option --input"),
         (["ops", "M"], "ops takes no argument"),
+        (["check", "M", "--batch", "4", "--dim", "B=5"], "--dim B=5: B was given as 4 before"),
+        (["check", "M", "--dim", "B=5", "--dim=B=6"], "--dim B=6: B was given as 5 before"),
         (["ops", "--batch", "3"], "ops takes no option --batch"),
         (["check", "M", "--device", "abacus"], "abacus"),
         (["explain", "M", "--device", "abacus"], "abacus"),
