@@ -75,7 +75,10 @@ static void says_why_not(void **state)
     static const struct {
         const char *rule, *at, *why, *text;
     } cases[] = {
-        {"fold_scale", "c", "the product is used elsewhere", LINEAR "c = mul(a, 2); return c, a"},
+        {"fold_scale", "c", "the product is used elsewhere", LINEAR "c = mul(a, 0.5); return c, a"},
+        {"fold_gain", "c", "the product is used elsewhere", LINEAR "c = mul(a, 2); return c, a"},
+        {"fold_gain", "c", "a guard redoes single rows, and here rows see each other (d)",
+         LINEAR "c = mul(a, 2); d = sum(c, dim=0); return d"},
         {"fold_scale", "c", "the product is used elsewhere", LINEAR "c = neg(a); return c, a"},
         {"fold_bias", "c", "the product is used elsewhere", LINEAR "c = add(a, b); d = relu(a); return c, d"},
         {"sum_of_linear", "c", "the product is used elsewhere", LINEAR "c = mean(a, dim=1); return c, a"},
@@ -258,8 +261,8 @@ static void reference_models(void **state)
         LINEAR "param m f32[6]; param var f32[6]; param g f32[6]; param h f32[6]; c = batch_norm(a, m, var, g, h); "
                "d = dropout(c, training=false); e = relu(d); return e",
         "v8 = add(var, 1e-05); v9 = rsqrt(v8); v10 = mul(g, v9); v11 = sub(b, m); v12 = mul(v11, v10); "
-        "v13 = unsqueeze(v10, dim=1); v14 = mul(w, v13); v15 = add(v12, h); c = linear(x, v14, v15); e = relu(c); "
-        "return e",
+        "v13 = unsqueeze(v10, dim=1); v14 = mul(w, v13); v15 = add(v12, h); v16 = linear(x, v14, v15); "
+        "c = guard(v16, v16); e = relu(c); return e",
         false);
 }
 

@@ -106,11 +106,15 @@ static const example examples[] = {
      "v3 = add(p, p); v4 = sub(v3, p, alpha=2); e = linear(x, w, v4); return e"},
     {"fold_bias", BARE_P "c = sub(a, 2); return c",
      "v4 = full([6], 0); v5 = sub(v4, 2); c = linear(x, w, v5); return c"},
-    {"fold_scale", LINEAR_P "c = mul(a, p); d = div(c, 3); e = neg(d); f = mul(0.5, e); return f",
-     "v4 = mul(b, p); v5 = unsqueeze(p, dim=1); v6 = mul(w, v5); v8 = div(v4, 3); v9 = div(v6, 3); "
-     "v10 = neg(v8); v11 = neg(v9); v13 = mul(v10, 0.5); v14 = mul(v11, 0.5); f = linear(x, v14, v13); return f"},
-    {"fold_scale", BARE_P "c = mul(a, p); return c",
-     "v3 = unsqueeze(p, dim=1); v4 = mul(w, v3); c = linear(x, v4); return c"},
+    {"fold_scale", LINEAR "c = mul(a, -1); d = div(c, 3); e = neg(d); f = mul(0.5, e); return f",
+     "v4 = mul(b, -1); v5 = mul(w, -1); v7 = div(v4, 3); v8 = div(v5, 3); v9 = neg(v7); v10 = neg(v8); v12 = "
+     "mul(v9, 0.5); v13 = mul(v10, 0.5); f = linear(x, v13, v12); return f"},
+    {"fold_scale", BARE_P "c = mul(a, -0.25); return c", "v4 = mul(w, -0.25); c = linear(x, v4); return c"},
+    {"fold_gain", LINEAR_P "c = mul(a, p); d = div(c, 0.5); e = mul(3, d); return e",
+     "v4 = mul(b, p); v5 = unsqueeze(p, dim=1); v6 = mul(w, v5); v8 = div(v4, 0.5); v9 = div(v6, 0.5); "
+     "v11 = mul(v8, 3); v12 = mul(v9, 3); v13 = linear(x, v12, v11); e = guard(v13, v13); return e"},
+    {"fold_gain", BARE_P "c = div(a, p); return c",
+     "v3 = unsqueeze(p, dim=1); v4 = div(w, v3); v5 = linear(x, v4); c = guard(v5, v5); return c"},
     {"fold_input_scale",
      X "param w f32[6, 4]; param b f32[6]; param s f32[4]; c = mul(x, s); d = div(c, 4); a = linear(d, w, b); "
        "return a",

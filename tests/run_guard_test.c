@@ -246,6 +246,51 @@ static void sums_that_overflow(void **state)
     rig_end(&plain);
 }
 
+/* A factor taken into the weights makes the sums that lead to a result larger, or weights denormal; results that are
+ * ordinary as written stay so. w: two neighbours' weights, x: their inputs. */
+static void folding_loses_nothing(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        float w[2], s, x[2];
+        bool redone; /* otherwise sums are made in double precision, or the weights are not folded at all */
+    } cases[] = {
+        {"c = div(a, 1e-30)\nreturn c\n", {1, -1.001f}, 1, {1e10f, 1e10f}, true},
+        {"c = mul(3, a)\nd = gelu(c)\nreturn d\n", {1, -1.001f}, 1, {2e38f, 2e38f}, true},
+        {"c = mul(a, s)\nd = mean(c, dim=1)\nreturn d\n", {1, -1.001f}, 1e20f, {1e19f, 1e19f}, false},
+        {"c = mul(a, 1e-12)\nreturn c\n", {1, 1e-30f}, 1, {1, 1e38f}, false},
+        {"c = mul(a, s)\nreturn c\n", {1, 1e-30f}, 1e-12f, {1, 1e38f}, false},
+    };
+    enum { ROWS = 9, BAD = 4 };
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        char text[256];
+        float w[16 * 4], s[16];
+        snprintf(text, sizeof text, "input x f32[B, 4]\nparam w f32[16, 4]\nparam s f32[16]\na = linear(x, w)\n%s",
+                 cases[c].text);
+        rig r = rig_begin(2, text, NULL);
+        for (int i = 0; i < 16 * 4; i++)
+            w[i] = cases[c].w[i % 2];
+        for (int i = 0; i < 16; i++)
+            s[i] = cases[c].s;
+        OK_PROGRAM(r.program, lf_program_set_param(r.program, "w", w, 16 * 4));
+        OK_PROGRAM(r.program, lf_program_set_param(r.program, "s", s, 16));
+        OK_PROGRAM(r.program, lf_program_prepare(r.program));
+        tensors t = tensors_begin(r.model, (int64_t[]){ROWS});
+        for (size_t k = 0; k < 4; k++)
+            t.in[0][BAD * 4 + k] = cases[c].x[k % 2];
+        tensors_run(&t, r.call);
+        assert_int_equal(lf_call_rows_redone(r.call), cases[c].redone);
+        tensors_eval(&t, r.model, r.program);
+        size_t first, width = rows_of(&t, 0, BAD, ROWS, &first);
+        for (size_t i = first; i < first + width; i++)
+            if (!(fabs(t.out[0][i] - t.want[0][i]) <= 1e-3 * fabs(t.want[0][i])))
+                fail_msg("%s: %g, not %g", cases[c].text, (double)t.out[0][i], t.want[0][i]);
+        tensors_end(&t);
+        rig_end(&r);
+    }
+}
+
 /* The witness is infinite and the final value would not be: 1 / (1 + exp(-Inf)) is 1, where Inf - Inf is meant. */
 static void a_finite_result_hides_nothing(void **state)
 {
@@ -385,6 +430,7 @@ int main(void)
         cmocka_unit_test(what_rows_share),
         cmocka_unit_test(redone_rows_have_bits_too),
         cmocka_unit_test(sums_that_overflow),
+        cmocka_unit_test(folding_loses_nothing),
         cmocka_unit_test(a_finite_result_hides_nothing),
         cmocka_unit_test(weights_that_are_not_finite),
         cmocka_unit_test(weights_that_were_rewritten_away),

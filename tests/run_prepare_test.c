@@ -18,7 +18,8 @@ static const struct {
     {"fold_bias", X LINEAR "param c f32[30]\nd = add(a, c)\nreturn d\n", "wbc", "bc"},
     {"fold_bias", X LINEAR "param c f32[30]\nd = sub(c, a)\nreturn d\n", "wbc", "wbc"},
     {"fold_bias", X "param w f32[30, 24]\nparam c f32[30]\na = linear(x, w)\nd = add(a, c)\nreturn d\n", "wc", ""},
-    {"fold_scale", X LINEAR "param s f32[30]\nd = mul(a, s)\nreturn d\n", "wbs", "wbs"},
+    {"fold_scale", X LINEAR "d = mul(a, 0.5)\nreturn d\n", "wb", "wb"},
+    {"fold_gain", X LINEAR "param s f32[30]\nd = mul(a, s)\nreturn d\n", "wbs", "wbs"},
     {"fold_input_scale", X "param s f32[24]\ny = mul(x, s)\nparam w f32[30, 24]\nparam b f32[30]\n"
                            "a = linear(y, w, b)\nreturn a\n", "swb", "sw"},
     {"merge_linears", X LINEAR "param v f32[4, 30]\nparam d f32[4]\nc = linear(a, v, d)\nreturn c\n", "wbvd", "wbvd"},

@@ -16,8 +16,8 @@
 
 enum { CHUNK = 1 << 18 }; /* elements a thread takes at a time */
 
-/* A row of folded weights that stays below this is not used: a denormal's error, 2^-150, could then show in 24 bits
- * even beside inputs of wide range. */
+/* A row of folded weights that stays below this is not used: with inputs not much smaller than 1, products would be
+ * denormals. */
 #define LEAST 0x1p-100
 
 typedef struct building {
@@ -59,19 +59,19 @@ typedef struct rounding {
     atomic_bool lossy;  /* for some row */
 } rounding;
 
-/* Rounds a row, and tells whether that kept what was there: all is finite, nothing vanished, and the row is not so
- * small that denormals have few of its digits. */
+/* Rounds a row, and tells whether that kept what was there: all is finite, nothing became a denormal with fewer digits,
+ * or 0, and the row is not so small that products with it do. */
 static bool round_row(const double *wide, int64_t n, float *narrow)
 {
     double largest = 0;
-    bool vanished = false, finite = true;
+    bool lossy = false, finite = true;
     for (int64_t i = 0; i < n; i++) {
         narrow[i] = (float)wide[i];
         largest = fabs(wide[i]) > largest ? fabs(wide[i]) : largest;
-        vanished = vanished || (narrow[i] == 0.0f && wide[i] != 0.0);
+        lossy = lossy || (fabs(wide[i]) < FLT_MIN && narrow[i] != wide[i]);
         finite = finite && fabsf(narrow[i]) <= FLT_MAX;
     }
-    return finite && !vanished && (largest == 0 || largest >= LEAST);
+    return finite && !lossy && (largest == 0 || largest >= LEAST);
 }
 
 static void round_rows(void *arg, int64_t index, int slot)

@@ -2,6 +2,8 @@
 /* What a linear takes into its weight and bias. The new weights are nodes over parameters: computed once, in double. */
 #include "rewrite/rules.h"
 
+#include <math.h>
+
 /* c beside a product's N columns: a vector [N] or a single number, of rank 1 at most; LF_NONE for anything else. */
 static lf_node column(lf_rw *rw, lf_node c, int64_t n)
 {
@@ -58,25 +60,52 @@ static lf_node fold_bias(lf_rw *rw, lf_node n)
     return bias == LF_NONE ? LF_KEEP : lf_rw_linear(rw, p.x, weight, bias);
 }
 
-/* linear(x, W, b) * s = linear(x, W * s, b * s), s down the rows of W; likewise / and negation */
-static lf_node fold_scale(lf_rw *rw, lf_node n)
+/* Whether a factor, or divisor, may make anything larger: all but constants that are seen not to. */
+static bool may_enlarge(const lf_rw *rw, lf_op op, lf_node s)
+{
+    double value;
+    return !lf_rw_constant(rw, s, &value) || (op == LF_OP_div ? !(fabs(value) >= 1.0) : fabs(value) > 1.0);
+}
+
+/* linear(x, W, b) * s = linear(x, W * s, b * s), s down the rows of W; likewise /. Only such s as may enlarge, or only
+ * others. */
+static lf_node scaled_product(lf_rw *rw, lf_node n, bool enlarging)
 {
     lf_op op = lf_rw_at(rw, n)->op;
-    lf_product p;
-    lf_node s = LF_NONE;
-    if (op == LF_OP_neg) {
-        lf_node product = lf_rw_arg(rw, n, 0);
-        if (!lf_rw_product(rw, product, &p))
+    for (int slot = 0; slot < (op == LF_OP_div ? 1 : 2); slot++) {
+        lf_product p;
+        lf_node s = lf_rw_arg(rw, n, 1 - slot);
+        if (may_enlarge(rw, op, s) != enlarging || !beside_product(rw, n, slot, &p, &s))
+            continue;
+        if (enlarging && !lf_rw_may_guard(rw))
             return LF_KEEP;
-        if (!lf_rw_sole(rw, product))
-            return lf_rw_refuse(rw, "the product is used elsewhere");
-        lf_node bias = p.bias == LF_NONE ? LF_NONE : lf_rw_one(rw, op, p.bias);
-        return lf_rw_linear(rw, p.x, lf_rw_one(rw, op, p.weight), bias);
+        lf_node bias = p.bias == LF_NONE ? LF_NONE : lf_rw_two(rw, op, p.bias, s);
+        return lf_rw_linear(rw, p.x, lf_rw_two(rw, op, p.weight, row_factor(rw, s)), bias);
     }
-    if (!beside_product(rw, n, 0, &p, &s) && (op == LF_OP_div || !beside_product(rw, n, 1, &p, &s)))
+    return LF_KEEP;
+}
+
+/* For an s of at most 1: what is added up is nowhere larger than as written. Likewise negation. */
+static lf_node fold_scale(lf_rw *rw, lf_node n)
+{
+    lf_node product = lf_rw_arg(rw, n, 0);
+    lf_product p;
+    if (!lf_rw_is(rw, n, LF_OP_neg))
+        return scaled_product(rw, n, false);
+    if (!lf_rw_product(rw, product, &p))
         return LF_KEEP;
-    lf_node bias = p.bias == LF_NONE ? LF_NONE : lf_rw_two(rw, op, p.bias, s);
-    return lf_rw_linear(rw, p.x, lf_rw_two(rw, op, p.weight, row_factor(rw, s)), bias);
+    if (!lf_rw_sole(rw, product))
+        return lf_rw_refuse(rw, "the product is used elsewhere");
+    lf_node bias = p.bias == LF_NONE ? LF_NONE : lf_rw_one(rw, LF_OP_neg, p.bias);
+    return lf_rw_linear(rw, p.x, lf_rw_one(rw, LF_OP_neg, p.weight), bias);
+}
+
+/* For any other s. GUARDED: sums may overflow on the way to a result that is finite. */
+static lf_node fold_gain(lf_rw *rw, lf_node n)
+{
+    lf_node r = scaled_product(rw, n, true);
+    lf_rw_watch(rw, r);
+    return r;
 }
 
 /* linear(x * s, W, b) = linear(x, W * s, b), s along the columns of W; likewise / */
@@ -159,10 +188,14 @@ static const lf_rule rules[] = {
      .gain = "the bias takes it in",
      .ops = {LF_OP_add, LF_OP_sub},
      .apply = fold_bias},
-    {.info = {"fold_scale", "linear(x, W, b) * s = linear(x, W * s, b * s)", LF_REROUNDS},
+    {.info = {"fold_scale", "linear(x, W, b) * s = linear(x, W * s, b * s) for |s| <= 1", LF_REROUNDS},
      .gain = "the weights take it in",
      .ops = {LF_OP_mul, LF_OP_div, LF_OP_neg},
      .apply = fold_scale},
+    {.info = {"fold_gain", "linear(x, W, b) * s = linear(x, W * s, b * s) for any s", LF_GUARDED},
+     .gain = "the weights take it in",
+     .ops = {LF_OP_mul, LF_OP_div},
+     .apply = fold_gain},
     {.info = {"fold_input_scale", "linear(x * s, W, b) = linear(x, W * s, b)", LF_REROUNDS},
      .gain = "the weights take it in",
      .ops = {LF_OP_linear},
