@@ -517,13 +517,34 @@ static void maps_are_their_expressions(void **state)
         }
 }
 
+/* One element that is not finite is found wherever it stands; the largest and smallest that are finite are not. */
+static void what_is_not_finite_is_found(void **state)
+{
+    (void)state;
+    enum { MOST = 150 };
+    static const float fine[] = {0.0f, -0.0f, FLT_MAX, -FLT_MAX, 0x1p-149f, -1.0f}, evil[] = {NAN, INFINITY, -INFINITY};
+    for (size_t t = 0; lf_kern_at(t); t++)
+        for (int n = 0; n <= MOST; n++) {
+            float x[1 + MOST + 1], *at = x + n % 2;
+            x[0] = x[n % 2 + n] = NAN; /* beside what is asked for */
+            for (int i = 0; i < n; i++)
+                at[i] = fine[i % 6];
+            assert_true(lf_kern_at(t)->all_finite(n, at));
+            for (int i = 0; i < n; i++, cases++) {
+                at[i] = evil[i % 3];
+                assert_false(lf_kern_at(t)->all_finite(n, at));
+                at[i] = fine[i % 6];
+            }
+        }
+}
+
 int main(void)
 {
 #define TEST(f) cmocka_unit_test_setup_teardown(f, begin, some_ran)
     const struct CMUnitTest tests[] = {
         TEST(tables_are_whole), TEST(multiply_is_a_product), TEST(multiply_keeps_rows_apart),
         TEST(dot_is_a_product), TEST(maps_are_the_ops),      TEST(maps_are_their_expressions),
-        TEST(one_number_is_many), TEST(mul_add_is_both),
+        TEST(one_number_is_many), TEST(mul_add_is_both),     TEST(what_is_not_finite_is_found),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

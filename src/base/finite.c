@@ -8,7 +8,7 @@
 
 enum { CHUNK = 1 << 18 }; /* elements a thread takes at a time */
 
-bool lf_all_finite(const float *x, int64_t count)
+static bool all_finite(const float *x, int64_t count)
 {
     uint32_t found = 0;
     for (int64_t i = 0; i < count; i++) {
@@ -29,7 +29,7 @@ static void check_chunk(void *arg, int64_t index, int slot)
 {
     checking *c = arg;
     (void)slot;
-    if (!lf_all_finite(c->x + index * CHUNK, lf_min64(CHUNK, c->count - index * CHUNK)))
+    if (!all_finite(c->x + index * CHUNK, lf_min64(CHUNK, c->count - index * CHUNK)))
         atomic_store_explicit(&c->found, true, memory_order_relaxed);
 }
 

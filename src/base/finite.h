@@ -5,9 +5,7 @@
 
 #include "base/pool.h"
 
-/* Is none of x[0..count) Inf or NaN? */
-bool lf_all_finite(const float *x, int64_t count);
-/* The same by all threads of the pool. */
+/* Is none of x[0..count) Inf or NaN? By all threads of the pool. */
 bool lf_all_finite_shared(const float *x, int64_t count, lf_pool *pool);
 
 #endif

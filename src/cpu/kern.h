@@ -105,6 +105,9 @@ typedef struct lf_kern {
     void (*load[LF_DTYPES])(int64_t n, const void *from, float *out);
     void (*store[LF_DTYPES])(int64_t n, const float *from, void *out);
 
+    /* Is none of x[0..n) NaN or Inf? Any alignment, n >= 0. */
+    bool (*all_finite)(int64_t n, const float *x);
+
     /* Column form: for j < n <= LF_STRETCH: put x[j] into states, state number s of column j at state[s * lds + j]. */
     void (*put[LF_MONOID_COUNT])(int64_t n, const float *x, float *state, int64_t lds);
 } lf_kern;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Numbers from place to place: one number many times, and past the caches. Included by kern_template.h. */
+/* Numbers from place to place: one number many times, and past the caches; and whether all are finite. Included by
+ * kern_template.h. */
 #include "cpu/kern_vec.h"
 
 /* Contract: kern.h. Whole vectors, into what comes next too, which is written after. */
@@ -15,6 +16,26 @@ static void spread(int64_t n, int64_t skip, int64_t each, const float *from, flo
         if (i < end)
             store_some(end - i, out + i, v);
     }
+}
+
+/* Contract: kern.h. 0 times what is not finite is NaN, and stays so in a sum. */
+static bool all_finite(int64_t n, const float *x)
+{
+    enum { CHAINS = 4 };
+    const vec zero = {0};
+    vec sum[CHAINS] = {{0}};
+    int64_t i = 0;
+    for (; i + CHAINS * KERN_LANES <= n; i += CHAINS * KERN_LANES) {
+        UNROLL
+        for (int v = 0; v < CHAINS; v++)
+            sum[v] = mul_add(load(x + i + v * KERN_LANES), zero, sum[v]);
+    }
+    for (; i + KERN_LANES <= n; i += KERN_LANES)
+        sum[0] = mul_add(load(x + i), zero, sum[0]);
+    if (i < n)
+        sum[1] = mul_add(load_some(n - i, x + i, 0.0f), zero, sum[1]);
+    sum[0] = (sum[0] + sum[1]) + (sum[2] + sum[3]);
+    return !any(sum[0] != sum[0]);
 }
 
 #if HAS_STREAM

@@ -170,6 +170,7 @@ const lf_kern PASTE(lf_kern_, KERN_ISA) = {
     .spread = spread,
     .stream = stream_strip,
     .stream_end = stream_end,
+    .all_finite = all_finite,
     .load = {
 #define LF_DTYPE(name, id, bits, use) [LF_##id] = LOAD_OF_##use(name),
 #include "base/dtypes.def"

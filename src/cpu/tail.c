@@ -5,7 +5,6 @@
  * that waits in the memory of the output about to be written is read before. */
 #include <string.h>
 
-#include "base/finite.h"
 #include "cpu/parts.h"
 
 /* How far ahead of what is read what comes from memory is asked for, in floats. */
@@ -263,7 +262,7 @@ static void flag(const tail *t, int64_t row)
 static void watch(const tail *t, const float *x, const strip *at)
 {
     for (int64_t r = 0; r < at->rows; r++)
-        if (!lf_all_finite(x + r * t->phase->pitch, at->width))
+        if (!t->kern->all_finite(at->width, x + r * t->phase->pitch))
             flag(t, at->row + r);
 }
 
