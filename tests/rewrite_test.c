@@ -26,13 +26,19 @@ static const example examples[] = {
      BARE_P "c = sub(a, 2); d = reshape(c, [-1, 2, 3]); e = sum(d, dim=1); return e",
      "v3 = reshape(w, shape=[2, 3, 4]); v4 = sum(v3, dim=0, keepdim=true); v5 = squeeze(v4, dim=0); "
      "v6 = full([3], -4); v7 = linear(x, v5, v6); e = guard(v7, v7); return e"},
+    {"fold_constants,+fold_bias,+fold_scale,+sum_of_linear",
+     BARE_P "c = add(a, 0); d = neg(c); e = sum(d, dim=1); return e",
+     "v3 = neg(w); v4 = sum(v3, dim=0, keepdim=true); v5 = full([1], 0); v6 = linear(x, v4, v5); "
+     "v7 = squeeze(v6, dim=1); e = guard(v7, v7); return e"},
     {"reduce_in_turn", LINEAR "c = mean(a); return c",
      "a = linear(x, w, b); v4 = mean(a, dim=1, keepdim=true); c = mean(v4, dim=[0, 1]); return c"},
     {"reduce_in_turn", LINEAR3 "c = relu(a); d = logsumexp(c, dim=[1, 2]); return d",
      "a = linear(x, w, b); c = relu(a); v5 = logsumexp(c, dim=2, keepdim=true); d = logsumexp(v5, dim=[1, 2]); return "
      "d"},
-    {"add_zero", X "a = add(x, 0); b = add(0, a); c = sub(b, 0, alpha=3); d = relu(c); return d",
+    {"add_zero", X "a = add(x, -0.0); b = add(-0.0, a); c = sub(b, 0, alpha=3); d = relu(c); return d",
      "d = relu(x); return d"},
+    {"add_zero", X "a = add(x, 0); b = exp(a); c = add(b, 0); d = add(0, c); e = sub(d, 0, alpha=-1); return e",
+     "a = add(x, 0); e = exp(a); return e"},
     {"mul_one", X "a = mul(x, 1); b = mul(1, a); c = div(b, 1); d = relu(c); return d", "d = relu(x); return d"},
     {"pow_one", X "a = pow(x, 1); b = relu(a); return b", "b = relu(x); return b"},
     {"leaky_relu_one", X "a = leaky_relu(x, 1); b = relu(a); return b", "b = relu(x); return b"},
@@ -55,8 +61,8 @@ static const example examples[] = {
      "a = clamp(x, min=1); c = clamp(a, min=2); return c"},
     {"of_nonnegative", X "a = exp(x); b = abs(a); c = leaky_relu(b, 0.5); d = relu(c); return d",
      "d = exp(x); return d"},
-    {"of_nonnegative", X "a = hardtanh(x, min_val=0, max_val=6); b = abs(a); return b",
-     "b = hardtanh(x, min_val=0, max_val=6); return b"},
+    {"of_nonnegative", X "a = hardtanh(x, min_val=0.5, max_val=6); b = abs(a); return b",
+     "b = hardtanh(x, min_val=0.5, max_val=6); return b"},
     {"neg_of_neg", X "a = neg(x); b = neg(a); c = exp(b); return c", "c = exp(x); return c"},
     {"abs_of_neg", X "a = neg(x); b = abs(a); return b", "b = abs(x); return b"},
     {"leaky_relu_twice", X "a = leaky_relu(x, 0.25); b = leaky_relu(a, 0.5); return b",
@@ -160,13 +166,19 @@ static const example examples[] = {
      X "param w f32[6, 4]; a = linear(x, w); c = avg_pool1d(a, kernel_size=2, stride=3, padding=1); return c",
      "v2 = transpose(w, dim0=0, dim1=1); v3 = avg_pool1d(v2, kernel_size=2, stride=3, padding=1); "
      "v4 = transpose(v3, dim0=0, dim1=1); v5 = linear(x, v4); c = guard(v5, v5); return c"},
-    {"reduce_of_one",
+    {"max_of_one",
+     "input x f32[B, 1]; a = max(x, dim=1, keepdim=true); b = min(a, dim=1); c = exp(b); return c",
+     "b = squeeze(x, dim=1); c = exp(b); return c"},
+    {"sum_of_one",
      "input x f32[B, 1]; a = logsumexp(x, dim=1, keepdim=true); b = mean(a, dim=1, keepdim=true); "
-     "c = max(b, dim=1, keepdim=true); d = sum(c, dim=1); e = exp(d); return e",
+     "d = sum(b, dim=1); e = exp(d); return e",
      "d = squeeze(x, dim=1); e = exp(d); return e"},
-    {"max_through_exact", X "a = relu(x); b = neg(a); c = max(b, dim=1); return c",
+    {"sum_of_one_exactly",
+     "input x f32[B, 1]; a = logsumexp(x, dim=1, keepdim=true); b = mean(a, dim=1); d = exp(b); return d",
+     "a = add(x, 0); v3 = squeeze(a, dim=1); b = add(v3, 0); d = exp(b); return d"},
+    {"max_through_monotone", X "a = relu(x); b = neg(a); c = max(b, dim=1); return c",
      "v1 = min(x, dim=1); v2 = relu(v1); c = neg(v2); return c"},
-    {"max_through_exact", X "a = relu(x); b = reshape(a, [-1, 2, 2]); c = min(b, dim=2); return c",
+    {"max_through_monotone", X "a = relu(x); b = reshape(a, [-1, 2, 2]); c = min(b, dim=2); return c",
      "v1 = reshape(x, shape=[-1, 2, 2]); v2 = min(v1, dim=2); c = relu(v2); return c"},
     {"max_through_monotone",
      X "a = mul(x, -2); b = sigmoid(a); c = sub(3, b); d = min(c, dim=1, keepdim=true); return d",
@@ -301,6 +313,100 @@ static void rule_holds(void **state)
         fail_msg("rule %s has no example", rule->name);
 }
 
+/* ---- rules that keep every bit ---- */
+
+/* Where they could fail to: zeros of either sign, above all. */
+static const char *const bit_cases[] = {
+    X "a = mul(x, 1.5); b = add(a, 0.0); return b",
+    X "a = add(x, -0.0); b = add(0.0, x); c = add(-0.0, x); d = add(x, 0, alpha=-1); return a, b, c, d",
+    X "a = sub(x, 0.0); b = sub(x, -0.0); c = sub(x, 0, alpha=-2); d = sub(0.0, x); return a, b, c, d",
+    X "a = mul(x, 1); b = div(x, 1); c = pow(x, 1); d = leaky_relu(x, 1); e = pow(x, 0); return a, b, c, d, e",
+    X "a = relu(x); b = abs(a); c = relu(b); d = leaky_relu(a, 0.5); e = leaky_relu(a, -0.5); return b, c, d, e",
+    X "a = sqrt(x); b = abs(a); c = relu(a); d = leaky_relu(a, 0); e = leaky_relu(a, -0.0); return b, c, d, e",
+    X "a = clamp(x, min=0); b = abs(a); c = leaky_relu(a, -1); d = exp(x); e = leaky_relu(d, -1); return b, c, e",
+    X "a = clamp(x, min=-0.0, max=2); b = abs(a); c = relu(a); d = clamp(a, max=1); return b, c, d",
+    X "a = clamp(x, min=-1); b = clamp(a, min=-0.0); c = relu(a); d = clamp(c, min=-0.0); return b, d",
+    X "a = relu(x); b = clamp(a, max=-0.0); c = clamp(x, max=-0.0); d = relu(c); e = clamp(c, min=0); return b, d, e",
+    X "a = hardtanh(x, min_val=0, max_val=6); b = abs(a); c = clamp(a, min=-0.0); d = relu(a); return b, c, d",
+    X "a = maximum(x, 0); b = minimum(x, 0); c = maximum(0, x); d = minimum(0, x); return a, b, c, d",
+    X "a = maximum(x, -0.0); b = minimum(x, -0.0); c = maximum(-0.0, x); d = minimum(-0.0, x); return a, b, c, d",
+    X "a = abs(x); b = maximum(a, 0); c = maximum(a, -0.0); d = minimum(a, 0); e = minimum(a, -0.0); return b, c, d, e",
+    XY "a = maximum(x, y); b = maximum(y, x); c = minimum(x, y); d = minimum(y, x); return a, b, c, d",
+    XY "a = add(x, y); b = add(y, x); c = mul(x, y); d = mul(y, x); e = add(y, x, alpha=2); return a, b, c, d, e",
+    X "a = neg(x); b = neg(a); c = abs(a); d = sub(x, x); e = neg(d); return b, c, e",
+    X "a = relu(x); b = max(a, dim=1); c = min(a, dim=1); d = neg(x); e = max(d, dim=1); f = min(d, dim=1); "
+      "return b, c, e, f",
+    X "a = clamp(x, min=0, max=1); b = max(a, dim=1); c = clamp(x, min=-1, max=-0.0); d = min(c, dim=1); return b, d",
+    "input x f32[B, 1]; a = sum(x, dim=1); b = mean(x, dim=1); c = logsumexp(x, dim=1); d = max(x, dim=1); "
+    "e = min(x, dim=1); return a, b, c, d, e",
+    "input x f32[B, 1, 4]; a = transpose(x, 1, 2); b = add(a, 0); c = squeeze(b); d = clone(c); return d",
+};
+
+/* Every pair of special numbers, then any of them anywhere. */
+enum { SPECIALS = 17, ROUNDS = SPECIALS * SPECIALS + 200 };
+static const double special[SPECIALS] = {0.0,  -0.0, 0x1p-149, -0x1p-149, 0x1p-126, -0x1.8p-127, 1.0,  -1.0,     0.5,
+                                         3.25, -5.0, 0x1.fffffep127, -0x1.fffffep127, 1e20, INFINITY, -INFINITY, NAN};
+
+static lf_bound *plant_specials(const lf_graph *g, int round)
+{
+    lf_bound *bound = draw_leaves(g, (uint64_t)round, PLAIN);
+    for (int32_t i = 0; i < g->inputs; i++) {
+        int64_t count = lf_shape_count(&lf_at(g, g->input[i])->shape, test_dims);
+        lf_rng rng = lf_rng_seed((uint64_t)round, lf_at(g, g->input[i])->name);
+        for (int64_t k = 0; k < count; k++) {
+            int64_t pair = (round + k) % (SPECIALS * SPECIALS);
+            uint64_t any = lf_rng_u64(&rng);
+            double *data = (double *)(uintptr_t)bound[g->input[i]].f64;
+            data[k] = special[round >= SPECIALS * SPECIALS ? any % SPECIALS
+                              : i % 2 == 0                 ? (uint64_t)(pair / SPECIALS)
+                                                           : (uint64_t)(pair % SPECIALS)];
+        }
+    }
+    return bound;
+}
+
+static bool same_float(double a, double b)
+{
+    float x = (float)a, y = (float)b;
+    return (isnan(x) && isnan(y)) || memcmp(&x, &y, sizeof x) == 0;
+}
+
+static void check_bits(const char *text)
+{
+    model before;
+    rewritten r;
+    model_read(&before, text);
+    model_rewrite(&before, (lf_rewrite_options){.as_written = true}, &r);
+    for (int round = 0; round < ROUNDS; round++) {
+        lf_bound *left = plant_specials(&before.g, round), *right = plant_specials(&r.m.g, round);
+        for (int32_t i = 0; i < before.g.outputs; i++) {
+            int64_t count, same;
+            double *a = evaluate(&before.g, left, before.g.output[i], &count);
+            double *b = evaluate(&r.m.g, right, r.m.g.output[i], &same);
+            assert_int_equal(count, same);
+            for (int64_t k = 0; k < count; k++)
+                if (!same_float(a[k], b[k]))
+                    fail_msg("%s: output %d: %g as written, %g with exact rules", text, (int)i, a[k], b[k]);
+            free(a);
+            free(b);
+        }
+        free_leaves(&before.g, left);
+        free_leaves(&r.m.g, right);
+    }
+    rewritten_free(&r);
+    lf_arena_free(&before.arena);
+}
+
+static void exact_rules_keep_bits(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof bit_cases / sizeof bit_cases[0]; i++)
+        check_bits(bit_cases[i]);
+    for (int i = 0; i < EXAMPLES; i++)
+        if (rule_of(&examples[i])->class == LF_EXACT)
+            check_bits(examples[i].before);
+}
+
 static void examples_are_of_rules(void **state)
 {
     (void)state;
@@ -310,10 +416,10 @@ static void examples_are_of_rules(void **state)
 
 int main(void)
 {
-    struct CMUnitTest tests[128] = {cmocka_unit_test(examples_are_of_rules)};
-    size_t count = 1;
-    for (; lf_rule_at(count - 1); count++) {
-        const lf_rule_info *rule = lf_rule_at(count - 1);
+    struct CMUnitTest tests[128] = {cmocka_unit_test(examples_are_of_rules), cmocka_unit_test(exact_rules_keep_bits)};
+    size_t count = 2;
+    for (; lf_rule_at(count - 2); count++) {
+        const lf_rule_info *rule = lf_rule_at(count - 2);
         assert(count < 128);
         tests[count] = (struct CMUnitTest){rule->name, rule_holds, NULL, NULL, (void *)(uintptr_t)rule};
     }

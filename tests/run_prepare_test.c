@@ -47,6 +47,8 @@ static const struct {
     {"log_of_softmax", X LINEAR "c = softmax(a, dim=1)\nd = log(c)\nreturn d\n", "wb", ""},
     {"minus_logsumexp", X LINEAR "l = logsumexp(a, dim=1, keepdim=true)\nd = sub(a, l)\nreturn d\n", "wb", ""},
     {"reduce_in_turn", "input x f32[B, 5, 24]\n" LINEAR "c = max(a, dim=[1, 2])\nreturn c\n", "wb", ""},
+    {"sum_of_one", X "param w f32[1, 24]\nparam b f32[1]\na = linear(x, w, b)\nd = sum(a, dim=1)\nreturn d\n", "wb",
+     ""},
     {"max_through_monotone", X LINEAR "c = tanh(a)\nm = max(c, dim=1)\nreturn m\n", "wb", ""},
 };
 enum { LAWS = sizeof laws / sizeof *laws };

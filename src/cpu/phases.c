@@ -113,13 +113,6 @@ static bool join_mul(const phasing *f, int32_t index)
     return true;
 }
 
-/* May the arguments change places? */
-static bool commutes(const lf_step *s)
-{
-    const lf_op_info *row = lf_op_row(s->op);
-    return row->laws & LF_LAW_COMMUTES && (row->attr_count == 0 || s->attr[0] == 1.0);
-}
-
 /* One number as second and third argument goes as it is, where the rows of a strip have it in common; otherwise it is
  * spread. */
 static void give_arguments(const phasing *f, int32_t index)
@@ -127,7 +120,8 @@ static void give_arguments(const phasing *f, int32_t index)
     lf_phase_at *p = f->p;
     const lf_step *plan = &f->plan->step[index];
     lf_step_at *s = &p->step[index];
-    const bool swap = commutes(plan) && is_one(&p->step[plan->arg[0]], s) && !is_one(&p->step[plan->arg[1]], s);
+    const bool swap = lf_op_commutes(plan->op, plan->attr[0]) && is_one(&p->step[plan->arg[0]], s) &&
+                      !is_one(&p->step[plan->arg[1]], s);
     const int32_t args[3] = {plan->arg[swap], plan->arg[!swap], plan->arg[2]};
     bool some = false, every = true;
     for (int k = 0; k < 3; k++) {

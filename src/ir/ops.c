@@ -228,6 +228,11 @@ const lf_expr *lf_op_derivative(lf_op op, int argument)
     return derivative[op][argument];
 }
 
+bool lf_op_commutes(lf_op op, double alpha)
+{
+    return lf_op_row(op)->laws & LF_LAW_COMMUTES && (lf_op_row(op)->attr_count == 0 || alpha == 1.0);
+}
+
 bool lf_op_public(lf_op op)
 {
     lf_kind kind = lf_op_row(op)->kind;

@@ -105,6 +105,8 @@ typedef struct lf_monoid_info {
 const lf_op_info *lf_op_row(lf_op op);
 /* Looks a name up; false when there is no such op (internal ops are found too). */
 bool lf_op_find(const char *name, size_t length, lf_op *out);
+/* f(x, y) = f(y, x) for these attributes? add with an alpha does not commute. */
+bool lf_op_commutes(lf_op op, double alpha);
 /* False for the ops a model text cannot name: leaves and guard. */
 bool lf_op_public(lf_op op);
 const char *lf_kind_name(lf_kind kind);

@@ -39,18 +39,29 @@ bool lf_rw_sole(const lf_rw *rw, lf_node n)
     return s->uses == 1 && !s->watched && !s->kept;
 }
 
+/* What a clamp lets nothing fall below, -Inf for another op. */
+static double held_above(const lf_rw *rw, lf_node n)
+{
+    double ends[3] = {-INFINITY, INFINITY};
+    if (lf_rw_is(rw, n, LF_OP_clamp) || lf_rw_is(rw, n, LF_OP_hardtanh))
+        lf_op_numbers(rw->g, n, ends);
+    return fmin(ends[0], ends[1]);
+}
+
+bool lf_rw_never_minus_zero(const lf_rw *rw, lf_node n)
+{
+    static const lf_op never[] = {LF_OP_abs, LF_OP_exp, LF_OP_sigmoid, LF_OP_softmax, LF_OP_hardsigmoid};
+    for (size_t i = 0; i < sizeof never / sizeof never[0]; i++)
+        if (lf_rw_is(rw, n, never[i]))
+            return true;
+    return held_above(rw, n) > 0.0;
+}
+
+/* relu, sqrt and clamp let -0 pass. */
 bool lf_rw_nonnegative(const lf_rw *rw, lf_node n)
 {
-    static const lf_op always[] = {LF_OP_relu, LF_OP_abs,     LF_OP_exp,        LF_OP_sigmoid,
-                                   LF_OP_sqrt, LF_OP_softmax, LF_OP_hardsigmoid};
-    for (size_t i = 0; i < sizeof always / sizeof always[0]; i++)
-        if (lf_rw_is(rw, n, always[i]))
-            return true;
-    double numbers[3];
-    if (!lf_rw_is(rw, n, LF_OP_clamp) && !lf_rw_is(rw, n, LF_OP_hardtanh))
-        return false;
-    lf_op_numbers(rw->g, n, numbers);
-    return numbers[0] >= 0.0 && numbers[1] >= 0.0;
+    return lf_rw_never_minus_zero(rw, n) || lf_rw_is(rw, n, LF_OP_relu) || lf_rw_is(rw, n, LF_OP_sqrt) ||
+           held_above(rw, n) >= 0.0;
 }
 
 bool lf_rw_repeats(const lf_rw *rw, lf_node n, int rank, unsigned axes)

@@ -39,12 +39,6 @@ static bool same_attrs(lf_op op, const lf_attr *a, const lf_attr *b)
     return true;
 }
 
-/* add with an alpha does not commute. */
-static bool commutes(const lf_node_info *a)
-{
-    return lf_op_row(a->op)->laws & LF_LAW_COMMUTES && (lf_op_row(a->op)->attr_count == 0 || a->attr[0].number == 1.0);
-}
-
 static bool same_node(const lf_node_info *a, const lf_node_info *b)
 {
     if (a->op != b->op)
@@ -56,7 +50,8 @@ static bool same_node(const lf_node_info *a, const lf_node_info *b)
     if (!same_attrs(a->op, a->attr, b->attr))
         return false;
     return memcmp(a->arg, b->arg, sizeof a->arg) == 0 ||
-           (commutes(a) && a->arg[0] == b->arg[1] && a->arg[1] == b->arg[0]);
+           (lf_op_commutes(a->op, a->attr ? a->attr[0].number : 1.0) && a->arg[0] == b->arg[1] &&
+            a->arg[1] == b->arg[0]);
 }
 
 static uint64_t mix(uint64_t hash, uint64_t word)

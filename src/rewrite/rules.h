@@ -124,8 +124,9 @@ bool lf_rw_constant(const lf_rw *rw, lf_node n, double *value);
 bool lf_rw_finite_leaf(const lf_rw *rw, lf_node n);
 /* Wanted by one value only, and not watched. */
 bool lf_rw_sole(const lf_rw *rw, lf_node n);
-/* Never below 0 (NaN aside). */
+/* Never below 0 (NaN aside); nor -0 either. */
 bool lf_rw_nonnegative(const lf_rw *rw, lf_node n);
+bool lf_rw_never_minus_zero(const lf_rw *rw, lf_node n);
 /* True where n repeats over each of these axes of a value of that rank. */
 bool lf_rw_repeats(const lf_rw *rw, lf_node n, int rank, unsigned axes);
 /* True where an element of argument `slot` that is not finite leaves one in the same row of n that is not either. */

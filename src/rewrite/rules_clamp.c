@@ -34,7 +34,8 @@ static lf_node clamp_of_clamp(lf_rw *rw, lf_node n)
     if (low == a && high == b)
         return inner;
     lf_node x = lf_rw_arg(rw, inner, 0);
-    return low == 0.0 && high == INFINITY ? lf_rw_one(rw, LF_OP_relu, x) : lf_rw_clamp(rw, x, low, high);
+    bool relu = low == 0.0 && !signbit(low) && high == INFINITY;
+    return relu ? lf_rw_one(rw, LF_OP_relu, x) : lf_rw_clamp(rw, x, low, high);
 }
 
 /* f(f(x)) = f(x) for an idempotent f */
@@ -46,10 +47,13 @@ static lf_node idempotent(lf_rw *rw, lf_node n)
     return lf_rw_alike(rw, lf_rw_like(rw, n, 0, lf_rw_arg(rw, inner, 0)), inner) ? inner : LF_KEEP;
 }
 
-/* x >= 0: relu(x) = abs(x) = leaky_relu(x, a) = x */
+/* x >= 0: relu(x) = x; abs(x) = x where that is never -0; leaky_relu(x, a) = x where a leaves a zero its sign */
 static lf_node of_nonnegative(lf_rw *rw, lf_node n)
 {
-    return lf_rw_nonnegative(rw, lf_rw_arg(rw, n, 0)) ? lf_rw_arg(rw, n, 0) : LF_KEEP;
+    lf_node x = lf_rw_arg(rw, n, 0);
+    if (!lf_rw_nonnegative(rw, x) || (lf_rw_is(rw, n, LF_OP_abs) && !lf_rw_never_minus_zero(rw, x)))
+        return LF_KEEP;
+    return lf_rw_is(rw, n, LF_OP_leaky_relu) && signbit(lf_rw_attr(rw, n, "negative_slope")) ? LF_KEEP : x;
 }
 
 /* -(-x) = x */

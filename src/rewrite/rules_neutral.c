@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Neutral elements and constants. EXACT here lets one thing go: a zero's sign (-0 + 0 is +0). */
+/* Neutral elements and constants. */
 #include "rewrite/rules.h"
 
 #include <math.h>
@@ -17,13 +17,20 @@ static lf_node whole(const lf_rw *rw, lf_node n, int slot)
     return lf_rw_same_shape(rw, arg, n) ? arg : LF_KEEP;
 }
 
-/* x + 0 = 0 + x = x - 0 = x */
+/* x + -0 = -0 + x = x - 0 = x; the other zero makes 0 of -0, and is neutral where x is never that */
 static lf_node add_zero(lf_rw *rw, lf_node n)
 {
-    if (is_number(rw, lf_rw_arg(rw, n, 1), 0.0))
-        return whole(rw, n, 0);
-    bool swapped = lf_rw_is(rw, n, LF_OP_add) && lf_rw_attr(rw, n, "alpha") == 1.0;
-    return swapped && is_number(rw, lf_rw_arg(rw, n, 0), 0.0) ? whole(rw, n, 1) : LF_KEEP;
+    bool sub = lf_rw_is(rw, n, LF_OP_sub);
+    double alpha = lf_rw_attr(rw, n, "alpha"), zero;
+    for (int slot = 0; slot < (sub || alpha != 1.0 ? 1 : 2); slot++) {
+        lf_node x = lf_rw_arg(rw, n, slot);
+        if (!lf_rw_constant(rw, lf_rw_arg(rw, n, 1 - slot), &zero))
+            continue;
+        zero *= sub ? -alpha : alpha;
+        if (zero == 0.0 && (signbit(zero) || lf_rw_never_minus_zero(rw, x)))
+            return whole(rw, n, slot);
+    }
+    return LF_KEEP;
 }
 
 /* x * 1 = 1 * x = x / 1 = x */
@@ -60,7 +67,8 @@ static lf_node extremum_of_same(lf_rw *rw, lf_node n)
     return lf_rw_arg(rw, n, 0) == lf_rw_arg(rw, n, 1) ? lf_rw_arg(rw, n, 0) : LF_KEEP;
 }
 
-/* min(x, c) = clamp(x, max=c), max(x, c) = clamp(x, min=c): where clamps meet, they merge */
+/* min(x, c) = clamp(x, max=c), max(x, c) = clamp(x, min=c): where clamps meet, they merge. A clamp keeps x where it is
+ * a zero and c the other one; min and max take the right one of two that are equal. */
 static lf_node extremum_as_clamp(lf_rw *rw, lf_node n)
 {
     double c;
@@ -69,7 +77,9 @@ static lf_node extremum_as_clamp(lf_rw *rw, lf_node n)
         return LF_KEEP;
     bool upper = lf_rw_is(rw, n, LF_OP_minimum);
     lf_node x = whole(rw, n, slot);
-    return x == LF_KEEP ? LF_KEEP : lf_rw_clamp(rw, x, upper ? -INFINITY : c, upper ? c : INFINITY);
+    if (x == LF_KEEP || (c == 0.0 && slot == 0 && (signbit(c) || !lf_rw_never_minus_zero(rw, x))))
+        return LF_KEEP;
+    return lf_rw_clamp(rw, x, upper ? -INFINITY : c, upper ? c : INFINITY);
 }
 
 /* ---- constants ---- */
@@ -101,7 +111,7 @@ static bool evaluate(lf_rw *rw, const lf_node_info *info, const double *numbers,
     return !status && fabs(*out) <= 0x1.fffffep127;
 }
 
-/* A reduction of n equal numbers c: sum n c, logsumexp c + log n, the others c. */
+/* A reduction of n equal numbers c: sum n c, logsumexp c + log n, the others c; sums of -0 are 0. */
 static bool reduce_constant(const lf_rw *rw, lf_node n, double *value)
 {
     const lf_shape *x = lf_rw_shape(rw, lf_rw_arg(rw, n, 0));
@@ -115,6 +125,8 @@ static bool reduce_constant(const lf_rw *rw, lf_node n, double *value)
         }
     if (lf_rw_is(rw, n, LF_OP_sum))
         *value *= count;
+    if (lf_rw_is(rw, n, LF_OP_sum) || lf_rw_is(rw, n, LF_OP_mean))
+        *value += 0.0;
     if (lf_rw_is(rw, n, LF_OP_logsumexp))
         *value += log(count);
     return true;
@@ -168,7 +180,7 @@ static const lf_rule rules[] = {
      .kinds = LF_KIND(LF_POINTWISE) | LF_KIND(LF_REDUCE) | LF_KIND(LF_VIEW) | LF_KIND(LF_MOVE),
      .apply = fold_constants,
      .in_fixed = true},
-    {.info = {"add_zero", "x + 0 = 0 + x = x - 0 = x", LF_EXACT},
+    {.info = {"add_zero", "x + -0 = x - 0 = x; x + 0 too where x is never -0", LF_EXACT},
      .gain = "adding 0 changes nothing",
      .ops = {LF_OP_add, LF_OP_sub},
      .apply = add_zero},

@@ -10,12 +10,19 @@ static bool all_ones(const lf_shape *s, unsigned axes)
     return true;
 }
 
-/* sum, mean, max, min, logsumexp of one element are that element (0 + -0 being +0 aside) */
+/* max and min of one element are that element; sum, mean and logsumexp too, but for -0, of which they make 0 */
 static lf_node reduce_of_one(lf_rw *rw, lf_node n)
 {
     lf_node x = lf_rw_arg(rw, n, 0);
     lf_shape shape = *lf_rw_shape(rw, n);
     return all_ones(lf_rw_shape(rw, x), lf_span_axes(rw->g, n)) ? lf_rw_view(rw, x, &shape) : LF_KEEP;
+}
+
+/* sum, mean and logsumexp of one element are that element + 0, which makes 0 of -0 */
+static lf_node sum_of_one_exactly(lf_rw *rw, lf_node n)
+{
+    lf_node x = reduce_of_one(rw, n);
+    return x == LF_KEEP ? LF_KEEP : lf_rw_two(rw, LF_OP_add, x, lf_rw_number(rw, 0.0));
 }
 
 /* Is a product among what this is computed from, element by element? Then its columns are worth reducing where they are
@@ -56,13 +63,13 @@ static lf_node reduce_in_turn(lf_rw *rw, lf_node n)
 enum { MAX_BETWEEN = 64 };
 
 /* 1 where f rises with its argument at `slot`, -1 where it falls, 0 where neither is known; every number to a number,
- * so that the NaN of one element cannot be missed. exact: where rounding cannot show either. */
-static int direction(const lf_rw *rw, lf_node f, bool exact, int *slot)
+ * so that the NaN of one element cannot be missed. */
+static int direction(const lf_rw *rw, lf_node f, int *slot)
 {
     const lf_node_info *info = lf_rw_at(rw, f);
     const lf_op_info *row = lf_op_row(info->op);
     *slot = 0;
-    if (row->kind != LF_POINTWISE || (exact && row->tolerance > 0))
+    if (row->kind != LF_POINTWISE)
         return 0;
     if (info->op == LF_OP_log || info->op == LF_OP_sqrt)
         return lf_rw_nonnegative(rw, info->arg[0]) ? 1 : 0;
@@ -101,7 +108,7 @@ typedef struct passage {
     bool max, viewed;
 } passage;
 
-static void find_passage(lf_rw *rw, lf_node n, bool exact, passage *p)
+static void find_passage(lf_rw *rw, lf_node n, passage *p)
 {
     p->x = lf_rw_arg(rw, n, 0);
     p->max = lf_rw_is(rw, n, LF_OP_max);
@@ -110,7 +117,7 @@ static void find_passage(lf_rw *rw, lf_node n, bool exact, passage *p)
         bool view = lf_kind_of(rw->g, f) == LF_VIEW;
         if (view && lf_rw_sole(rw, f))
             f = lf_rw_arg(rw, f, 0);
-        int slot, way = direction(rw, f, exact, &slot);
+        int slot, way = direction(rw, f, &slot);
         if (way == 0)
             return;
         if (!lf_rw_sole(rw, f)) {
@@ -125,10 +132,12 @@ static void find_passage(lf_rw *rw, lf_node n, bool exact, passage *p)
     }
 }
 
-static lf_node max_through(lf_rw *rw, lf_node n, bool exact)
+/* max(f(x)) = f(max(x)) for a rising f, f(min(x)) for a falling one; likewise min. f is monotone as it is computed
+ * here, but perhaps not to the same bits in every kernel; and of two zeros either may be the largest. */
+static lf_node max_through_monotone(lf_rw *rw, lf_node n)
 {
     passage p = {.count = 0};
-    find_passage(rw, n, exact, &p);
+    find_passage(rw, n, &p);
     if (p.count == 0)
         return LF_KEEP;
     lf_shape shape = *lf_rw_shape(rw, lf_rw_arg(rw, n, 0));
@@ -142,30 +151,23 @@ static lf_node max_through(lf_rw *rw, lf_node n, bool exact)
     return r;
 }
 
-/* max(f(x)) = f(max(x)) for a rising f, f(min(x)) for a falling one, that does not round; likewise min */
-static lf_node max_through_exact(lf_rw *rw, lf_node n)
-{
-    return max_through(rw, n, true);
-}
-
-/* The same for an f that rounds: monotone as it is computed here, but perhaps not to the same bits in every kernel. */
-static lf_node max_through_monotone(lf_rw *rw, lf_node n)
-{
-    return max_through(rw, n, false);
-}
-
 static const lf_rule rules[] = {
-    {.info = {"reduce_of_one", "sum, mean, max, min, logsumexp of one element = that element", LF_EXACT},
+    {.info = {"max_of_one", "max, min of one element = that element", LF_EXACT},
      .gain = "there is one element to reduce",
-     .kinds = LF_KIND(LF_REDUCE),
+     .ops = {LF_OP_max, LF_OP_min},
      .apply = reduce_of_one},
+    {.info = {"sum_of_one", "sum, mean, logsumexp of one element = that element", LF_REROUNDS},
+     .gain = "there is one element to reduce",
+     .ops = {LF_OP_sum, LF_OP_mean, LF_OP_logsumexp},
+     .apply = reduce_of_one},
+    {.info = {"sum_of_one_exactly", "sum, mean, logsumexp of one element = that element + 0", LF_EXACT},
+     .gain = "there is one element to reduce",
+     .ops = {LF_OP_sum, LF_OP_mean, LF_OP_logsumexp},
+     .apply = sum_of_one_exactly},
     {.info = {"reduce_in_turn", "a reduction over columns and more = that of the reductions over columns", LF_REROUNDS},
      .gain = "each row is reduced where it is made, and the product is not stored",
      .kinds = LF_KIND(LF_REDUCE),
      .apply = reduce_in_turn},
-    {.info = {"max_through_exact", "max(f(x)) = f(max(x)) for a monotone f that does not round; min too", LF_EXACT},
-     .ops = {LF_OP_max, LF_OP_min},
-     .apply = max_through_exact},
     {.info = {"max_through_monotone", "max(f(x)) = f(max(x)) for a monotone f; min too", LF_REROUNDS},
      .ops = {LF_OP_max, LF_OP_min},
      .apply = max_through_monotone},

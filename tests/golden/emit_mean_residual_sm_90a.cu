@@ -62,7 +62,7 @@ struct Args {
     Redo redo;
 };
 
-// ---- group 0: linear+sub+mean+gelu+add ----
+// ---- group 0: linear+sub+mean+add+gelu+add ----
 
 // a [B, 8192] = rows of 8192 elements by linear.weight [8192, 8192] transposed
 struct g0 {
@@ -112,8 +112,10 @@ __device__ __forceinline__ void g0_rows1_row(const Args &a, const i64 row, const
     for (i64 col = tid * 1; col < 1; col += T * 1) {
         enum { W = 1 };
         float v0[W]; EACH v0[w] = stat0[0]; // mean of c
-        float v1[W]; EACH v1[w] = op_gelu(v0[w], 0.0f); // e
-        EACH { const float one[1] = {v1[w]}; store<false>(a.area[0] + row, one); } // e
+        float v1[W]; EACH v1[w] = 0.0f;
+        float v2[W]; EACH v2[w] = op_add(v0[w], v1[w], 1.0f); // d
+        float v3[W]; EACH v3[w] = op_gelu(v2[w], 0.0f); // e
+        EACH { const float one[1] = {v3[w]}; store<false>(a.area[0] + row, one); } // e
     }
     row_sync<T>();
     // phase 2: B x 8192
