@@ -13,9 +13,9 @@ import re
 import sys
 import tempfile
 
-# Module -> the modules it may include. base <- ir <- {rewrite, onnx, plan} <- prepare <- {cpu, cuda} <- run; io stands
-# beside ir.
-BELOW_RUN = {"base", "ir", "io", "rewrite", "plan", "prepare", "cpu", "cuda", "onnx"}
+# Module -> the modules it may include. base <- ir <- {rewrite, onnx, plan} <- prepare <- backend <- {cpu, cuda} <- run;
+# io stands beside ir.
+BELOW_RUN = {"base", "ir", "io", "rewrite", "plan", "prepare", "backend", "cpu", "cuda", "onnx"}
 MAY_INCLUDE = {
     "base": {"base"},
     "ir": {"base", "ir"},
@@ -24,8 +24,9 @@ MAY_INCLUDE = {
     "plan": {"base", "ir", "plan"},
     "onnx": {"base", "ir", "onnx"},
     "prepare": {"base", "ir", "rewrite", "plan", "prepare"},
-    "cpu": {"base", "ir", "plan", "prepare", "cpu"},
-    "cuda": {"base", "ir", "plan", "prepare", "cuda"},
+    "backend": {"base", "ir", "plan", "prepare", "backend"},
+    "cpu": {"base", "ir", "plan", "prepare", "backend", "cpu"},
+    "cuda": {"base", "ir", "plan", "prepare", "backend", "cuda"},
     "run": BELOW_RUN | {"run"},
     "cli": {"cli"},
 }
@@ -141,9 +142,11 @@ def self_test():
         "src/rewrite/rewrite.h": spdx + '#include "ir/graph.h"\n',
         "src/plan/plan.h": spdx + '#include "ir/graph.h"\n',
         "src/prepare/prepare.h": spdx + '#include "plan/plan.h"\n#include "rewrite/rewrite.h"\n',
+        "src/backend/backend.h": spdx + '#include "prepare/prepare.h"\n',
         "src/cpu/kern.h": spdx,
         "src/cpu/kern_tile.h": spdx,
-        "src/cpu/loops.h": spdx + '#include "plan/plan.h"\n#include "prepare/prepare.h"\n',
+        "src/cuda/cuda.h": spdx + '#include "backend/backend.h"\n',
+        "src/cpu/loops.h": spdx + '#include "plan/plan.h"\n#include "backend/backend.h"\n',
         "src/cpu/kern_avx2.c": spdx
         + '#include "cpu/kern.h"\n#include "kern_tile.h"\n#include "ir/ops.def"\n#include <immintrin.h>\n',
         "src/run/run.c": spdx + '#include "cpu/loops.h"\n#include "rewrite/rewrite.h"\n#include "io/npy.h"\n',
@@ -161,6 +164,8 @@ def self_test():
         "src/io/side.c": spdx + '#include "ir/graph.h"\n',
         "src/plan/up.c": spdx + '#include "prepare/prepare.h"\n',
         "src/prepare/up.c": spdx + '#include "cpu/loops.h"\n',
+        "src/backend/up.c": spdx + '#include "cpu/loops.h"\n',
+        "src/cpu/side.c": spdx + '#include "cuda/cuda.h"\n',
         "src/cpu/up.c": spdx + "#include <rewrite/rewrite.h>\n",
         "src/cpu/kern_neon.c": spdx + '#include "base/arena.h"\n',
         "src/cpu/kern_scalar.c": spdx + '#include "loops.h"\n',

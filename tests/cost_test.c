@@ -5,7 +5,8 @@
 
 #include "plan/cost.h"
 #include "plan/tiles.h"
-#include "run/device.h"
+#include "cpu/cpu.h"
+#include "cuda/cuda.h"
 
 #include <dirent.h>
 #include <math.h>
@@ -364,7 +365,7 @@ static lf_device find_cpu(void)
     lf_device d = {0};
     lf_pool *pool = NULL;
     assert_int_equal(lf_pool_new(2, &pool), LF_OK);
-    assert_int_equal(lf_device_find("cpu", NULL, lf_kern_pick(), pool, &d, &diag), LF_OK);
+    assert_int_equal(lf_cpu_device(pool, &d, &diag), LF_OK);
     lf_pool_free(pool);
     return d;
 }
@@ -601,11 +602,11 @@ static void unknown_devices_are_named(void **state)
 {
     lf_device d;
     (void)state;
-    assert_int_equal(lf_device_find("abacus", NULL, lf_kern_pick(), NULL, &d, &diag), LF_ERR_ARG);
+    assert_int_equal(lf_cuda_costed_backend.describe(NULL, "abacus", NULL, &d, &diag), LF_ERR_ARG);
     assert_non_null(strstr(diag.text, "abacus"));
     for (size_t i = 0; lf_device_at(i); i++)
         assert_non_null(strstr(diag.text, lf_device_at(i)->name));
-    assert_int_equal(lf_device_find("h200", NULL, lf_kern_pick(), NULL, &d, &diag), LF_OK);
+    assert_int_equal(lf_cuda_costed_backend.describe(NULL, "h200", NULL, &d, &diag), LF_OK);
     assert_string_equal(d.title, "NVIDIA H200");
 }
 

@@ -166,7 +166,7 @@ static bool come_by(const char *how, const char *text, lf_gpu_unit unit, bool al
 {
     rig r = rig_begin(1, text, NULL);
     lf_cuda_source source;
-    assert_int_equal(lf_cuda_emit(r.program->fused.plan, r.program->guarded ? r.program->exact.plan : NULL,
+    assert_int_equal(lf_cuda_emit(r.program->fused.plan, r.program->task.guarded ? r.program->exact.plan : NULL,
                                   (lf_cuda_target){.unit = unit, .aligned = aligned}, &source, NULL),
                      LF_OK);
     const bool same = strstr(own_part(source.text), how) && source.ring == ring &&

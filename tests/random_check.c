@@ -459,7 +459,7 @@ static bool check_rules(subject *s, const lf_program *fused)
 /* How often to try what is not finite: most where something watches for it. */
 static int plantings(subject *s, const lf_program *fused)
 {
-    return fused->guarded ? 4 : rnd_chance(&s->r, 0.7);
+    return fused->task.guarded ? 4 : rnd_chance(&s->r, 0.7);
 }
 
 static bool check(subject *s)

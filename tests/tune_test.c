@@ -360,7 +360,7 @@ static void a_shape_can_be_told(void **state)
 
 /* ---- the cost model ---- */
 
-static lf_cuda_choice choice_of(int64_t n, int64_t k, int64_t rows, lf_cuda_target target)
+static lf_tile_choice choice_of(int64_t n, int64_t k, int64_t rows, lf_cuda_target target)
 {
     char model[160];
     snprintf(model, sizeof model,
@@ -373,7 +373,7 @@ static lf_cuda_choice choice_of(int64_t n, int64_t k, int64_t rows, lf_cuda_targ
     lf_context *context = context_of(1);
     lf_model *m = model_of(context, model);
     lf_program *program = program_of(context, m, "device=h200");
-    const lf_cuda_choice choice = lf_cuda_choose(program->fused.plan, target, device, &rows);
+    const lf_tile_choice choice = lf_cuda_choose(program->fused.plan, target, device, &rows);
     lf_program_free(program);
     lf_model_free(m);
     lf_context_free(context);
@@ -390,8 +390,8 @@ static void choices_can_serve_and_are_the_least(void **state)
             for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
                 for (int e = 0; e < 16; e++) {
                     const lf_cuda_target target = {.unit = (lf_gpu_unit)unit, .precision = (lf_precision)p};
-                    const lf_cuda_choice c = choice_of(extents[e / 4], extents[e % 4], rows[i], target);
-                    assert_int_equal(c.how, LF_CUDA_BY_COST);
+                    const lf_tile_choice c = choice_of(extents[e / 4], extents[e % 4], rows[i], target);
+                    assert_int_equal(c.how, LF_TILE_BY_COST);
                     assert_true(!lf_tile_table[c.shape].few || rows[i] <= lf_tile_table[c.shape].rows);
                     for (int s = 0; s < LF_TILE_SHAPES; s++) {
                         assert_true(isfinite(c.expected[s]) && c.expected[s] >= 0);

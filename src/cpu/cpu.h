@@ -6,6 +6,7 @@
 #ifndef LF_CPU_CPU_H
 #define LF_CPU_CPU_H
 
+#include "backend/backend.h"
 #include "base/pool.h"
 #include "cpu/kern.h"
 #include "plan/plan.h"
@@ -13,6 +14,18 @@
 
 typedef struct lf_cpu_weights lf_cpu_weights;
 typedef struct lf_cpu_instance lf_cpu_instance;
+
+extern const lf_backend lf_cpu_backend;
+
+/* The kernels of this machine's instruction set, or of the one LINFUSE_ISA names. Fails: LF_ERR_ARG where that is none
+ * this machine can run. */
+lf_status lf_cpu_kernels(const lf_kern **out, lf_diag *diag);
+
+/* What this machine is costed as: measured on the pool's threads the first time, then remembered in a file under
+ * $XDG_CACHE_HOME/linfuse (~/.cache/linfuse), one for each processor, instruction set and number of threads. A file
+ * that cannot be read, is damaged or cannot be written is as good as none. With a loop of the caller's it is measured
+ * anew each time. Fails: as above; LF_ERR_NOMEM. */
+lf_status lf_cpu_device(lf_pool *pool, lf_device *out, lf_diag *diag);
 
 /* Packs a plan's prepared tensors for the products that read them; what is left is read as it lies. Takes prepared, on
  * failure too.

@@ -55,9 +55,9 @@ static double expected_us(const lf_plan *plan, lf_cuda_target target, const lf_d
     return us;
 }
 
-lf_cuda_choice lf_cuda_choose(const lf_plan *plan, lf_cuda_target target, const lf_device *device, const int64_t *dims)
+lf_tile_choice lf_cuda_choose(const lf_plan *plan, lf_cuda_target target, const lf_device *device, const int64_t *dims)
 {
-    lf_cuda_choice choice = {.shape = LF_TILE_PAIRS, .how = LF_CUDA_BY_COST};
+    lf_tile_choice choice = {.shape = LF_TILE_PAIRS, .how = LF_TILE_BY_COST};
     lf_device d = *device;
     if (!lf_cuda_on_tensor_cores(plan, target))
         return choice;

@@ -6,6 +6,7 @@
 #ifndef LF_CUDA_CUDA_H
 #define LF_CUDA_CUDA_H
 
+#include "backend/backend.h"
 #include "cuda/choose.h"
 #include "cuda/emit.h"
 #include "plan/plan.h"
@@ -16,6 +17,10 @@ enum { LF_CUDA_ALIGNED = 256 }; /* where memory on the device begins, in bytes *
 typedef struct lf_cuda_device lf_cuda_device;
 typedef struct lf_cuda_program lf_cuda_program;
 typedef struct lf_cuda_call lf_cuda_call;
+
+extern const lf_backend lf_cuda_backend;
+/* GPUs of the device table, which are not here: programs can be explained and costed, not run. */
+extern const lf_backend lf_cuda_costed_backend;
 
 /* Fails: LF_ERR_DEVICE where there is no driver, no GPU, no run-time compiler, or they are too old. */
 lf_status lf_cuda_device_open(lf_cuda_device **out, lf_diag *diag);
@@ -60,7 +65,7 @@ lf_status lf_cuda_program_weights(lf_cuda_program *program, const lf_prepared *p
  * and waits for the device meanwhile. */
 void lf_cuda_program_tune(lf_cuda_program *program);
 /* The shape for these extents, and what is known about the others. */
-lf_cuda_choice lf_cuda_program_choice(lf_cuda_program *program, const int64_t *dims);
+lf_tile_choice lf_cuda_program_choice(lf_cuda_program *program, const int64_t *dims);
 /* Where a prepared tensor of the plan lies on the device, until it is given weights again; NULL where it is not kept as
  * it is. */
 const void *lf_cuda_program_prepared(const lf_cuda_program *program, int32_t tensor);

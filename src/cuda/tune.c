@@ -163,21 +163,21 @@ static void remember(lf_cuda_program *p, const int64_t *dims, lf_tile_shape shap
     *place_of(p, mix) = mix | KNOWN | (measured ? MEASURED : 0) | (uint64_t)shape;
 }
 
-lf_cuda_choice lf_cuda_program_choice(lf_cuda_program *p, const int64_t *dims)
+lf_tile_choice lf_cuda_program_choice(lf_cuda_program *p, const int64_t *dims)
 {
     lf_device device;
     lf_cuda_device_costs(p->device, p->target.unit, &device);
-    lf_cuda_choice choice = lf_cuda_choose(p->plan, p->target, &device, dims);
+    lf_tile_choice choice = lf_cuda_choose(p->plan, p->target, &device, dims);
     if (!lf_cuda_on_tensor_cores(p->plan, p->target))
         return choice;
     const bool known = load_times(p, dims, choice.measured);
     const lf_tile_shape best = known ? fastest(p, dims, choice.measured) : LF_TILE_SHAPES;
     if (p->told != LF_TILE_SHAPES && lf_cuda_serves(p->plan, p->target, p->told, dims)) {
         choice.shape = p->told;
-        choice.how = LF_CUDA_AS_TOLD;
+        choice.how = LF_TILE_AS_TOLD;
     } else if (best != LF_TILE_SHAPES) {
         choice.shape = best;
-        choice.how = LF_CUDA_BY_MEASURE;
+        choice.how = LF_TILE_BY_MEASURE;
     }
     return choice;
 }
@@ -190,8 +190,8 @@ lf_tile_shape lf_cuda_shape_for(lf_cuda_program *p, const int64_t *dims, bool *m
         *measured = found & MEASURED;
         return shape;
     }
-    const lf_cuda_choice choice = lf_cuda_program_choice(p, dims);
-    *measured = choice.how != LF_CUDA_BY_COST;
+    const lf_tile_choice choice = lf_cuda_program_choice(p, dims);
+    *measured = choice.how != LF_TILE_BY_COST;
     remember(p, dims, choice.shape, *measured);
     return choice.shape;
 }

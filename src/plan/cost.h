@@ -121,7 +121,7 @@ static inline bool lf_is_gpu(const lf_device *d)
 
 enum { LF_FUNCTION_FLOPS = 8 }; /* what ops.def counts for one exp, log or erf */
 
-/* The table; NULL past the end. The row of cpu holds guesses until it is measured (run/device.h). */
+/* The table; NULL past the end. The row of cpu holds guesses until it is measured (lf_cpu_device). */
 const lf_device *lf_device_at(size_t index);
 /* By its name; NULL where there is none of that name. */
 const lf_device *lf_device_named(const char *name);

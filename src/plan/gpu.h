@@ -96,6 +96,19 @@ lf_tile lf_tile_on(lf_tile_shape shape, lf_gpu_unit unit, lf_precision precision
 /* Have the units tiles of that shape, and other than those of a shape before it? k: extent that is summed over. */
 bool lf_tile_serves(lf_tile_shape shape, lf_gpu_unit unit, lf_precision precision, double k);
 
+/* How a shape came to be chosen. */
+typedef enum lf_tile_how { LF_TILE_BY_COST, LF_TILE_BY_MEASURE, LF_TILE_AS_TOLD } lf_tile_how;
+
+/* A shape for some extents, and what was known about others: microseconds, 0 where a shape cannot serve them or was not
+ * measured. */
+typedef struct lf_tile_choice {
+    lf_tile_shape shape;
+    lf_tile_how how;
+    int columns[LF_TILE_SHAPES];     /* of a tile, which with mma are not always the shape's */
+    double expected[LF_TILE_SHAPES]; /* of the products alone */
+    double measured[LF_TILE_SHAPES]; /* of a whole call */
+} lf_tile_choice;
+
 /* Are sums over k promoted every half line? Of split operands, on Hopper. */
 bool lf_is_short(lf_gpu_unit unit, lf_precision precision, double k);
 

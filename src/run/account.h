@@ -6,7 +6,6 @@
 
 #include "base/arena.h"
 #include "base/str.h"
-#include "cuda/choose.h"
 #include "plan/cost.h"
 #include "plan/plan.h"
 #include "rewrite/rewrite.h"
@@ -45,7 +44,7 @@ struct lf_account {
     double workspace_bytes;    /* what a call needs beside tensors, on this device */
     double prepared_bytes;     /* of prepared parameters: what they take, or are expected to */
     const char *precision;     /* how products take their operands */
-    lf_cuda_choice choice;     /* of tiles, where has_choice */
+    lf_tile_choice choice;     /* of tiles, where has_choice */
     bool has_choice;
 
     /* what follows from it: lf_account_fill */
@@ -94,6 +93,6 @@ const lf_field_row *lf_next_field(const lf_field_row *row);
 /* A kernel's phases in words. */
 void lf_account_phases(lf_str *s, const lf_account *a, const lf_group *g);
 /* How the tiles came to be chosen, in a word. */
-const char *lf_account_how(const lf_cuda_choice *choice);
+const char *lf_account_how(const lf_tile_choice *choice);
 
 #endif

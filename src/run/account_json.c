@@ -98,7 +98,7 @@ static json_t *with_covers(json_t *kernel, const lf_account *a, int32_t index)
 }
 
 /* Which tiles products are made in, and what the others were expected to take, or took. */
-static json_t *tiles_json(const lf_cuda_choice *c)
+static json_t *tiles_json(const lf_tile_choice *c)
 {
     const lf_tile *shape = &lf_tile_table[c->shape];
     json_t *tiles = with(json_object(), "shape", json_string(shape->name)), *all = json_array();

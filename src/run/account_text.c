@@ -332,7 +332,7 @@ static bool any_outside(const writing *w)
 
 static void write_tiles(writing *w)
 {
-    const lf_cuda_choice *c = &w->a->choice;
+    const lf_tile_choice *c = &w->a->choice;
     const lf_tile *shape = &lf_tile_table[c->shape];
     lf_str words = {0};
     lf_str_addf(&words, "%s, ", shape->name);
@@ -340,13 +340,13 @@ static void write_tiles(writing *w)
         lf_str_addf(&words, "up to %d rows at a time", shape->rows);
     else
         lf_str_addf(&words, "%d x %d", shape->rows, c->columns[c->shape]);
-    if (c->how == LF_CUDA_BY_COST)
+    if (c->how == LF_TILE_BY_COST)
         lf_str_add(&words, ", by the cost model");
-    else if (c->how == LF_CUDA_AS_TOLD)
+    else if (c->how == LF_TILE_AS_TOLD)
         lf_str_add(&words, ", as LINFUSE_CUDA_SHAPE says");
     else
         lf_str_add(&words, ", as measured:");
-    for (int s = 0, listed = 0; s < LF_TILE_SHAPES && c->how == LF_CUDA_BY_MEASURE; s++)
+    for (int s = 0, listed = 0; s < LF_TILE_SHAPES && c->how == LF_TILE_BY_MEASURE; s++)
         if (c->measured[s] > 0)
             lf_str_addf(&words, "%s %s %s", listed++ ? "," : "", lf_tile_table[s].name,
                         time_of(c->measured[s]).text);

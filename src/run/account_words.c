@@ -45,10 +45,10 @@ static void name(listing *l, const char *text)
     l->run = 1;
 }
 
-const char *lf_account_how(const lf_cuda_choice *choice)
+const char *lf_account_how(const lf_tile_choice *choice)
 {
     static const char *const words[] = {
-        [LF_CUDA_BY_COST] = "cost model", [LF_CUDA_BY_MEASURE] = "measured", [LF_CUDA_AS_TOLD] = "told"};
+        [LF_TILE_BY_COST] = "cost model", [LF_TILE_BY_MEASURE] = "measured", [LF_TILE_AS_TOLD] = "told"};
     return words[choice->how];
 }
 

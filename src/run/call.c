@@ -23,7 +23,7 @@ lf_status lf_call_new(lf_program *program, lf_call **out)
     if (!out)
         return fail_new(program, LF_ERR_ARG, "`out` must not be NULL");
     *out = NULL;
-    if (program->target == LF_TARGET_MODEL_ONLY)
+    if (!program->on.backend->call_new)
         return fail_new(program, LF_ERR_DEVICE, program->no_device);
     lf_call *c = calloc(1, sizeof *c);
     if (!c)
@@ -36,24 +36,18 @@ lf_status lf_call_new(lf_program *program, lf_call **out)
     c->bound = lf_arena_array(&c->arena, in, sizeof *c->bound);
     c->extent = lf_arena_array(&c->arena, in, sizeof *c->extent);
     c->output = lf_arena_array(&c->arena, outs, sizeof *c->output);
-    c->redo.input = lf_arena_array(&c->arena, in, sizeof *c->redo.input);
-    c->redo.feed = lf_arena_array(&c->arena, in, sizeof *c->redo.feed);
-    c->redo.output = lf_arena_array(&c->arena, outs, sizeof *c->redo.output);
-    c->redo.input_size = lf_arena_array(&c->arena, in, sizeof *c->redo.input_size);
-    c->redo.output_size = lf_arena_array(&c->arena, outs, sizeof *c->redo.output_size);
     c->input_count = lf_arena_array(&c->arena, in, sizeof *c->input_count);
     c->output_count = lf_arena_array(&c->arena, outs, sizeof *c->output_count);
-    if (!c->input || !c->bound || !c->extent || !c->output || !c->redo.input || !c->redo.feed || !c->redo.output ||
-        !c->redo.input_size || !c->redo.output_size || !c->input_count || !c->output_count) {
+    if (!c->input || !c->bound || !c->extent || !c->output || !c->input_count || !c->output_count ||
+        program->on.backend->call_new(program->compiled, &c->state) != LF_OK) {
         lf_call_free(c);
         return fail_new(program, LF_ERR_NOMEM, no_memory);
     }
-    if (program->target == LF_TARGET_CUDA) {
-        if (lf_cuda_call_new(program->context->gpu, &c->cuda, NULL) != LF_OK) {
-            lf_call_free(c);
-            return fail_new(program, LF_ERR_NOMEM, no_memory);
-        }
-    }
+    c->job = (lf_backend_job){.dims = c->dims,
+                              .input = (const void *const *)c->input,
+                              .output = (void *const *)c->output,
+                              .input_count = c->input_count,
+                              .output_count = c->output_count};
     *out = c;
     return LF_OK;
 }
@@ -62,12 +56,7 @@ void lf_call_free(lf_call *call)
 {
     if (!call)
         return;
-    for (int i = 0; i < LF_CALL_SIZES; i++)
-        lf_cpu_instance_free(call->sized[i].instance);
-    lf_redo_free(call);
-    lf_cuda_call_free(call->cuda);
-    lf_aligned_free(call->workspace);
-    free(call->flagged);
+    call->program->on.backend->call_free(call->state);
     lf_arena_free(&call->arena);
     free(call);
 }
@@ -153,7 +142,7 @@ lf_status lf_call_learn(lf_call *c)
         c->input_count[i] = elements(c, g->input[i]);
     for (int32_t o = 0; o < g->outputs; o++)
         c->output_count[o] = elements(c, g->output[o]);
-    c->batch = lf_extent_at(c->program->batch.rows, c->dims);
+    c->job.batch = lf_extent_at(c->program->task.batch.rows, c->dims);
     c->learnt = true;
     return LF_OK;
 }
@@ -218,91 +207,12 @@ static lf_status check_outputs(lf_call *c)
 
 /* ---- running ---- */
 
-static lf_status reserve_workspace(lf_call *c, size_t bytes)
-{
-    if (bytes <= c->workspace_size)
-        return LF_OK;
-    void *grown = lf_aligned_alloc(bytes);
-    if (!grown)
-        return lf_fail(&c->diag, LF_ERR_NOMEM, "no memory for %zu MB of workspace", bytes >> 20);
-    lf_aligned_free(c->workspace);
-    c->workspace = grown;
-    c->workspace_size = bytes;
-    return LF_OK;
-}
-
-lf_status lf_call_sized(lf_call *c, const lf_plan *plan, const int64_t *dims, const lf_cpu_instance **out)
-{
-    lf_sized *oldest = &c->sized[0];
-    size_t symbols = (size_t)c->program->written.symbols;
-    for (int i = 0; i < LF_CALL_SIZES; i++) {
-        lf_sized *s = &c->sized[i];
-        if (s->plan == plan && memcmp(s->dims, dims, symbols * sizeof *dims) == 0) {
-            s->used = ++c->clock;
-            *out = s->instance;
-            return LF_OK;
-        }
-        oldest = s->used < oldest->used ? s : oldest;
-    }
-    lf_cpu_instance *made;
-    lf_status status =
-        lf_cpu_instance_new(plan, c->program->kern, dims, lf_pool_threads(c->program->context->pool), &made, &c->diag);
-    if (status == LF_OK && (status = reserve_workspace(c, lf_cpu_workspace(made))) != LF_OK)
-        lf_cpu_instance_free(made);
-    if (status != LF_OK)
-        return status;
-    lf_cpu_instance_free(oldest->instance);
-    *oldest = (lf_sized){.plan = plan, .instance = made, .used = ++c->clock};
-    memcpy(oldest->dims, dims, symbols * sizeof *dims);
-    *out = made;
-    return LF_OK;
-}
-
-static lf_status reserve_flags(lf_call *c)
-{
-    size_t rows = (size_t)c->batch;
-    if (rows > c->flagged_size) {
-        free(c->flagged);
-        c->flagged_size = 0;
-        c->flagged = malloc(rows);
-        if (!c->flagged)
-            return lf_fail_nomem(&c->diag, "the call");
-        c->flagged_size = rows;
-    }
-    if (rows > 0)
-        memset(c->flagged, 0, rows);
-    return LF_OK;
-}
-
 lf_status lf_call_ready(lf_call *c)
 {
     if (!c->program->prepared)
         return lf_fail(&c->diag, LF_ERR_ARG, "the program's parameters are not prepared");
     lf_status status = lf_call_learn(c);
     return status == LF_OK ? check_outputs(c) : status;
-}
-
-static lf_status run_cpu(lf_call *c)
-{
-    lf_program *p = c->program;
-    const lf_cpu_instance *instance = NULL;
-    lf_status status = LF_OK;
-    c->rows_redone = 0;
-    const lf_variant *v = p->fused.ready ? &p->fused : &p->exact;
-    bool guarded = p->guarded && v == &p->fused;
-    if (guarded)
-        status = reserve_flags(c);
-    if (status == LF_OK && guarded)
-        status = lf_redo_reserve(c);
-    if (status == LF_OK)
-        status = lf_call_sized(c, v->plan, c->dims, &instance);
-    if (status != LF_OK)
-        return status;
-    lf_cpu_run(instance, v->weights, c->input, c->output, c->workspace, guarded ? c->flagged : NULL, c->batch,
-               p->context->pool);
-    if (guarded)
-        lf_redo_rows(c);
-    return LF_OK;
 }
 
 lf_status lf_call_run(lf_call *call)
@@ -312,7 +222,7 @@ lf_status lf_call_run(lf_call *call)
     lf_status status = lf_call_ready(call);
     if (status != LF_OK)
         return status;
-    return call->cuda ? lf_call_run_cuda(call) : run_cpu(call);
+    return call->program->on.backend->run(call->state, &call->job, &call->diag);
 }
 
 /* The inputs' extents at these values of the names; what is known of the old ones goes. */
@@ -363,23 +273,12 @@ lf_status lf_call_run_at(lf_call *call, const int64_t *dims, const float *const 
 
 int64_t lf_call_rows_redone(const lf_call *call)
 {
-    int64_t rows = 0;
-    if (!call || !call->cuda)
-        return call ? call->rows_redone : 0;
-    return lf_cuda_call_redone(call->cuda, &rows, NULL) == LF_OK ? rows : 0;
+    return call ? call->program->on.backend->rows_redone(call->state) : 0;
 }
 
 size_t lf_call_memory(const lf_call *call)
 {
     if (!call)
         return 0;
-    size_t bytes = sizeof *call + call->workspace_size + call->flagged_size + lf_arena_bytes(&call->arena);
-    bytes += call->cuda ? lf_cuda_call_bytes(call->cuda) : 0;
-    for (int i = 0; i < LF_CALL_SIZES; i++)
-        bytes += call->sized[i].instance ? lf_cpu_instance_bytes(call->sized[i].instance) : 0;
-    for (int32_t i = 0; i < call->program->written.inputs; i++)
-        bytes += call->redo.input_size[i] * sizeof(float);
-    for (int32_t i = 0; i < call->program->written.outputs; i++)
-        bytes += call->redo.output_size[i] * sizeof(float);
-    return bytes;
+    return sizeof *call + lf_arena_bytes(&call->arena) + call->program->on.backend->call_bytes(call->state);
 }

@@ -23,7 +23,7 @@ static lf_status take_hints(lf_program *p, const char *option, const lf_dim_hint
 
 static lf_status check_options(lf_program *p, const lf_options *o)
 {
-    lf_status status = lf_options_target(o, p->context, &p->target, &p->precision, &p->diag);
+    lf_status status = lf_options_open(o, p->context, &p->on, &p->task.precision, &p->diag);
     if (status != LF_OK)
         return status;
     memcpy(p->device, o->device, sizeof p->device);
@@ -63,18 +63,18 @@ static lf_status find_batch(lf_program *p)
     bool *has_rows = lf_arena_array(&p->arena, (size_t)g->count + 1, sizeof *has_rows);
     if (!has_rows)
         return lf_fail_nomem(&p->diag, "the program");
-    p->batch = (lf_batch){.independent = lf_graph_rows(g, has_rows, NULL), .symbol = -1, .rows = lf_extent_of(1)};
-    if (!p->batch.independent)
+    p->task.batch = (lf_batch){.independent = lf_graph_rows(g, has_rows, NULL), .symbol = -1, .rows = lf_extent_of(1)};
+    if (!p->task.batch.independent)
         return LF_OK;
-    p->batch.rows = lf_at(g, g->input[0])->shape.dim[0];
-    p->batch.input_rows = lf_arena_array(&p->arena, (size_t)g->inputs, sizeof(bool));
-    if (!p->batch.input_rows)
+    p->task.batch.rows = lf_at(g, g->input[0])->shape.dim[0];
+    p->task.batch.input_rows = lf_arena_array(&p->arena, (size_t)g->inputs, sizeof(bool));
+    if (!p->task.batch.input_rows)
         return lf_fail_nomem(&p->diag, "the program");
     for (int32_t i = 0; i < g->inputs; i++)
-        p->batch.input_rows[i] = has_rows[g->input[i]];
+        p->task.batch.input_rows[i] = has_rows[g->input[i]];
     for (int s = 0; s < g->symbols; s++)
-        if (p->batch.rows.pow[s] == 1 && p->batch.rows.coef == 1 && only_counts_rows(g, s, has_rows))
-            p->batch.symbol = s;
+        if (p->task.batch.rows.pow[s] == 1 && p->task.batch.rows.coef == 1 && only_counts_rows(g, s, has_rows))
+            p->task.batch.symbol = s;
     return LF_OK;
 }
 
@@ -107,7 +107,7 @@ static lf_status build_variant(lf_program *p, lf_variant *v, const lf_rewrite_op
         status = lf_graph_verify(&v->graph);
     if (status == LF_OK)
         status = lf_plan_build(
-            &v->graph, (lf_plan_options){.fuse = fuse, .share_x = p->target == LF_TARGET_CPU}, &p->arena, &v->plan);
+            &v->graph, (lf_plan_options){.fuse = fuse, .share_x = p->on.backend->shares_x}, &p->arena, &v->plan);
     return status;
 }
 
@@ -128,22 +128,6 @@ static bool all_exact(const lf_notes *notes)
     return true;
 }
 
-/* What redoes rows as written is rarely met: the ordinary units will do, and where it does so it is part of the other's
- * kernel. */
-lf_status lf_variant_for_cuda(lf_program *p, lf_variant *v)
-{
-    const bool fused = v == &p->fused, guarded = fused && p->guarded && p->exact.plan;
-    lf_cuda_target target = {0};
-    if (v->cuda)
-        return LF_OK;
-    lf_status status = fused ? lf_cuda_device_target(p->context->gpu, p->precision, &target, &p->diag) : LF_OK;
-    if (status == LF_OK && guarded)
-        status = lf_variant_for_cuda(p, &p->exact);
-    return status == LF_OK ? lf_cuda_program_new(p->context->gpu, v->plan, target, guarded ? p->exact.cuda : NULL,
-                                                 fused ? p->first : NULL, &v->cuda, &p->diag)
-                           : status;
-}
-
 lf_status lf_compile(lf_program *p, const lf_options *o)
 {
     lf_rewrite_options rewrite = {.rules = o->rules, .assume_finite = o->assume_finite, .dims = p->hint};
@@ -158,14 +142,18 @@ lf_status lf_compile(lf_program *p, const lf_options *o)
         status = build_variant(p, &p->fused, o->fuse ? &rewrite : NULL, o->fuse);
     if (status != LF_OK)
         return status;
-    p->guarded = watches(p->fused.plan);
     if (o->fuse && !all_exact(&p->fused.notes)) {
         rewrite.as_written = true;
         status = build_variant(p, &p->exact, &rewrite, true);
     }
-    if (status == LF_OK && p->target == LF_TARGET_CUDA)
-        status = lf_variant_for_cuda(p, &p->fused);
-    if (status == LF_OK && o->tune)
-        lf_cuda_program_tune(p->fused.cuda);
-    return status;
+    if (status != LF_OK)
+        return status;
+    p->task.pool = p->context->pool;
+    p->task.device = p->device;
+    p->task.fused = p->fused.plan;
+    p->task.exact = p->exact.plan;
+    p->task.guarded = p->exact.plan && watches(p->fused.plan);
+    p->task.tune = o->tune;
+    p->task.first = p->first;
+    return p->on.backend->compile(p->on.device, &p->task, &p->compiled, &p->diag);
 }

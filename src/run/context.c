@@ -1,9 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
+#include "cpu/cpu.h"
+#include "cuda/cuda.h"
 #include "ir/ops.h"
 #include "run/handles.h"
+
+/* What every context begins with; one without a name is among them. */
+static const lf_backend *const built_in[] = {&lf_cpu_backend, &lf_cuda_backend, &lf_cuda_costed_backend};
 
 #define TEXT(number) #number
 #define DOTTED(major, minor, patch) TEXT(major) "." TEXT(minor) "." TEXT(patch)
@@ -23,6 +29,8 @@ lf_status lf_context_new(lf_context **out)
     if (!out)
         return LF_ERR_ARG;
     *out = calloc(1, sizeof **out);
+    for (size_t i = 0; *out && i < sizeof built_in / sizeof *built_in; i++)
+        lf_context_add_backend(*out, built_in[i]);
     return *out ? LF_OK : LF_ERR_NOMEM;
 }
 
@@ -30,8 +38,10 @@ void lf_context_free(lf_context *context)
 {
     if (!context)
         return;
+    for (int i = 0; i < context->backends; i++)
+        if (context->backend[i].open)
+            context->backend[i].backend->close(context->backend[i].device);
     lf_pool_free(context->pool);
-    lf_cuda_device_close(context->gpu);
     free(context);
 }
 
@@ -68,11 +78,51 @@ int lf_context_threads(const lf_context *context)
     return cores < 1 ? 1 : cores > 4096 ? 4096 : (int)cores;
 }
 
-lf_status lf_pick_kernels(const lf_kern **out, lf_diag *diag)
+lf_status lf_context_pool(lf_context *context)
 {
-    *out = lf_kern_pick();
-    return *out ? LF_OK : lf_fail(diag, LF_ERR_ARG, "LINFUSE_ISA names no instruction set this machine can run");
+    if (context->pool)
+        return LF_OK;
+    if (context->loop &&
+        lf_pool_new_loop(lf_context_threads(context), context->loop, context->user, &context->pool) != LF_OK)
+        return lf_fail_nomem(&context->diag, "the caller's loop");
+    if (!context->loop && lf_pool_new(lf_context_threads(context), &context->pool) != LF_OK)
+        return lf_fail(&context->diag, LF_ERR_NOMEM,
+                       "%d threads could not be started: no memory, or no more are allowed; ask for fewer",
+                       lf_context_threads(context));
+    return LF_OK;
 }
+
+/* ---- backends ---- */
+
+lf_status lf_context_add_backend(lf_context *context, const lf_backend *backend)
+{
+    if (context->backends == LF_BACKENDS)
+        return lf_fail(&context->diag, LF_ERR_ARG, "a context has no room for more than %d backends", LF_BACKENDS);
+    context->backend[context->backends++].backend = backend;
+    return LF_OK;
+}
+
+const lf_backend *lf_context_backend(const lf_context *context, const char *device)
+{
+    for (int i = 0; i < context->backends; i++)
+        if (context->backend[i].backend->name && strcmp(context->backend[i].backend->name, device) == 0)
+            return context->backend[i].backend;
+    return NULL;
+}
+
+lf_status lf_context_open(lf_context *context, const char *device, lf_opened *out, lf_diag *diag)
+{
+    const lf_backend *backend = lf_context_backend(context, device);
+    lf_opened *at = context->backend;
+    while (backend ? at->backend != backend : at->backend->name != NULL)
+        at++;
+    lf_status status = at->open ? LF_OK : at->backend->open(&at->device, diag);
+    at->open = at->open || status == LF_OK;
+    *out = *at;
+    return status;
+}
+
+/* ---- the op table ---- */
 
 /* The i-th op a model text can name, LF_OP_COUNT past the end. */
 static lf_op public_op(size_t index)
@@ -99,18 +149,4 @@ const char *lf_op_signature(size_t index)
 {
     lf_op op = public_op(index);
     return op == LF_OP_COUNT ? NULL : lf_op_row(op)->signature;
-}
-
-lf_status lf_context_pool(lf_context *context)
-{
-    if (context->pool)
-        return LF_OK;
-    if (context->loop &&
-        lf_pool_new_loop(lf_context_threads(context), context->loop, context->user, &context->pool) != LF_OK)
-        return lf_fail_nomem(&context->diag, "the caller's loop");
-    if (!context->loop && lf_pool_new(lf_context_threads(context), &context->pool) != LF_OK)
-        return lf_fail(&context->diag, LF_ERR_NOMEM,
-                       "%d threads could not be started: no memory, or no more are allowed; ask for fewer",
-                       lf_context_threads(context));
-    return LF_OK;
 }

@@ -5,11 +5,19 @@
 
 #include <stdatomic.h>
 
+#include "backend/backend.h"
 #include "base/pool.h"
-#include "cpu/cpu.h"
-#include "cuda/cuda.h"
 #include "plan/plan.h"
 #include "rewrite/rewrite.h"
+
+enum { LF_BACKENDS = 8 };
+
+/* A backend, and its device once that was wanted. */
+typedef struct lf_opened {
+    const lf_backend *backend;
+    void *device;
+    bool open;
+} lf_opened;
 
 struct lf_context {
     lf_diag diag;
@@ -17,7 +25,8 @@ struct lf_context {
     lf_parallel_for loop; /* the caller's, with user, borrowed; NULL: threads of our own */
     void *user;
     lf_pool *pool;        /* made for the first program; owned */
-    lf_cuda_device *gpu;  /* opened for the first program that wants it; owned */
+    lf_opened backend[LF_BACKENDS]; /* devices owned */
+    int backends;
 };
 
 struct lf_model {
@@ -30,8 +39,6 @@ struct lf_model {
 
 extern const char lf_not_finished[]; /* a message, for a model without its return */
 
-typedef enum lf_target { LF_TARGET_CPU, LF_TARGET_CUDA, LF_TARGET_MODEL_ONLY } lf_target;
-
 typedef struct lf_dim_hint {
     char name[64];
     int64_t value;
@@ -43,7 +50,7 @@ typedef struct lf_dim_hints {
 } lf_dim_hints;
 
 struct lf_options {
-    lf_context *context;  /* borrowed, for lf_options_check */
+    lf_context *context;  /* borrowed: whose backends are known; NULL: the defaults need none */
     lf_diag diag;
     char device[16];
     char precision[8];
@@ -52,25 +59,13 @@ struct lf_options {
     lf_dim_hints weigh, first; /* dim.NAME, first.NAME */
 };
 
-/* One way to run the program: a graph, its plan, its prepared weights. */
+/* One way to run the program: a graph and its plan. */
 typedef struct lf_variant {
     lf_graph graph;
     lf_plan *plan;              /* NULL: this variant is not there */
     lf_node *home;              /* one per node of the written graph */
     lf_notes notes;
-    bool ready;                 /* prepared, and of use at present */
-    lf_cpu_weights *weights;    /* cpu: NULL unless ready */
-    lf_cuda_program *cuda;      /* cuda: compiled when first wanted, holds its weights when ready; owned */
 } lf_variant;
-
-/* How the rows of the batch run through the model; see lf_graph_rows. */
-typedef struct lf_batch {
-    bool independent;
-    /* the named extent that counts rows, -1 when a number does or the name stands elsewhere too */
-    int symbol;
-    lf_extent rows;
-    bool *input_rows;           /* one per input: does it carry rows? */
-} lf_batch;
 
 typedef struct lf_param lf_param;
 
@@ -82,14 +77,12 @@ struct lf_program {
     lf_variant fused;           /* rewritten as the options allow */
     /* rewritten by EXACT rules only: for guarded rows, and for weights that are not finite */
     lf_variant exact;
-    bool guarded;               /* fused watches for rows to redo */
-    lf_batch batch;
-    const lf_kern *kern;
-    lf_target target;
-    lf_precision precision;     /* cuda: how products take their operands */
+    lf_opened on;               /* borrowed from the context */
+    lf_backend_task task;
+    void *compiled;             /* the backend's; owned */
     char device[16];
     int64_t hint[LF_MAX_SYMBOLS];
-    int64_t first[LF_MAX_SYMBOLS]; /* cuda: extents of the kernel that is compiled with the program */
+    int64_t first[LF_MAX_SYMBOLS]; /* extents of the first call, as far as they are known */
     /* one per input: its shape in words, made early because calls in other threads share the arena */
     const char **input_text;
     lf_param *param;            /* one per parameter; owned, see run/params.h */
@@ -104,15 +97,16 @@ struct lf_program {
  * program. */
 lf_status lf_compile(lf_program *program, const lf_options *options);
 
-/* Compiles the variant for the GPU, once. Message in the program. */
-lf_status lf_variant_for_cuda(lf_program *program, lf_variant *variant);
-
 /* Starts the threads, or takes the caller's loop, once. Message in the context. */
 lf_status lf_context_pool(lf_context *context);
 
-/* The kernels of this machine's instruction set, or of the one LINFUSE_ISA names. Fails: LF_ERR_ARG where that is none
- * this machine can run. */
-lf_status lf_pick_kernels(const lf_kern **out, lf_diag *diag);
+/* Lets programs be compiled for the devices that one more backend names, which outlives the context.
+ * Fails: LF_ERR_ARG where there are LF_BACKENDS of them. */
+lf_status lf_context_add_backend(lf_context *context, const lf_backend *backend);
+/* The context's backend of that name; NULL: there is none. */
+const lf_backend *lf_context_backend(const lf_context *context, const char *device);
+/* Opens what serves a device, once: the backend of that name, or else the one without. Message in diag. */
+lf_status lf_context_open(lf_context *context, const char *device, lf_opened *out, lf_diag *diag);
 
 /* Every function of a program but lf_call_new begins so: what is said from here on is in diag. */
 static inline void lf_program_begin(lf_program *program)
@@ -128,7 +122,7 @@ void lf_options_init(lf_options *options);
 
 /* The device and the precision that options name; the device is opened in context. Fails: LF_ERR_DEVICE;
  * LF_ERR_UNSUPPORTED where the device cannot do what the options ask for. */
-lf_status lf_options_target(const lf_options *options, lf_context *context, lf_target *target, lf_precision *precision,
-                            lf_diag *diag);
+lf_status lf_options_open(const lf_options *options, lf_context *context, lf_opened *out, lf_precision *precision,
+                          lf_diag *diag);
 
 #endif

@@ -105,9 +105,19 @@ static lf_status refuse_word(lf_options *o, const struct worded *w, const char *
     return LF_ERR_ARG;
 }
 
+/* Is it a device that the context has a backend for, though it stands in no table? */
+static bool is_added_device(const lf_options *o, const struct worded *w, const char *value)
+{
+    return w->word == device_word && o->context && strlen(value) < w->size && lf_context_backend(o->context, value);
+}
+
 static lf_status set_word(lf_options *o, const struct worded *w, const char *value)
 {
     char *field = (char *)o + w->offset;
+    if (is_added_device(o, w, value)) {
+        snprintf(field, w->size, "%s", value);
+        return LF_OK;
+    }
     for (size_t i = 0; w->word(i); i++)
         if (strcmp(w->word(i), value) == 0) {
             if (w->word == bool_word)
@@ -175,38 +185,27 @@ lf_status lf_options_set(lf_options *options, const char *key, const char *value
                    key);
 }
 
-lf_status lf_options_target(const lf_options *o, lf_context *context, lf_target *target, lf_precision *precision,
-                            lf_diag *diag)
+lf_status lf_options_open(const lf_options *o, lf_context *context, lf_opened *on, lf_precision *precision,
+                          lf_diag *diag)
 {
-    *target = strcmp(o->device, "cpu") == 0    ? LF_TARGET_CPU
-              : strcmp(o->device, "cuda") == 0 ? LF_TARGET_CUDA
-                                               : LF_TARGET_MODEL_ONLY;
-    if (*target == LF_TARGET_CUDA && !context->gpu) {
-        lf_status status = lf_cuda_device_open(&context->gpu, diag);
-        if (status != LF_OK)
-            return status;
-    }
+    lf_status status = lf_context_open(context, o->device, on, diag);
+    if (status != LF_OK)
+        return status;
     lf_precision_find(o->precision, precision);
-    if (!lf_precision_table[*precision].split && *target == LF_TARGET_CPU)
-        return lf_fail(diag, LF_ERR_UNSUPPORTED, "precision %s: device %s has only fp32 so far", o->precision,
-                       o->device);
-    if (o->tune && *target != LF_TARGET_CUDA)
+    status = on->backend->check_precision(on->device, *precision, diag);
+    if (status == LF_OK && o->tune && !on->backend->tunes)
         return lf_fail(diag, LF_ERR_UNSUPPORTED,
                        "tune: device %s has nothing to measure and choose from; it needs device cuda", o->device);
-    return LF_OK;
+    return status;
 }
 
 lf_status lf_options_check(lf_options *options)
 {
-    lf_target target;
+    lf_opened on;
     lf_precision precision;
-    lf_cuda_target kernels;
     if (!options)
         return LF_ERR_ARG;
-    lf_status status = lf_options_target(options, options->context, &target, &precision, &options->diag);
-    return status == LF_OK && target == LF_TARGET_CUDA
-               ? lf_cuda_device_target(options->context->gpu, precision, &kernels, &options->diag)
-               : status;
+    return lf_options_open(options, options->context, &on, &precision, &options->diag);
 }
 
 double lf_precision_unit(const char *precision)

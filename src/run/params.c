@@ -69,7 +69,7 @@ void lf_param_leave_device(lf_program *p, int32_t index)
 {
     lf_param *param = &p->param[index];
     if (param->device_copy)
-        lf_cuda_device_drop(p->context->gpu, param->device_copy);
+        p->on.backend->memory->drop(p->on.device, param->device_copy);
     param->device = param->device_copy = NULL;
 }
 
@@ -102,8 +102,8 @@ lf_status lf_param_read_device(lf_program *p, int32_t index, const void *from, v
     float *to;
     char what[WHAT];
     lf_status status = lf_param_reserve(p, index, &to);
-    return status == LF_OK ? lf_cuda_device_read(p->context->gpu, to, from, lf_param_count(p, index) * sizeof *to,
-                                                 stream, describe(p, index, what), &p->diag)
+    return status == LF_OK ? p->on.backend->memory->read(p->on.device, to, from, lf_param_count(p, index) * sizeof *to,
+                                                         stream, describe(p, index, what), &p->diag)
                            : status;
 }
 
@@ -179,7 +179,7 @@ const float *lf_program_param(const lf_program *program, const char *name)
 static lf_status given_on_device(lf_program *p, const char *name, const float *data, size_t count, int32_t *index)
 {
     lf_status status = given_param(p, name, data, count, index);
-    if (status == LF_OK && p->target != LF_TARGET_CUDA)
+    if (status == LF_OK && !p->on.backend->memory)
         return lf_fail(&p->diag, LF_ERR_ARG, "parameter %s: device memory needs a program compiled for cuda", name);
     return status;
 }
@@ -192,11 +192,11 @@ lf_status lf_program_set_param_cuda(lf_program *program, const char *name, const
     lf_status status = given_on_device(program, name, data, count, &index);
     if (status != LF_OK)
         return status;
-    /* where kernels read weights as they are, too: the copy stays there */
-    if (lf_precision_table[program->precision].split) {
+    const lf_backend_memory *memory = program->on.backend->memory;
+    if (memory->reads_as_given(program->compiled)) { /* the copy stays there */
         drop_values(program, index);
         lf_param *param = &program->param[index];
-        status = lf_cuda_device_copy(program->context->gpu, data, count * sizeof *data, stream,
+        status = memory->copy(program->on.device, data, count * sizeof *data, stream,
                                      describe(program, index, what), &param->device_copy, &program->diag);
         param->device = param->device_copy;
         return status;
@@ -213,11 +213,13 @@ lf_status lf_program_borrow_param_cuda(lf_program *program, const char *name, co
                                        void *stream)
 {
     int32_t index = -1;
-    if ((uintptr_t)data % LF_CUDA_ALIGNED != 0) /* kernels have it so of memory of our own */
-        return lf_program_set_param_cuda(program, name, data, count, stream);
     lf_status status = given_on_device(program, name, data, count, &index);
-    if (status == LF_OK)
-        status = lf_cuda_device_wait(program->context->gpu, stream, &program->diag);
+    if (status != LF_OK)
+        return status;
+    const lf_backend_memory *memory = program->on.backend->memory;
+    if ((uintptr_t)data % memory->alignment != 0)
+        return lf_program_set_param_cuda(program, name, data, count, stream);
+    status = memory->wait(program->on.device, stream, &program->diag);
     if (status != LF_OK)
         return status;
     drop_values(program, index);

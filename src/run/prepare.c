@@ -7,38 +7,8 @@
 
 void lf_program_unprepare(lf_program *p)
 {
-    lf_cpu_weights_free(p->fused.weights);
-    lf_cpu_weights_free(p->exact.weights);
-    p->fused.weights = p->exact.weights = NULL;
-    p->fused.ready = p->exact.ready = false;
+    p->on.backend->unprepare(p->compiled);
     p->prepared = false;
-}
-
-/* Where the rewritten model's program keeps a parameter on the device; NULL where it does not. */
-static const void *kept_for_fused(const lf_program *p, int32_t param)
-{
-    const lf_plan *plan = p->fused.plan;
-    for (int32_t i = 0; p->fused.ready && i < plan->prepareds; i++)
-        if (plan->prepared[i] == p->fused.graph.param[param])
-            return lf_cuda_program_prepared(p->fused.cuda, i);
-    return NULL;
-}
-
-/* Copies prepared tensors to the device. Those that are parameters as they lie there stay where they are, and both
- * variants share them. */
-static lf_status upload_weights(lf_program *p, lf_variant *v, const lf_prepared *prepared)
-{
-    const lf_plan *plan = v->plan;
-    const void **device = calloc((size_t)plan->prepareds + 1, sizeof *device);
-    lf_status status = device ? lf_variant_for_cuda(p, v) : lf_fail_nomem(&p->diag, "preparing weights");
-    for (int32_t i = 0; device && i < plan->prepareds; i++)
-        for (int32_t k = 0; k < v->graph.params; k++)
-            if (plan->prepared[i] == v->graph.param[k])
-                device[i] = p->param[k].device || v == &p->fused ? p->param[k].device : kept_for_fused(p, k);
-    if (status == LF_OK)
-        status = lf_cuda_program_weights(v->cuda, prepared, device, &p->diag);
-    free(device);
-    return status;
 }
 
 /* Values that lie on the device alone and are read here are copied to host memory. They stay on the device all the
@@ -56,72 +26,69 @@ static lf_status read_wanted(lf_program *p, const lf_prepare_want *want)
     return status;
 }
 
-/* Does a variant that is ready read the parameter from the device as it is? */
-static bool is_read_as_it_is(const lf_program *p, int32_t param)
+static bool reads(const lf_variant *v, int32_t param)
 {
-    const lf_variant *variant[] = {&p->fused, &p->exact};
-    for (int v = 0; v < 2; v++)
-        for (int32_t i = 0; variant[v]->ready && i < variant[v]->plan->prepareds; i++)
-            if (variant[v]->plan->prepared[i] == variant[v]->graph.param[param])
-                return true;
+    for (int32_t i = 0; i < v->plan->prepareds; i++)
+        if (v->plan->prepared[i] == v->graph.param[param])
+            return true;
     return false;
 }
 
 /* Copies of our own on the device that nobody reads there, and that are in host memory by now: one is enough. */
-static void drop_unread(lf_program *p)
+static void drop_unread(lf_program *p, bool runs_fused, bool runs_exact)
 {
     for (int32_t i = 0; i < p->written.params; i++)
-        if (p->param[i].device_copy && p->param[i].host && !is_read_as_it_is(p, i))
+        if (p->param[i].device_copy && p->param[i].host && !(runs_fused && reads(&p->fused, i)) &&
+            !(runs_exact && reads(&p->exact, i)))
             lf_param_leave_device(p, i);
 }
 
-/* Hands the variant what was prepared for it, which is taken. pack: where it is to run often. */
-static lf_status take_prepared(lf_program *p, lf_variant *v, lf_prepared *prepared, bool pack)
+/* What preparing works with, one per parameter each. */
+typedef struct lists {
+    lf_prepare_want *want;
+    const float **host;
+    const void **device;
+} lists;
+
+/* Evaluates what is to run: the rewritten model, and where it is guarded the model as written; or the latter alone,
+ * where weights are found that the laws of rewriting do not hold for. */
+static lf_status evaluate(lf_program *p, const lists *l, lf_backend_weights *out)
 {
-    lf_status status;
-    if (p->target == LF_TARGET_CUDA) {
-        status = upload_weights(p, v, prepared);
-        lf_prepared_free(prepared);
-    } else {
-        status = lf_cpu_weights_new(v->plan, p->kern, prepared, pack, p->context->pool, &v->weights, &p->diag);
+    lf_status status = lf_prepare(p->fused.plan, l->host, l->want, p->context->pool, &out->fused, &p->diag);
+    if (status != LF_OK)
+        return status;
+    if (!out->fused->sound) {
+        lf_prepared_free(out->fused);
+        out->fused = NULL;
     }
-    v->ready = status == LF_OK;
+    if (!out->fused || p->task.guarded)
+        status = lf_prepare(p->exact.plan, l->host, NULL, p->context->pool, &out->exact, &p->diag);
+    if (status != LF_OK)
+        lf_prepared_free(out->fused);
     return status;
 }
 
-/* param: one per parameter, its values in host memory. */
-static lf_status prepare_exact(lf_program *p, const float *const *param, bool pack)
+static lf_status prepare(lf_program *p, const lists *l)
 {
-    lf_prepared *prepared;
-    lf_status status = lf_prepare(p->exact.plan, param, NULL, p->context->pool, &prepared, &p->diag);
-    return status == LF_OK ? take_prepared(p, &p->exact, prepared, pack) : status;
-}
-
-/* Prepares the rewritten model; where weights are found that its laws do not hold for, the model as written instead. */
-static lf_status prepare_variants(lf_program *p, const float *const *param, const lf_prepare_want *want)
-{
-    lf_prepared *prepared;
-    lf_status status = lf_prepare(p->fused.plan, param, want, p->context->pool, &prepared, &p->diag);
+    lf_backend_weights weights = {.device = l->device};
+    if (!l->want || !l->host || !l->device)
+        return lf_fail_nomem(&p->diag, "preparing weights");
+    lf_status status = lf_prepare_needs(p->fused.plan, p->exact.plan, p->fused.notes.trusted, l->want, &p->diag);
+    if (status == LF_OK)
+        status = read_wanted(p, l->want);
+    for (int32_t i = 0; i < p->written.params; i++) {
+        l->host[i] = p->param[i].host;
+        l->device[i] = p->param[i].device;
+    }
+    if (status == LF_OK)
+        status = evaluate(p, l, &weights);
     if (status != LF_OK)
         return status;
-    if (!prepared->sound) {
-        lf_prepared_free(prepared);
-        return prepare_exact(p, param, true);
-    }
-    status = take_prepared(p, &p->fused, prepared, true);
-    return status == LF_OK && p->guarded && p->exact.plan ? prepare_exact(p, param, false) : status;
-}
-
-static lf_status prepare(lf_program *p, lf_prepare_want *want, const float **param)
-{
-    if (!want || !param)
-        return lf_fail_nomem(&p->diag, "preparing weights");
-    lf_status status = lf_prepare_needs(p->fused.plan, p->exact.plan, p->fused.notes.trusted, want, &p->diag);
+    const bool runs_fused = weights.fused != NULL, runs_exact = weights.exact != NULL;
+    status = p->on.backend->prepare(p->compiled, &weights, &p->diag);
     if (status == LF_OK)
-        status = read_wanted(p, want);
-    for (int32_t i = 0; i < p->written.params; i++)
-        param[i] = p->param[i].host;
-    return status == LF_OK ? prepare_variants(p, param, want) : status;
+        drop_unread(p, runs_fused, runs_exact);
+    return status;
 }
 
 lf_status lf_program_prepare(lf_program *program)
@@ -134,16 +101,14 @@ lf_status lf_program_prepare(lf_program *program)
         if (!lf_param_has_values(&p->param[i]))
             return lf_fail(&p->diag, LF_ERR_DATA, "parameter %s has no values yet", lf_param_name(p, i));
     lf_program_unprepare(p);
-    lf_prepare_want *want = calloc((size_t)p->written.params + 1, sizeof *want);
-    const float **param = calloc((size_t)p->written.params + 1, sizeof *param);
-    lf_status status = prepare(p, want, param);
-    free(want);
-    free(param);
-    if (status != LF_OK) {
-        lf_program_unprepare(p);
+    const size_t count = (size_t)p->written.params + 1;
+    const lists l = {calloc(count, sizeof *l.want), calloc(count, sizeof *l.host), calloc(count, sizeof *l.device)};
+    lf_status status = prepare(p, &l);
+    free(l.want);
+    free(l.host);
+    free(l.device);
+    if (status != LF_OK)
         return status;
-    }
-    drop_unread(p);
     for (int32_t i = 0; i < p->written.params; i++)
         if (lf_param_is_borrowed_from_host(&p->param[i]))
             p->param[i].fingerprint = lf_fingerprint(p->param[i].host, lf_param_count(p, i));

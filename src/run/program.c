@@ -3,20 +3,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cuda/cuda.h"
 #include "cuda/emit.h"
-#include "plan/tiles.h"
 #include "run/account.h"
-#include "run/device.h"
 #include "run/params.h"
 
 static lf_status begin(lf_program *p, lf_model *model)
 {
     lf_arena_init(&p->arena);
     p->context = model->context;
-    lf_status status = lf_pick_kernels(&p->kern, &p->diag);
-    if (status != LF_OK)
-        return status;
-    status = lf_context_pool(p->context);
+    lf_status status = lf_context_pool(p->context);
     if (status != LF_OK) {
         p->diag = p->context->diag;
         return status;
@@ -57,9 +53,8 @@ void lf_program_free(lf_program *program)
 {
     if (!program)
         return;
-    lf_program_unprepare(program);
-    lf_cuda_program_free(program->fused.cuda);
-    lf_cuda_program_free(program->exact.cuda);
+    if (program->compiled)
+        program->on.backend->program_free(program->compiled);
     lf_params_free(program);
     lf_arena_free(&program->arena);
     free(program);
@@ -81,14 +76,7 @@ void lf_program_memory(const lf_program *program, size_t *params, size_t *prepar
         given += program->param[i].host_copy ? bytes : 0;
         made += program->param[i].device_copy ? bytes : 0;
     }
-    if (program && program->fused.weights)
-        made += lf_cpu_weights_bytes(program->fused.weights);
-    if (program && program->exact.weights)
-        made += lf_cpu_weights_bytes(program->exact.weights);
-    if (program && program->fused.cuda)
-        made += lf_cuda_program_bytes(program->fused.cuda);
-    if (program && program->exact.cuda)
-        made += lf_cuda_program_bytes(program->exact.cuda);
+    made += program ? program->on.backend->program_bytes(program->compiled) : 0;
     if (params)
         *params = given;
     if (prepared)
@@ -107,7 +95,7 @@ lf_status lf_program_emit(lf_program *program, const char *arch, char **out)
     *out = NULL;
     if (!arch)
         return lf_fail_null(&program->diag, "arch");
-    lf_cuda_target target = {.precision = program->precision, .aligned = true};
+    lf_cuda_target target = {.precision = program->task.precision, .aligned = true};
     if (!lf_cuda_arch_unit(arch, &target.unit))
         return lf_fail(&program->diag, LF_ERR_ARG,
                        "arch '%.64s' is none of sm_70, sm_75, sm_80, sm_86, sm_89, sm_90, sm_90a", arch);
@@ -116,8 +104,8 @@ lf_status lf_program_emit(lf_program *program, const char *arch, char **out)
                        "arch %s: precision %s needs tensor cores, from sm_80 on", arch,
                        lf_precision_table[target.precision].name);
     lf_cuda_source source;
-    lf_status status = lf_cuda_emit(program->fused.plan, program->guarded ? program->exact.plan : NULL, target, &source,
-                                    &program->diag);
+    const lf_plan *as_written = program->task.guarded ? program->exact.plan : NULL;
+    lf_status status = lf_cuda_emit(program->fused.plan, as_written, target, &source, &program->diag);
     *out = source.text;
     source.text = NULL;
     lf_cuda_source_free(&source);

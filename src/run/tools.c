@@ -2,10 +2,7 @@
 /* linfuse_tools.h: numbers drawn from a seed, and a device's peak. */
 #include <linfuse_tools.h>
 
-#include <string.h>
-
 #include "base/rng.h"
-#include "run/device.h"
 #include "run/handles.h"
 
 void lf_draw_uniform(uint64_t seed, const char *name, float low, float high, size_t count, float *out)
@@ -21,16 +18,13 @@ lf_status lf_device_peak(lf_context *context, const char *device, double *flops,
         return LF_ERR_ARG;
     if (!device)
         return lf_fail_null(&context->diag, "device");
-    const bool cuda = strcmp(device, "cuda") == 0;
-    const lf_kern *kern = NULL;
+    lf_opened on;
     lf_device found;
-    lf_status status = lf_pick_kernels(&kern, &context->diag);
+    lf_status status = lf_context_pool(context);
     if (status == LF_OK)
-        status = lf_context_pool(context);
-    if (status == LF_OK && cuda && !context->gpu)
-        status = lf_cuda_device_open(&context->gpu, &context->diag);
+        status = lf_context_open(context, device, &on, &context->diag);
     if (status == LF_OK)
-        status = lf_device_find(device, context->gpu, kern, context->pool, &found, &context->diag);
+        status = on.backend->describe(on.device, device, context->pool, &found, &context->diag);
     if (status != LF_OK)
         return status;
     if (flops)

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* This machine as the cost model sees it: measured once, then remembered. */
 #include <ctype.h>
 #include <jansson.h>
 #include <math.h>
@@ -9,8 +10,8 @@
 
 #include "base/cache.h"
 #include "base/rng.h"
+#include "cpu/cpu.h"
 #include "cpu/measure.h"
-#include "run/device.h"
 
 enum { FORMAT = 4, MOST_FILE = 1 << 14 }; /* FORMAT rises when what is measured, or how, changes */
 
@@ -198,47 +199,24 @@ static void fill_cpu(const cpu_key *key, const lf_cpu_rates *r, lf_device *d)
     d->tile_columns = key->kern->nr;
 }
 
-static lf_status this_machine(const lf_kern *kern, lf_pool *pool, lf_device *d, lf_diag *diag)
+lf_status lf_cpu_device(lf_pool *pool, lf_device *d, lf_diag *diag)
 {
-    cpu_key key = {.kern = kern, .threads = lf_pool_threads(pool)};
+    cpu_key key = {.threads = lf_pool_threads(pool)};
     lf_cpu_rates rates = {0};
     /* a loop of the caller's may be of any speed, and tells others nothing */
     const bool remembers = !lf_pool_is_loop(pool);
+    lf_status status = lf_cpu_kernels(&key.kern, diag);
+    if (status != LF_OK)
+        return status;
     find_model(key.model, sizeof key.model);
     if (!remembers || !load_rates(&key, &rates)) {
-        lf_status status = lf_cpu_measure(kern, pool, &rates, diag);
+        status = lf_cpu_measure(key.kern, pool, &rates, diag);
         if (status != LF_OK)
             return status;
         if (remembers)
             save_rates(&key, &rates);
     }
+    *d = *lf_device_named("cpu");
     fill_cpu(&key, &rates, d);
     return LF_OK;
-}
-
-/* The GPU, with the units that multiply in fp32. */
-static lf_status this_gpu(const lf_cuda_device *gpu, lf_device *out, lf_diag *diag)
-{
-    lf_cuda_target target;
-    lf_status status = lf_cuda_device_target(gpu, LF_PRECISION_FP32, &target, diag);
-    if (status == LF_OK)
-        lf_cuda_device_costs(gpu, target.unit, out);
-    return status;
-}
-
-lf_status lf_device_find(const char *name, const lf_cuda_device *gpu, const lf_kern *kern, lf_pool *pool,
-                         lf_device *out, lf_diag *diag)
-{
-    if (gpu && strcmp(name, "cuda") == 0)
-        return this_gpu(gpu, out, diag);
-    const lf_device *row = lf_device_named(name);
-    if (row) {
-        *out = *row;
-        return strcmp(name, "cpu") == 0 ? this_machine(kern, pool, out, diag) : LF_OK;
-    }
-    char known[256] = "";
-    size_t used = 0;
-    for (size_t i = 0; lf_device_at(i) && used < sizeof known; i++)
-        used += (size_t)snprintf(known + used, sizeof known - used, "%s%s", i ? ", " : "", lf_device_at(i)->name);
-    return lf_fail(diag, LF_ERR_ARG, "device %s: not in the table of devices, which has %s", name, known);
 }
