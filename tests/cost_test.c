@@ -214,6 +214,37 @@ static void more_rows_cost_more(void **state)
     }
 }
 
+/* Short rows are many statistics: fused and by itself, an op makes as many ready. */
+static void short_rows_cost_the_same_fused(void **state)
+{
+    static const char *const tails[] = {
+        "y = softmax(a, dim=1)",
+        "y = logsumexp(a, dim=1, keepdim=true)",
+        "y = sum(a, dim=1, keepdim=true)",
+        "y = layer_norm(a, normalized_shape=[4])",
+        "y = group_norm(a, num_groups=2)",
+        "y = batch_norm(a, None, None, training=true)",
+    };
+    (void)state;
+    lf_device d = *device("cpu"); /* with tails as measured on an EPYC */
+    for (int op = 0; op < LF_OP_COUNT; op++)
+        d.cpu.tail.map[op] = 5e9;
+    for (int m = 0; m < LF_MONOID_COUNT; m++)
+        d.cpu.tail.fold[m] = d.cpu.tail.put[m] = 5e9, d.cpu.tail.span[m] = 2e8;
+    dims[0] = 1024;
+    for (size_t i = 0; i < sizeof tails / sizeof *tails; i++) {
+        char text[512];
+        snprintf(text, sizeof text,
+                 "input x f32[B, 32]\nparam w f32[4, 32]\nparam b f32[4]\na = linear(x, w, b)\n%s\nreturn y\n",
+                 tails[i]);
+        take(text);
+        const double apart = lf_cost_plain_total(&graph, dims, &d, NULL).us;
+        const double together = lf_cost_plan_total(plan, dims, &d).us;
+        if (!(together < apart))
+            fail_msg("%s: %g us fused, %g us by itself", tails[i], together, apart);
+    }
+}
+
 static void no_rows_cost_a_launch(void **state)
 {
     (void)state;
@@ -621,6 +652,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(what_waits_is_traffic, setup, teardown),
         cmocka_unit_test_setup_teardown(waiting_takes_its_time, setup, teardown),
         cmocka_unit_test_setup_teardown(more_rows_cost_more, setup, teardown),
+        cmocka_unit_test_setup_teardown(short_rows_cost_the_same_fused, setup, teardown),
         cmocka_unit_test_setup_teardown(no_rows_cost_a_launch, setup, teardown),
         cmocka_unit_test_setup_teardown(huge_extents_stay_finite, setup, teardown),
         cmocka_unit_test_setup_teardown(workspace_of_a_row_reduction, setup, teardown),

@@ -260,10 +260,9 @@ static void read_arguments(const lf_graph *g, lf_node n, const int64_t *dims, co
 /* Elements put into the op's statistic, if it takes one. */
 static double op_fed(const lf_graph *g, lf_node n, const int64_t *dims)
 {
-    lf_kind kind = lf_kind_of(g, n);
-    if (kind == LF_POOL)
+    if (lf_kind_of(g, n) == LF_POOL)
         return elements(g, n, dims) * (double)lf_window_of(g, n).kernel;
-    return kind == LF_NORMALIZE && lf_uses_running_stats(g, n) ? 0 : elements(g, lf_arg_of(g, n, 0), dims);
+    return elements(g, lf_arg_of(g, n, 0), dims);
 }
 
 /* `fed` elements put into a monoid, in spans or parts of them. */
@@ -276,13 +275,30 @@ static void add_statistic(work *w, lf_monoid m, lf_span span, double fed, double
         w->measured_us += 1e6 * fmax(spans, fed / LF_PART) / r->span[m];
 }
 
+/* Statistics that are made ready, as count_tail has them of a kernel: none where they are over the first axis alone,
+ * which makes them those of columns. */
+static double op_spans(const lf_graph *g, lf_node n, const int64_t *dims)
+{
+    const lf_shape *from = &lf_at(g, lf_arg_of(g, n, 0))->shape;
+    const unsigned axes = lf_span_axes(g, n);
+    double spans = (double)lf_segments(g, n);
+    if (axes == 1 && from->rank > 1)
+        return 0;
+    for (int i = 0; i < from->rank; i++)
+        if (!(axes >> i & 1))
+            spans *= extent(from->dim[i], dims);
+    return spans;
+}
+
 /* The statistic, then the op on each element of its value, then a norm's weight and bias. */
 static void count_op(const lf_graph *g, lf_node n, const int64_t *dims, const lf_device *d, work *w)
 {
     const lf_op_info *row = lf_op_row(lf_at(g, n)->op);
     double outputs = elements(g, n, dims);
-    if (row->monoid != LF_MONOID_none)
-        add_statistic(w, row->monoid, row->kind == LF_POOL ? LF_SPAN_WINDOW : LF_SPAN_ROW, op_fed(g, n, dims), 0, d);
+    if (row->monoid != LF_MONOID_none && row->kind == LF_POOL)
+        add_statistic(w, row->monoid, LF_SPAN_WINDOW, op_fed(g, n, dims), 0, d);
+    else if (row->monoid != LF_MONOID_none && !lf_uses_running_stats(g, n))
+        add_statistic(w, row->monoid, LF_SPAN_ROW, op_fed(g, n, dims), op_spans(g, n, dims), d);
     add_op(w, lf_at(g, n)->op, outputs, d);
     if (row->kind != LF_NORMALIZE)
         return;
