@@ -118,6 +118,8 @@ static void values(void **state)
 
 /* ---- intervals ---- */
 
+static const lf_interval anywhere = {-INFINITY, INFINITY, false};
+
 static void bounds_are_tight(void **state)
 {
     (void)state;
@@ -136,7 +138,7 @@ static void bounds_are_tight(void **state)
         {"sel(x > 0.0f, x, expm1(x))", -1, INFINITY},
         {"x * x + 1.0f", 1, INFINITY},
         {"1.0f / x", -INFINITY, INFINITY},
-        {"1.0f / fabs(x)", -INFINITY, INFINITY}, /* 1 / -0 */
+        {"1.0f / fabs(x)", -INFINITY, INFINITY}, /* by 0 */
         {"2.0f / (2.0f + x * x)", 0, 1},
         {"log1p_exp(x)", 0, INFINITY},
         {"erfc(fabs(x))", 0, 1},
@@ -166,11 +168,13 @@ static void values_lie_in_their_intervals(void **state)
                                                       a[0], a[1], a[2]};
             lf_interval in[LF_EXPR_VARIABLE_COUNT];
             for (int k = 0; k < LF_EXPR_VARIABLE_COUNT; k++)
-                in[k] = k < 2 ? (lf_interval){-INFINITY, INFINITY} : (lf_interval){v[k], v[k]};
+                in[k] = k < 2 ? anywhere : lf_interval_of(v[k]);
             const lf_expr *tree = lf_op_row((lf_op)op)->tree;
             const lf_interval bound = lf_expr_interval(tree, in);
             const double value = lf_expr_eval(tree, v), f32 = lf_expr_eval_f32(tree, v);
             cases++;
+            if (lf_interval_is_plus(bound) && ((value == 0 && signbit(value)) || (f32 == 0 && signbit(f32))))
+                fail_msg("%s(%g, %g; %g, %g) is -0", lf_op_row((lf_op)op)->name, v[0], v[1], a[0], a[1]);
             if (value < bound.low || value > bound.high || f32 < (double)(float)bound.low ||
                 f32 > (double)(float)bound.high)
                 fail_msg("%s(%g, %g; %g, %g) is %g, not in [%g, %g]", lf_op_row((lf_op)op)->name, v[0], v[1], a[0],
@@ -238,6 +242,176 @@ static void derivatives_are_slopes(void **state)
     }
 }
 
+/* ---- laws, as rewrites ask for them ---- */
+
+enum { KEEPS_X = 1, KEEPS_Y = 2, NONNEGATIVE = 4, GROWS = 8, PLUS = 16 }; /* PLUS: never -0 */
+static const double SPECIAL[] = {0.0,   -0.0,   1e-45, -1e-45, 1e-39,   -1e-39,  1e-20,    -1e-20,   0.1,
+                                 -0.1,  0.5,    -0.5,  1,      -1,      1.278,   -1.278,   2,        -2,
+                                 3,     -3,     6,     -6,     20,      -20,     88,       -88,      104,
+                                 -104,  1e5,    -1e5,  1e19,   -1e19,   3.4e38,  -3.4e38,  INFINITY, -INFINITY,
+                                 NAN,   0.7518, 5.5,   -5.5};
+enum { SPECIALS = sizeof SPECIAL / sizeof SPECIAL[0] };
+
+/* What is said of each op with these numbers; x is anywhere, y is the number 1.5 to direction. An op that is new to the
+ * table need not be here: what is said of it is tested too. */
+static const struct {
+    lf_op op;
+    double a, b;
+    int laws;      /* at least these */
+    int direction; /* in x */
+} said[] = {
+    {LF_OP_relu, 0, 0, NONNEGATIVE | GROWS, 1},
+    {LF_OP_leaky_relu, 0.25, 0, KEEPS_X | GROWS, 1},
+    {LF_OP_leaky_relu, 0, 0, KEEPS_X | GROWS, 0},
+    {LF_OP_leaky_relu, -0.5, 0, KEEPS_X | GROWS, 0},
+    {LF_OP_gelu, 0, 0, GROWS, 0},
+    {LF_OP_gelu, 1, 0, 0, 0},
+    {LF_OP_sigmoid, 0, 0, NONNEGATIVE | PLUS | GROWS, 1},
+    {LF_OP_tanh, 0, 0, GROWS, 1},
+    {LF_OP_silu, 0, 0, GROWS, 0},
+    {LF_OP_mish, 0, 0, 0, 0},
+    {LF_OP_softplus, 1, 20, 0, 0}, /* it falls where it becomes x */
+    {LF_OP_clamp, -1, 2, GROWS, 1},
+    {LF_OP_clamp, 0, INFINITY, NONNEGATIVE | GROWS, 1},
+    {LF_OP_clamp, -INFINITY, 1, GROWS, 1},
+    {LF_OP_clamp, 2, 1, NONNEGATIVE | PLUS | GROWS, 1},
+    {LF_OP_hardtanh, -1, 1, GROWS, 1},
+    {LF_OP_hardtanh, 0, 6, NONNEGATIVE | GROWS, 1},
+    {LF_OP_hardswish, 0, 0, GROWS, 0},
+    {LF_OP_hardsigmoid, 0, 0, NONNEGATIVE | PLUS | GROWS, 1},
+    {LF_OP_elu, 1, 0, 0, 1},
+    {LF_OP_elu, -1, 0, 0, 0},
+    {LF_OP_selu, 0, 0, GROWS, 1},
+    {LF_OP_celu, 0.5, 0, 0, 1},
+    {LF_OP_celu, -0.5, 0, 0, 1},
+    {LF_OP_exp, 0, 0, NONNEGATIVE | PLUS, 1},
+    {LF_OP_log, 0, 0, 0, 0},
+    {LF_OP_abs, 0, 0, KEEPS_X | NONNEGATIVE | PLUS | GROWS, 0},
+    {LF_OP_neg, 0, 0, KEEPS_X | GROWS, -1},
+    {LF_OP_sqrt, 0, 0, NONNEGATIVE, 0},
+    {LF_OP_rsqrt, 0, 0, 0, 0},
+    {LF_OP_reciprocal, 0, 0, 0, 0},
+    {LF_OP_pow, 2, 0, NONNEGATIVE | PLUS, 0},
+    {LF_OP_pow, 0, 0, 0, 0}, /* NaN to 1 */
+    {LF_OP_pow, 3, 0, 0, 0},
+    {LF_OP_add, 1, 0, KEEPS_X | KEEPS_Y, 1},
+    {LF_OP_add, -2, 0, KEEPS_X | KEEPS_Y, 1},
+    {LF_OP_sub, 1, 0, KEEPS_X | KEEPS_Y, 1},
+    {LF_OP_mul, 0, 0, KEEPS_X | KEEPS_Y, 1},
+    {LF_OP_div, 0, 0, KEEPS_X, 1},
+    {LF_OP_minimum, 0, 0, 0, 1},
+    {LF_OP_maximum, 0, 0, 0, 1},
+};
+
+static void laws_are_said(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof said / sizeof said[0]; i++) {
+        const lf_expr *tree = lf_op_row(said[i].op)->tree;
+        lf_interval v[LF_EXPR_VARIABLE_COUNT] = {anywhere, anywhere, anywhere};
+        v[3] = lf_interval_of(said[i].a), v[4] = lf_interval_of(said[i].b);
+        const lf_growth g = lf_expr_growth(tree, v);
+        const int laws = (lf_expr_keeps_nonfinite(tree, 0) ? KEEPS_X : 0) |
+                         (lf_expr_keeps_nonfinite(tree, 1) ? KEEPS_Y : 0) |
+                         (lf_expr_interval(tree, v).low >= 0 ? NONNEGATIVE : 0) |
+                         (lf_interval_is_plus(lf_expr_interval(tree, v)) ? PLUS : 0) |
+                         (isfinite(g.scale) && isfinite(g.offset) ? GROWS : 0);
+        v[1] = lf_interval_of(1.5);
+        const int direction = lf_expr_direction(tree, 0, v);
+        if ((laws & said[i].laws) != said[i].laws || direction != said[i].direction)
+            fail_msg("%s(%g, %g): laws %d, not %d; direction %d, not %d", lf_op_row(said[i].op)->name, said[i].a,
+                     said[i].b, laws, said[i].laws, direction, said[i].direction);
+    }
+    assert_int_equal(lf_expr_direction(parsed("log(x)"), 0, (const lf_interval[6]){{0, INFINITY, false}}), 1);
+    assert_int_equal(lf_expr_direction(parsed("y - x"), 0, (const lf_interval[6]){{-1, 1, false}}), -1);
+}
+
+static int by_size(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return isnan(x) || isnan(y) ? isnan(x) - isnan(y) : (x > y) - (x < y);
+}
+
+/* Whatever is said of any op, with any of these numbers, holds at all special ones, in f32 as in double precision. */
+static void laws_hold(void **state)
+{
+    (void)state;
+    static const double numbers[][2] = {{0, 0},  {1, 20}, {-1, 1}, {0.5, 2}, {-0.5, 6}, {2, 1},
+                                        {3, 1},  {2, 20}, {-INFINITY, 1},    {0, INFINITY}};
+    double sorted[SPECIALS];
+    int64_t cases[4] = {0};
+    memcpy(sorted, SPECIAL, sizeof sorted);
+    qsort(sorted, SPECIALS, sizeof *sorted, by_size);
+    for (int op = 0; op < LF_OP_COUNT; op++)
+        for (size_t k = 0; k < sizeof numbers / sizeof numbers[0]; k++) {
+            const lf_op_info *row = lf_op_row((lf_op)op);
+            const lf_expr *tree = row->tree;
+            double before[2] = {NAN, NAN};
+            if (row->kind != LF_POINTWISE || (isinf(numbers[k][0] - numbers[k][1]) && op != LF_OP_clamp))
+                continue; /* only an end that is None is infinite */
+            lf_interval v[LF_EXPR_VARIABLE_COUNT] = {anywhere, lf_interval_of(1.5)};
+            for (int i = 0; i < 2; i++)
+                v[LF_EXPR_VALUES + i] = lf_interval_of(numbers[k][i]);
+            const lf_growth g = lf_expr_growth(tree, v);
+            const int direction = lf_expr_direction(tree, 0, v);
+            for (int i = 0; i < SPECIALS; i++) {
+                double at[LF_EXPR_VARIABLE_COUNT] = {sorted[i], 1.5, 0, numbers[k][0], numbers[k][1], 0};
+                const double value[2] = {lf_expr_eval(tree, at), lf_expr_eval_f32(tree, at)};
+                for (int p = 0; p < 2; p++) {
+                    const double bound = (g.scale * fabs(sorted[i]) + g.offset) * (1 + 1e-6) + 1e-44;
+                    if (isfinite(sorted[i]) && isfinite(g.scale) && g.scale * 3.4e38 <= 3.4e38 && ++cases[0] &&
+                        !(fabs(value[p]) <= bound))
+                        fail_msg("%s(%g): %g is more than %g", row->name, sorted[i], value[p], bound);
+                    if (direction != 0 && !isnan(sorted[i]) && ++cases[1] &&
+                        (isnan(value[p]) || (value[p] - before[p]) * direction < 0))
+                        fail_msg("%s(%g): %g comes after %g", row->name, sorted[i], value[p], before[p]);
+                    if (direction != 0 && isnan(sorted[i]) && !isnan(value[p]))
+                        fail_msg("%s(NaN) is %g", row->name, value[p]);
+                    before[p] = value[p];
+                    for (int slot = 0; slot < 2; slot++)
+                        for (int j = 0; j < SPECIALS && lf_expr_keeps_nonfinite(tree, slot); j++) {
+                            at[slot] = sorted[i], at[1 - slot] = SPECIAL[j];
+                            cases[2 + slot]++;
+                            if (!isfinite(sorted[i]) &&
+                                isfinite(p ? lf_expr_eval_f32(tree, at) : lf_expr_eval(tree, at)))
+                                fail_msg("%s(%g, %g; %g) is finite", row->name, at[0], at[1], at[3]);
+                        }
+                    at[0] = sorted[i], at[1] = 1.5;
+                }
+            }
+        }
+    for (int i = 0; i < 4; i++)
+        assert_true(cases[i] > 1000);
+}
+
+/* A function that rises or falls does so in f32 and in double, and so says its derivative where it is an expression. */
+static void functions_go_as_they_say(void **state)
+{
+    (void)state;
+    int64_t cases = 0;
+    for (int f = 0; f < LF_FUNCTION_COUNT; f++) {
+        const lf_function_info *row = lf_function_row((lf_function)f);
+        lf_expr x = {.kind = LF_EXPR_VARIABLE}, y = x, call = {.kind = LF_EXPR_CALL, .which = f, .arg = {&x}};
+        lf_expr a = {.kind = LF_EXPR_NUMBER, .number = -1}, b = {.kind = LF_EXPR_NUMBER, .number = 2};
+        y.which = 1;
+        call.arg[1] = row->args < 2 ? NULL : row->param[1] < LF_EXPR_VALUES ? &y : &a;
+        call.arg[2] = row->args < 3 ? NULL : &b;
+        double before[2] = {NAN, NAN};
+        for (double at = -120; at <= 120 && row->direction != 0; at += 0x1p-7, cases++) {
+            const double v[LF_EXPR_VARIABLE_COUNT] = {at, 0.7};
+            const double now[] = {lf_expr_eval(&call, v), lf_expr_eval_f32(&call, v)};
+            for (int p = 0; p < 2; p++) {
+                if ((now[p] - before[p]) * row->direction < 0)
+                    fail_msg("%s(%g): %.17g comes after %.17g", row->name, at, now[p], before[p]);
+                before[p] = now[p];
+            }
+            const double slope = lf_expr_eval(row->derivative[0], (const double[]){at, 0.7, 0, -1, 2, 0});
+            assert_true(row->derive_this[0] || isnan(now[0]) || slope * row->direction >= 0);
+        }
+    }
+    assert_true(cases > 100000);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -249,6 +423,9 @@ int main(void)
         cmocka_unit_test(values),
         cmocka_unit_test(bounds_are_tight),
         cmocka_unit_test(values_lie_in_their_intervals),
+        cmocka_unit_test(laws_are_said),
+        cmocka_unit_test(laws_hold),
+        cmocka_unit_test(functions_go_as_they_say),
         cmocka_unit_test(derivatives_are_simplified),
         cmocka_unit_test(derivatives_are_slopes),
     };

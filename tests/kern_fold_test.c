@@ -12,7 +12,7 @@ static const float odd[] = {NAN, INFINITY, -INFINITY};
 
 /* One element after the other in double precision: the text of monoids.def again. */
 #define number double
-#define LF_MONOID(name, states, results, flops, identity, PUT, ...)                                                    \
+#define LF_MONOID(name, states, results, least, flops, identity, PUT, ...)                                             \
     static void sequence_##name(int64_t n, const float *elements, double *state)                                       \
     {                                                                                                                  \
         double s0 = 0, s1 = 0, s2 = 0;                                                                                 \

@@ -63,6 +63,7 @@ static const example examples[] = {
      "d = exp(x); return d"},
     {"of_nonnegative", X "a = hardtanh(x, min_val=0.5, max_val=6); b = abs(a); return b",
      "b = hardtanh(x, min_val=0.5, max_val=6); return b"},
+    {"of_nonnegative", X "a = pow(x, 2); b = abs(a); return b", "b = pow(x, exponent=2); return b"},
     {"neg_of_neg", X "a = neg(x); b = neg(a); c = exp(b); return c", "c = exp(x); return c"},
     {"abs_of_neg", X "a = neg(x); b = abs(a); return b", "b = abs(x); return b"},
     {"leaky_relu_twice", X "a = leaky_relu(x, 0.25); b = leaky_relu(a, 0.5); return b",

@@ -24,7 +24,7 @@ typedef struct monoid_fn {
 #define r0 (r[0])
 #define r1 (r[1])
 #define number double
-#define LF_MONOID(name, states, results, flops, identity, put, combine, finish)                                      \
+#define LF_MONOID(name, states, results, least, flops, identity, put, combine, finish)                               \
     static void identity_##name(double *s) identity                                                                  \
     static void combine_##name(double *s, const double *t) combine                                                   \
     static void finish_##name(const double *s, double n, double *r)                                                  \

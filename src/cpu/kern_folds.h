@@ -28,7 +28,7 @@ enum { SUMS = 32, SUM_VECS = SUMS / KERN_LANES }; /* so that some additions are 
 #define SET_REST(to, v) store_some(n - i, to + i, v)
 
 #define number vec
-#define LF_MONOID(name, states, results, flops, identity, PUT, ...)                                                  \
+#define LF_MONOID(name, states, results, least, flops, identity, PUT, ...)                                           \
     static void put_##name(int64_t n, const float *xs, float *state, int64_t lds)                                    \
     {                                                                                                                \
         assert(n >= 0 && n <= LF_STRETCH && lds >= n);                                                               \

@@ -15,7 +15,7 @@
         return expression;                                                                                           \
     }
 #define LF_NATIVE(name, ...)
-#define LF_FUNCTION(name, params, cpu, cuda, expression, ...) FUNCTION_##cpu(name, params, expression)
+#define LF_FUNCTION(name, params, direction, cpu, cuda, expression, ...) FUNCTION_##cpu(name, params, expression)
 #include "ir/functions.def"
 #undef LF_NATIVE
 #undef LF_FUNCTION

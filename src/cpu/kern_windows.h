@@ -72,7 +72,7 @@ static inline dvec blend_wide(ldvec mask, dvec u, dvec v)
 #define WINDOW_1(name, ...) OWN_OR(EXACT_##name, IN_DOUBLES)(name, __VA_ARGS__)
 #define WINDOW_2(name, ...)
 #define WINDOW_3(name, ...)
-#define LF_MONOID(name, states, results, flops, ...) WINDOW_##states(name, __VA_ARGS__)
+#define LF_MONOID(name, states, results, least, flops, ...) WINDOW_##states(name, __VA_ARGS__)
 #include "ir/monoids.def"
 #undef LF_MONOID
 

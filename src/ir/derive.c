@@ -127,7 +127,7 @@ static const lf_expr *derive_call(lf_expr_pool *pool, const lf_expr *e, int vari
         if (is(inner, 0))
             continue;
         assert(row->param[i] < LF_EXPR_VALUES); /* nothing is differentiated in a number */
-        const lf_expr *slope = lf_expr_parse(pool, row->derivative[i]);
+        const lf_expr *slope = row->derivative[i];
         slope = row->derive_this[i] ? lf_expr_derive(pool, slope, row->param[i]) : slope;
         sum = simplified(pool, LF_EXPR_ADD, sum, product(pool, with(pool, slope, bound), inner));
     }

@@ -63,11 +63,30 @@ double lf_expr_eval_f32(const lf_expr *e, const double v[LF_EXPR_VARIABLE_COUNT]
 /* low <= value <= high, or NaN. */
 typedef struct lf_interval {
     double low, high;
+    bool plus; /* a zero is never -0 */
 } lf_interval;
+
+lf_interval lf_interval_of(double number);
+/* Never -0, by its bounds or by `plus`. */
+bool lf_interval_is_plus(lf_interval in);
 
 /* Of the value, where each variable is in its interval; v NULL: anywhere. Over the reals: rounding to nearest keeps
  * within bounds that are floats. */
 lf_interval lf_expr_interval(const lf_expr *e, const lf_interval v[LF_EXPR_VARIABLE_COUNT]);
+
+/* |value| <= scale |x| + offset for finite x; both infinite where nothing of the kind is known. v may not be NULL. */
+typedef struct lf_growth {
+    double scale, offset;
+} lf_growth;
+lf_growth lf_expr_growth(const lf_expr *e, const lf_interval v[LF_EXPR_VARIABLE_COUNT]);
+
+/* ---- laws (laws.c) ---- */
+
+/* Whether the value is not finite wherever that variable is not, whatever the others are. */
+bool lf_expr_keeps_nonfinite(const lf_expr *e, int variable);
+/* 1 where the value rises with the variable, -1 where it falls, never from a number to NaN, also as it is rounded; the
+ * others are numbers in their intervals. 0 where neither is known. */
+int lf_expr_direction(const lf_expr *e, int variable, const lf_interval v[LF_EXPR_VARIABLE_COUNT]);
 
 /* ---- derivatives (derive.c) ---- */
 

@@ -10,7 +10,7 @@
 #include <string.h>
 
 /* ops.def writes laws short. */
-enum { COMMUTES = LF_LAW_COMMUTES, IDEMPOTENT = LF_LAW_IDEMPOTENT, RISES = LF_LAW_RISES, FALLS = LF_LAW_FALLS };
+enum { COMMUTES = LF_LAW_COMMUTES, IDEMPOTENT = LF_LAW_IDEMPOTENT, KEEPS = LF_LAW_KEEPS };
 
 /* Expressions are stringified directly, so that names such as INFINITY or isinf stay as written. */
 static lf_op_info op_table[LF_OP_COUNT] = {
@@ -27,7 +27,8 @@ static lf_op_info op_table[LF_OP_COUNT] = {
 #undef LF_OP
 };
 
-enum { OWN = true, BUILT = false };
+/* functions.def: directions, and who has a function. */
+enum { FALLS = -1, RISES = 1, BUILT = false, OWN = true };
 static lf_function_info function_table[LF_FUNCTION_COUNT] = {
 #define LF_NATIVE(f_name, f_params, f_direction, f_low, f_high, ...)                                                   \
     [LF_FUNCTION_##f_name] = {.name = #f_name,                                                                         \
@@ -36,13 +37,14 @@ static lf_function_info function_table[LF_FUNCTION_COUNT] = {
                               .low = f_low,                                                                            \
                               .high = f_high,                                                                          \
                               .on_cuda = true,                                                                         \
-                              .derivative = {#__VA_ARGS__}},
-#define LF_FUNCTION(f_name, f_params, cpu, cuda, f_value, in_first, in_second)                                         \
+                              .slope = {#__VA_ARGS__}},
+#define LF_FUNCTION(f_name, f_params, f_direction, cpu, cuda, f_value, in_first, in_second)                            \
     [LF_FUNCTION_##f_name] = {.name = #f_name,                                                                         \
                               .params = #f_params,                                                                     \
                               .text = #f_value,                                                                        \
+                              .direction = f_direction,                                                                \
                               .on_cuda = cuda,                                                                         \
-                              .derivative = {#in_first, #in_second}},
+                              .slope = {#in_first, #in_second}},
 #include "ir/functions.def"
 #undef LF_NATIVE
 #undef LF_FUNCTION
@@ -52,10 +54,11 @@ static lf_function_info function_table[LF_FUNCTION_COUNT] = {
 static lf_expr_pool pool;
 
 static const lf_monoid_info monoid_table[LF_MONOID_COUNT] = {
-#define LF_MONOID(m_name, m_states, m_results, m_flops, m_identity, m_put, m_combine, ...)                             \
+#define LF_MONOID(m_name, m_states, m_results, m_least, m_flops, m_identity, m_put, m_combine, ...)                    \
     [LF_MONOID_##m_name] = {.name = #m_name,                                                                           \
                             .states = m_states,                                                                        \
                             .results = m_results,                                                                      \
+                            .least = m_least,                                                                          \
                             .flops = m_flops,                                                                          \
                             .identity = #m_identity,                                                                   \
                             .put = #m_put,                                                                             \
@@ -139,10 +142,13 @@ static void parse_function(lf_function_info *row)
 {
     for (const char *at = row->params; (at = strpbrk(at, ",)")); at++)
         row->param[row->args++] = (int)(strchr(LF_EXPR_VARIABLES, at[-1]) - LF_EXPR_VARIABLES);
-    for (int i = 0; i < 2 && row->derivative[i]; i++)
-        row->derive_this[i] = skip(&row->derivative[i], "derivative_of");
     row->value = row->text ? lf_expr_parse(&pool, row->text) : NULL;
     assert(row->value || !row->text);
+    for (int i = 0; i < 2 && row->slope[i]; i++) {
+        row->derive_this[i] = skip(&row->slope[i], "derivative_of");
+        row->derivative[i] = lf_expr_parse(&pool, row->slope[i]);
+        assert(row->derivative[i]);
+    }
 }
 
 static void parse_tables(void)

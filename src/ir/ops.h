@@ -22,8 +22,8 @@ typedef enum lf_kind {
 enum { /* laws: what rewrites may rely on */
     LF_LAW_COMMUTES = 1,   /* f(x, y) = f(y, x), bit for bit */
     LF_LAW_IDEMPOTENT = 2, /* f(f(x)) = f(x), for one set of attributes */
-    LF_LAW_RISES = 4,      /* x <= y implies f(x) <= f(y), rounding included; NaN to NaN */
-    LF_LAW_FALLS = 8       /* x <= y implies f(x) >= f(y), likewise */
+    LF_LAW_KEEPS = 4       /* an element of the first value that is not finite leaves one in its row that is not either;
+                            * said of ops whose expression does not show it */
 };
 
 typedef enum lf_op {
@@ -85,19 +85,21 @@ typedef struct lf_op_info {
 
 /* A function of expressions. */
 typedef struct lf_function_info {
-    const char *name, *params, *text; /* text: of its value, NULL where it is native */
-    const char *derivative[2];        /* in its parameters that are values */
-    bool derive_this[2];              /* derivative is what is to be derived */
-    bool on_cuda;                     /* text/math.cu has it */
-    int direction;                    /* LF_LAW_RISES, LF_LAW_FALLS, or 0; of natives */
-    double low, high;                 /* natives: no value lies outside */
-    int args, param[3];               /* which variable of its value a parameter is: see LF_EXPR_VARIABLES */
-    const lf_expr *value;             /* NULL where it is native */
+    const char *name, *params;
+    const char *text, *slope[2];  /* of value and derivative */
+    const lf_expr *value;         /* NULL where it is native */
+    const lf_expr *derivative[2]; /* in its parameters that are values */
+    bool derive_this[2];          /* derivative is what is to be derived */
+    bool on_cuda;                 /* text/math.cu has it */
+    int direction;                /* 1 where it rises with its values, -1 where it falls, rounding included, or 0 */
+    double low, high;             /* natives: no value lies outside */
+    int args, param[3];           /* which variable of its value a parameter is: see LF_EXPR_VARIABLES */
 } lf_function_info;
 
 typedef struct lf_monoid_info {
     const char *name;
     int states, results, flops;
+    double least; /* the last result is no less, NaN aside */
     const char *identity, *put, *combine, *finish; /* statements, for emitters */
 } lf_monoid_info;
 

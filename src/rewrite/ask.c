@@ -39,29 +39,45 @@ bool lf_rw_sole(const lf_rw *rw, lf_node n)
     return s->uses == 1 && !s->watched && !s->kept;
 }
 
-/* What a clamp lets nothing fall below, -Inf for another op. */
-static double held_above(const lf_rw *rw, lf_node n)
+void lf_rw_intervals(const lf_rw *rw, lf_node n, lf_interval v[LF_EXPR_VARIABLE_COUNT])
 {
-    double ends[3] = {-INFINITY, INFINITY};
-    if (lf_rw_is(rw, n, LF_OP_clamp) || lf_rw_is(rw, n, LF_OP_hardtanh))
-        lf_op_numbers(rw->g, n, ends);
-    return fmin(ends[0], ends[1]);
+    const lf_node_info *info = lf_rw_at(rw, n);
+    const lf_op_info *row = lf_op_row(info->op);
+    double numbers[3];
+    lf_op_numbers(rw->g, n, numbers);
+    for (int i = 0; i < LF_EXPR_VALUES; i++) {
+        double c;
+        const bool constant = row->kind == LF_POINTWISE && i < row->arg_count && lf_rw_constant(rw, info->arg[i], &c);
+        v[i] = constant ? lf_interval_of(c) : (lf_interval){-INFINITY, INFINITY, false};
+        v[LF_EXPR_VALUES + i] = lf_interval_of(numbers[i]);
+    }
+    if (row->monoid != LF_MONOID_none) {
+        const lf_monoid_info *monoid = lf_monoid_row(row->monoid);
+        /* REDUCE: results begin at x, NORMALIZE: at y */
+        v[monoid->results - (row->kind == LF_NORMALIZE ? 0 : 1)].low = monoid->least;
+    }
+}
+
+/* By its own op alone; a weight and a bias, as norms have them, come after the expression. */
+static lf_interval interval_of(const lf_rw *rw, lf_node n)
+{
+    const lf_op_info *row = lf_op_row(lf_rw_at(rw, n)->op);
+    const lf_affine affine = lf_affine_of(rw->g, n);
+    lf_interval v[LF_EXPR_VARIABLE_COUNT];
+    if ((row->kind != LF_POINTWISE && row->kind != LF_NORMALIZE) || affine.weight_slot >= 0 || affine.bias_slot >= 0)
+        return (lf_interval){-INFINITY, INFINITY, false};
+    lf_rw_intervals(rw, n, v);
+    return lf_expr_interval(row->tree, v);
+}
+
+bool lf_rw_nonnegative(const lf_rw *rw, lf_node n)
+{
+    return interval_of(rw, n).low >= 0;
 }
 
 bool lf_rw_never_minus_zero(const lf_rw *rw, lf_node n)
 {
-    static const lf_op never[] = {LF_OP_abs, LF_OP_exp, LF_OP_sigmoid, LF_OP_softmax, LF_OP_hardsigmoid};
-    for (size_t i = 0; i < sizeof never / sizeof never[0]; i++)
-        if (lf_rw_is(rw, n, never[i]))
-            return true;
-    return held_above(rw, n) > 0.0;
-}
-
-/* relu, sqrt and clamp let -0 pass. */
-bool lf_rw_nonnegative(const lf_rw *rw, lf_node n)
-{
-    return lf_rw_never_minus_zero(rw, n) || lf_rw_is(rw, n, LF_OP_relu) || lf_rw_is(rw, n, LF_OP_sqrt) ||
-           held_above(rw, n) >= 0.0;
+    return lf_interval_is_plus(interval_of(rw, n));
 }
 
 bool lf_rw_repeats(const lf_rw *rw, lf_node n, int rank, unsigned axes)
@@ -73,19 +89,11 @@ bool lf_rw_repeats(const lf_rw *rw, lf_node n, int rank, unsigned axes)
     return s->rank <= rank;
 }
 
-/* Inf * 0, Inf - Inf and 0 * NaN are NaN: sums, products and what is made of them keep what is not finite. */
 bool lf_rw_keeps_nonfinite(const lf_rw *rw, lf_node n, int slot)
 {
-    static const lf_op any_slot[] = {LF_OP_add, LF_OP_sub, LF_OP_mul};
-    static const lf_op first_slot[] = {LF_OP_div, LF_OP_neg,  LF_OP_abs,   LF_OP_leaky_relu,
-                                       LF_OP_sum, LF_OP_mean, LF_OP_linear};
-    for (size_t i = 0; i < sizeof any_slot / sizeof any_slot[0]; i++)
-        if (lf_rw_is(rw, n, any_slot[i]))
-            return slot == 0 || lf_rw_is(rw, n, LF_OP_mul) || lf_rw_attr(rw, n, "alpha") != 0.0;
-    for (size_t i = 0; i < sizeof first_slot / sizeof first_slot[0]; i++)
-        if (lf_rw_is(rw, n, first_slot[i]))
-            return slot == 0;
-    return lf_kind_of(rw->g, n) == LF_VIEW;
+    const lf_op_info *row = lf_op_row(lf_rw_at(rw, n)->op);
+    const bool shown = row->kind == LF_POINTWISE || row->kind == LF_VIEW;
+    return shown ? lf_expr_keeps_nonfinite(row->tree, slot) : slot == 0 && row->laws & LF_LAW_KEEPS;
 }
 
 double lf_rw_extent(const lf_rw *rw, lf_extent e)

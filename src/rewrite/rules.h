@@ -8,6 +8,7 @@
 #ifndef LF_REWRITE_RULES_H
 #define LF_REWRITE_RULES_H
 
+#include "ir/expr.h"
 #include "rewrite/rewrite.h"
 
 typedef struct lf_rw lf_rw;
@@ -124,6 +125,8 @@ bool lf_rw_constant(const lf_rw *rw, lf_node n, double *value);
 bool lf_rw_finite_leaf(const lf_rw *rw, lf_node n);
 /* Wanted by one value only, and not watched. */
 bool lf_rw_sole(const lf_rw *rw, lf_node n);
+/* Where the variables of n's expression lie, going by n alone: its numbers, constants, and statistics' results. */
+void lf_rw_intervals(const lf_rw *rw, lf_node n, lf_interval v[LF_EXPR_VARIABLE_COUNT]);
 /* Never below 0 (NaN aside); nor -0 either. */
 bool lf_rw_nonnegative(const lf_rw *rw, lf_node n);
 bool lf_rw_never_minus_zero(const lf_rw *rw, lf_node n);

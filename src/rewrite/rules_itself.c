@@ -11,35 +11,17 @@ typedef struct bound {
     lf_product p;
 } bound;
 
-/* How large an op of one value can make it: |f(x)| <= scale |x| + offset, intermediate results too. */
+/* How large an op of one value can make it. Another type may be too small for it. */
 static bool pointwise_bound(const lf_rw *rw, lf_node n, double *scale, double *offset)
 {
-    static const struct {
-        lf_op op;
-        double scale, offset;
-    } known[] = {
-        {LF_OP_relu, 1, 0},      {LF_OP_abs, 1, 0},     {LF_OP_neg, 1, 0},
-        {LF_OP_tanh, 1, 1},      {LF_OP_sigmoid, 1, 1}, {LF_OP_hardsigmoid, 1, 6},
-        {LF_OP_hardswish, 6, 6}, {LF_OP_silu, 1, 1},    {LF_OP_selu, 2, 2},
-    };
-    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
-        if (lf_rw_is(rw, n, known[i].op)) {
-            *scale = known[i].scale;
-            *offset = known[i].offset;
-            return true;
-        }
-    double numbers[3];
-    lf_op_numbers(rw->g, n, numbers);
-    *scale = 1;
-    *offset = 0;
-    if (lf_rw_is(rw, n, LF_OP_leaky_relu))
-        *scale = fmax(1.0, fabs(numbers[0]));
-    else if (lf_rw_is(rw, n, LF_OP_clamp) || lf_rw_is(rw, n, LF_OP_hardtanh))
-        *offset =
-            fmax(numbers[0] == -INFINITY ? 0.0 : fabs(numbers[0]), numbers[1] == INFINITY ? 0.0 : fabs(numbers[1]));
-    else if (!lf_rw_is(rw, n, LF_OP_gelu) || numbers[0] != 0.0) /* the tanh form cubes its argument */
+    lf_interval v[LF_EXPR_VARIABLE_COUNT];
+    if (lf_rw_at(rw, n)->dtype != lf_rw_at(rw, lf_rw_arg(rw, n, 0))->dtype)
         return false;
-    return isfinite(*offset);
+    lf_rw_intervals(rw, n, v);
+    const lf_growth g = lf_expr_growth(lf_op_row(lf_rw_at(rw, n)->op)->tree, v);
+    *scale = fmax(1.0, g.scale); /* x itself is on the way */
+    *offset = g.offset;
+    return isfinite(g.scale) && isfinite(g.offset);
 }
 
 /* Sums add as many as there are; a mean is a sum first. */

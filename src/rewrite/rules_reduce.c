@@ -68,26 +68,16 @@ static int direction(const lf_rw *rw, lf_node f, int *slot)
 {
     const lf_node_info *info = lf_rw_at(rw, f);
     const lf_op_info *row = lf_op_row(info->op);
-    *slot = 0;
-    if (row->kind != LF_POINTWISE)
-        return 0;
-    if (info->op == LF_OP_log || info->op == LF_OP_sqrt)
-        return lf_rw_nonnegative(rw, info->arg[0]) ? 1 : 0;
-    if (row->laws & (LF_LAW_RISES | LF_LAW_FALLS))
-        return row->laws & LF_LAW_RISES ? 1 : -1;
-    if (info->op == LF_OP_leaky_relu || info->op == LF_OP_elu || info->op == LF_OP_celu)
-        return info->attr[0].number > 0 ? 1 : 0;
+    lf_interval v[LF_EXPR_VARIABLE_COUNT];
     double c;
-    bool right = row->arg_count == 2 && lf_rw_constant(rw, info->arg[1], &c);
-    bool left = row->arg_count == 2 && !right && lf_rw_constant(rw, info->arg[0], &c);
-    *slot = left ? 1 : 0;
-    if ((!left && !right) || !lf_rw_same_shape(rw, info->arg[*slot], f))
+    *slot = row->arg_count == 2 && !lf_rw_constant(rw, info->arg[1], &c) ? 1 : 0;
+    if (row->kind != LF_POINTWISE || !lf_rw_same_shape(rw, info->arg[*slot], f) ||
+        (row->arg_count == 2 && !lf_rw_constant(rw, info->arg[1 - *slot], &c)))
         return 0;
-    if (info->op == LF_OP_add || info->op == LF_OP_sub)
-        return right ? 1 : info->attr[0].number != 1.0 ? 0 : info->op == LF_OP_add ? 1 : -1;
-    if (info->op == LF_OP_mul || (info->op == LF_OP_div && right))
-        return c > 0 ? 1 : c < 0 ? -1 : 0;
-    return 0;
+    lf_rw_intervals(rw, f, v);
+    if (lf_rw_nonnegative(rw, info->arg[*slot]))
+        v[*slot].low = 0.0;
+    return lf_expr_direction(row->tree, *slot, v);
 }
 
 /* f on the reduced value: a constant beside it becomes a plain number, for its shape may not fit any more. */

@@ -35,6 +35,7 @@ OPS = {
     "celu": (F.celu, [(1.0,), (0.5,), (-2.0,)]),  # 1 / alpha is a float in PyTorch, in float64 too
     "exp": (torch.exp, [()]),
     "log": (torch.log, [()]),
+    "to": (lambda x, a: x.to((torch.float32, torch.float16, torch.bfloat16)[int(a)]).double(), [(0,), (1,), (2,)]),
     "abs": (torch.abs, [()]),
     "neg": (torch.neg, [()]),
     "sqrt": (torch.sqrt, [()]),
