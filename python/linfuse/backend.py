@@ -11,11 +11,10 @@ import torch
 import torch._dynamo
 from torch.fx import Graph, GraphModule, Node
 
-from . import cuda, native, running, weights
-from .capture import device_of, line_of, mark_statistics
+from . import cuda, native, weights
+from .capture import line_of
 from .fused import CompiledGraph
-from .inplace import make_functional
-from .partition import split
+from .partition import compile_module
 from .counters import NEEDS_GRADIENTS, Left, registry
 
 _cpu = torch.device("cpu")
@@ -112,15 +111,11 @@ def compile_graph(
 ) -> CompiledGraph:
     """The same, with the account of what was done."""
     chosen = Options(options)
+    if chosen.rules is not None:  # a wrong name is an error now, not a reason to run in PyTorch later
+        with weights.making:
+            native.check_options(weights.context(_cpu, torch.get_num_threads()), chosen.words(_cpu))
     own = _copied(module, inputs)
-    make_functional(own.graph)
-    running.separate(own.graph)
-    mark_statistics(own.graph)
-    with weights.making:
-        context = weights.context(device_of(own.graph), torch.get_num_threads())
-        if chosen.rules is not None:  # a wrong name is an error now, not a reason to run in PyTorch later
-            native.check_options(context, chosen.words(_cpu))
-        compiled = split(own, context, chosen.words(context.device), chosen.fallback == "error")
+    compiled = compile_module(own, chosen.words, chosen.fallback == "error")
     computing = [left for left in compiled.left if _computes(left)]
     if chosen.fallback == "error" and computing:
         raise native.Error(_refusal(own.graph, computing))

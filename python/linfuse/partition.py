@@ -11,6 +11,7 @@ numbers).
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,10 +20,10 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
 from . import native, ops, running, weights
-from .capture import NAMINGS, Capture, Naming, example, is_view_of_param, target_name
+from .capture import NAMINGS, Capture, Naming, device_of, example, is_view_of_param, mark_statistics, target_name
 from .cuda import CudaPart
 from .fused import CompiledGraph, Fused, Part
-from .inplace import is_random, memory_roots, writes
+from .inplace import is_random, make_functional, memory_roots, writes
 from .ops import Unsupported
 from .counters import Left
 
@@ -192,8 +193,25 @@ def _pays(part: list[Node]) -> bool:
 # ---- the graph around the parts ----
 
 
-def split(module: GraphModule, context: weights.Context, options: dict[str, str], strict: bool) -> CompiledGraph:
-    """Compiles a graph: parts fused, the rest as it is."""
+def compile_module(module: GraphModule, options: Callable[[torch.device], dict[str, str]], strict: bool = False,
+                   statistics: bool = True) -> CompiledGraph:
+    """All passes over a graph, in order; the module's own graph is rewritten.
+
+    options:     those of the C library, for the device that the graph is on.
+    strict:      a call that cannot run fused is an error.
+    statistics:  whether batch_norm updates its running statistics. A file has none that change.
+    """
+    make_functional(module.graph)
+    if statistics:
+        running.separate(module.graph)
+        mark_statistics(module.graph)
+    with weights.making:
+        context = weights.context(device_of(module.graph), torch.get_num_threads())
+        return _split(module, context, options(context.device), strict)
+
+
+def _split(module: GraphModule, context: weights.Context, options: dict[str, str], strict: bool) -> CompiledGraph:
+    """Parts fused, the rest as it is."""
     work = Split(module.graph, context)
     work.probe()
     captures: dict[int, Capture] = {}

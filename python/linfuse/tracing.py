@@ -17,14 +17,13 @@ import torch
 from torch import nn
 from torch.fx import GraphModule, Node
 
-from . import native, running, weights
+from . import native, weights
 from .backend import Options
-from .capture import device_of, example, hints, mark_statistics, module_path
+from .capture import example, hints, module_path
 from .cuda import in_use, on
 from .fused import CompiledGraph, Part
-from .inplace import make_functional
 from .native import Error, Status
-from .partition import split
+from .partition import compile_module
 
 
 @dataclass
@@ -73,13 +72,8 @@ def trace(model: Any, inputs: Sequence[Any], options: Mapping[str, str], whole: 
 
     def record(module: GraphModule, _inputs: list[Any]) -> Callable[..., Any]:
         forward = GraphModule(module, module.graph.__deepcopy__()).forward  # as written, to be run
-        make_functional(module.graph)
-        if not whole:  # a file has no running statistics that change
-            running.separate(module.graph)
-            mark_statistics(module.graph)
-        with weights.making:
-            context = weights.context(device_of(module.graph), torch.get_num_threads())
-            graph = Graph(module, split(module, context, dict(options), strict=False), ())
+        compiled = compile_module(module, lambda _: dict(options), statistics=not whole)
+        graph = Graph(module, compiled, ())
         graphs.append(graph)
 
         def run(*args: Any) -> Any:
