@@ -198,9 +198,24 @@ static void the_model_comes_out_as_written(void **state)
             }
 }
 
+/* Rounding loses what is folded, and there is no other way to run the model: no rule was applied. */
+static void digits_lost_without_a_rule_are_no_reason(void **state)
+{
+    (void)state;
+    rig r = rig_begin(1, X "param p f32[24]\nc = mul(p, 1e-30)\nd = mul(c, 1e-30)\ny = add(x, d)\nreturn y\n", NULL);
+    tensors t = tensors_begin(r.model, (int64_t[]){3});
+    OK_PROGRAM(r.program, lf_program_prepare(r.program));
+    tensors_run(&t, r.call);
+    tensors_eval(&t, r.model, r.program);
+    assert_close(&t, tolerance(1), "x plus less than the least denormal");
+    tensors_end(&t);
+    rig_end(&r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(digits_lost_without_a_rule_are_no_reason),
         cmocka_unit_test(only_what_is_folded_or_dropped_is_looked_at),
         cmocka_unit_test(every_rule_is_here),
         cmocka_unit_test(guards_switched_off_trust_weights),

@@ -57,7 +57,7 @@ static lf_status evaluate(lf_program *p, const lists *l, lf_backend_weights *out
     lf_status status = lf_prepare(p->fused.plan, l->host, l->want, p->context->pool, &out->fused, &p->diag);
     if (status != LF_OK)
         return status;
-    if (!out->fused->sound) {
+    if (!out->fused->sound && p->exact.plan) { /* otherwise no law was applied but exact ones */
         lf_prepared_free(out->fused);
         out->fused = NULL;
     }
