@@ -275,19 +275,19 @@ LF_API const char *lf_program_message(const lf_program *program);
 
 /* Gives a parameter its values (f32, row-major, the declared extents); they are copied. May be called again: the next
  * prepare makes the change count. */
-LF_API lf_status lf_program_set_param(lf_program *program, const char *name, const float *data, size_t count);
+LF_API lf_status lf_program_set_param(lf_program *program, const char *name, const void *data, size_t count);
 /* The same for a program compiled for cuda from the GPU's memory (data: an address there), once the work on stream (a
  * CUstream; NULL is the default one) is done, for which it waits. */
-LF_API lf_status lf_program_set_param_cuda(lf_program *program, const char *name, const float *data, size_t count,
+LF_API lf_status lf_program_set_param_cuda(lf_program *program, const char *name, const void *data, size_t count,
                                            void *stream);
 /* The same, and the values stay where and as they are until the parameter is given anew or the program is freed: runs
  * read them there where nothing else was made of them (and they begin at a multiple of 256 bytes), and the GPU holds
  * one copy less. */
-LF_API lf_status lf_program_borrow_param_cuda(lf_program *program, const char *name, const float *data, size_t count,
+LF_API lf_status lf_program_borrow_param_cuda(lf_program *program, const char *name, const void *data, size_t count,
                                               void *stream);
 /* The same as lf_program_set_param without the copy: the values are borrowed, and stay where and as they are until the
  * parameter is given anew or the program is freed. After a change of them, give them again and prepare. */
-LF_API lf_status lf_program_borrow_param(lf_program *program, const char *name, const float *data, size_t count);
+LF_API lf_status lf_program_borrow_param(lf_program *program, const char *name, const void *data, size_t count);
 /* Whether lent parameters still look as they did when they were prepared: every value of those of up to 16384 elements,
  * a sample spread over larger ones. A net under callers who are told of changes by other means, not a proof that
  * nothing changed. True before the first prepare. Any thread may ask while calls run. */
@@ -297,7 +297,7 @@ LF_API lf_status lf_program_load_params(lf_program *program, const char *path);
 /* Folds and packs the parameters. Needed before the first call and after parameters changed. */
 LF_API lf_status lf_program_prepare(lf_program *program);
 /* One parameter's values as given, NULL when there are none yet or when they are on the GPU alone. */
-LF_API const float *lf_program_param(const lf_program *program, const char *name);
+LF_API const void *lf_program_param(const lf_program *program, const char *name);
 
 /* Bytes the program holds: parameters as given (borrowed ones are not its own), parameters prepared, everything else.
  * Any pointer may be NULL. */
@@ -357,11 +357,11 @@ LF_API void lf_call_free(lf_call *call);
 LF_API const char *lf_call_message(const lf_call *call);
 
 /* Binds an input: f32, row-major, borrowed until it is bound anew. Named extents are learnt here. */
-LF_API lf_status lf_call_set_input(lf_call *call, size_t index, int rank, const int64_t *extents, const float *data);
+LF_API lf_status lf_call_set_input(lf_call *call, size_t index, int rank, const int64_t *extents, const void *data);
 /* The extents of an output for the inputs bound now; *rank <= LF_MAX_RANK. */
 LF_API lf_status lf_call_output_shape(lf_call *call, size_t index, int *rank, int64_t *extents);
 /* Binds where an output goes: the caller's memory, row-major, borrowed likewise. It may not overlap an input. */
-LF_API lf_status lf_call_set_output(lf_call *call, size_t index, float *data);
+LF_API lf_status lf_call_set_output(lf_call *call, size_t index, void *data);
 /* Runs. After the first run at some extents, a run at them allocates nothing. */
 LF_API lf_status lf_call_run(lf_call *call);
 /* Binds everything and runs, in one go, for callers to whom every call of a function is dear. dims: the values of the

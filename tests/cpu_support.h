@@ -17,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/dtype.h"
 #include "base/mem.h"
 #include "base/rng.h"
 #include "cpu/cpu.h"
@@ -58,16 +59,37 @@ typedef struct rig {
     lf_diag diag;
     lf_graph graph;
     lf_plan *plan;
-    float **param; /* one per node */
+    float **param; /* one per node: the values, each one of its type's */
+    void **typed;  /* one per node: the same as elements of that type; param's memory where that is f32 */
     const lf_kern *kern;
     lf_cpu_weights *weights;
 } rig;
 
-/* Inputs or outputs of a call: one array a port. */
+/* Inputs or outputs of a call: one array a port, as floats and as elements of its type (one and the same for f32). */
 typedef struct rig_ports {
     float *data[RIG_PORTS];
+    void *typed[RIG_PORTS];
     int64_t count[RIG_PORTS];
 } rig_ports;
+
+/* Memory for count elements of the type, or the floats themselves. */
+static inline void *rig_typed(lf_dtype type, float *floats, int64_t count)
+{
+    void *typed = type == LF_F32 ? floats : malloc(lf_dtype_size(type) * (size_t)count);
+    assert_non_null(typed);
+    return typed;
+}
+
+/* Rounds floats to the type, and leaves there what became of them. */
+static inline void *rig_round(lf_dtype type, float *floats, int64_t count)
+{
+    void *typed = rig_typed(type, floats, count + 1);
+    if (type != LF_F32) {
+        lf_from_f32(type, floats, typed, 1, count);
+        lf_to_f32(type, typed, 1, floats, count);
+    }
+    return typed;
+}
 
 /* How numbers are drawn: uniform in [-2, 2); or small integers, which stay exact through products. */
 typedef enum rig_draw { RIG_UNIFORM, RIG_INTEGERS } rig_draw;
@@ -103,12 +125,12 @@ static inline char *rig_text(const char *text, const char *names, const int64_t 
 /* Prepares the parameters for the plan, all of them checked. *sound may be NULL. */
 static inline lf_status rig_prepare(rig *r, bool pack, lf_pool *pool, bool *sound, lf_cpu_weights **out)
 {
-    const float *param[16] = {0};
+    const void *param[16] = {0};
     lf_prepare_want want[16];
     lf_prepared *prepared;
     assert_true(r->graph.params <= 16);
     for (int32_t i = 0; i < r->graph.params; i++) {
-        param[i] = r->param[r->graph.param[i]];
+        param[i] = r->typed[r->graph.param[i]];
         want[i] = (lf_prepare_want){.read = true, .check = true};
     }
     *out = NULL;
@@ -128,7 +150,8 @@ static inline void rig_open_planned(rig *r, const char *text, lf_plan_options op
     rig_ok(r, lf_plan_build(&r->graph, options, &r->arena, &r->plan));
     rig_ok(r, lf_plan_verify(r->plan, &r->diag));
     r->param = calloc((size_t)r->graph.count, sizeof *r->param);
-    assert_non_null(r->param);
+    r->typed = calloc((size_t)r->graph.count, sizeof *r->typed);
+    assert_true(r->param && r->typed);
     for (int32_t i = 0; i < r->graph.params; i++) {
         lf_node n = r->graph.param[i];
         int64_t count = lf_shape_count(&lf_at(&r->graph, n)->shape, NULL);
@@ -141,6 +164,7 @@ static inline void rig_open_planned(rig *r, const char *text, lf_plan_options op
             if (variance)
                 r->param[n][k] = fabsf(r->param[n][k]) + 0.5f;
         }
+        r->typed[n] = rig_round(lf_at(&r->graph, n)->dtype, r->param[n], count);
     }
     r->kern = kern;
     rig_ok(r, rig_prepare(r, pack, pool, NULL, &r->weights));
@@ -160,16 +184,24 @@ static inline void rig_open(rig *r, const char *text, bool fuse, const lf_kern *
 static inline void rig_close(rig *r)
 {
     lf_cpu_weights_free(r->weights);
-    for (int32_t i = 0; i < r->graph.params; i++)
-        free(r->param[r->graph.param[i]]);
+    for (int32_t i = 0; i < r->graph.params; i++) {
+        const lf_node n = r->graph.param[i];
+        if (r->typed && r->typed[n] != r->param[n])
+            free(r->typed[n]);
+        free(r->param[n]);
+    }
+    free(r->typed);
     free(r->param);
     lf_arena_free(&r->arena);
 }
 
 static inline void rig_ports_free(rig_ports *p)
 {
-    for (int i = 0; i < RIG_PORTS; i++)
+    for (int i = 0; i < RIG_PORTS; i++) {
+        if (p->typed[i] != p->data[i])
+            free(p->typed[i]);
         free(p->data[i]);
+    }
     memset(p, 0, sizeof *p);
 }
 
@@ -187,6 +219,7 @@ static inline rig_ports rig_inputs(rig *r, const int64_t *dims, rig_draw draw)
         assert_non_null(p.data[i]);
         for (int64_t k = 0; k < p.count[i]; k++)
             p.data[i][k] = rig_number(&rng, draw);
+        p.typed[i] = rig_round(info->dtype, p.data[i], p.count[i]);
     }
     return p;
 }
@@ -218,6 +251,9 @@ static inline void rig_fill(float *to, int64_t count)
         to[i] = rig_poison();
 }
 
+/* NaN as well, of either narrow type. */
+enum { RIG_HALF_POISON = 0x7fc5 };
+
 static inline void rig_check_guard(const float *guard, const char *what)
 {
     for (int64_t i = 0; i < RIG_GUARD; i++)
@@ -235,8 +271,29 @@ static inline rig_ports rig_outputs(rig *r, const int64_t *dims)
         p.data[i] = malloc((size_t)(p.count[i] + RIG_GUARD) * sizeof(float));
         assert_non_null(p.data[i]);
         rig_fill(p.data[i], p.count[i] + RIG_GUARD);
+        p.typed[i] = rig_typed(lf_at(&r->graph, r->graph.output[i])->dtype, p.data[i], p.count[i] + RIG_GUARD);
+        for (int64_t k = 0; p.typed[i] != p.data[i] && k < p.count[i] + RIG_GUARD; k++)
+            ((uint16_t *)p.typed[i])[k] = RIG_HALF_POISON;
     }
     return p;
+}
+
+/* Nothing was written past an output's end, and all of it was. Brings its values into data. */
+static inline void rig_take_output(const rig *r, rig_ports *out, int32_t i)
+{
+    if (out->typed[i] != out->data[i]) {
+        const uint16_t *half = out->typed[i];
+        for (int64_t k = 0; k < out->count[i] + RIG_GUARD; k++)
+            if ((half[k] == RIG_HALF_POISON) != (k >= out->count[i]))
+                fail_msg("output %d: element %lld of %lld is %04x", (int)i, (long long)k, (long long)out->count[i],
+                         half[k]);
+        lf_to_f32(lf_at(&r->graph, r->graph.output[i])->dtype, half, 1, out->data[i], out->count[i]);
+        return;
+    }
+    rig_check_guard(out->data[i] + out->count[i], "an output");
+    for (int64_t k = 0; k < out->count[i]; k++)
+        if (rig_is_poison(out->data[i][k]))
+            fail_msg("output %d: element %lld was not written", (int)i, (long long)k);
 }
 
 /* One run with pool's threads. flagged may be NULL. */
@@ -250,14 +307,10 @@ static inline rig_ports rig_run(rig *r, const int64_t *dims, const rig_ports *in
     assert_non_null(workspace);
     rig_fill(workspace, floats + RIG_GUARD);
     rig_ports out = rig_outputs(r, dims);
-    lf_cpu_run(instance, r->weights, (const float *const *)in->data, out.data, workspace, flagged, batch, pool);
+    lf_cpu_run(instance, r->weights, (const void *const *)in->typed, out.typed, workspace, flagged, batch, pool);
     rig_check_guard(workspace + floats, "the workspace");
-    for (int32_t i = 0; i < r->graph.outputs; i++) {
-        rig_check_guard(out.data[i] + out.count[i], "an output");
-        for (int64_t k = 0; k < out.count[i]; k++)
-            if (rig_is_poison(out.data[i][k]))
-                fail_msg("output %d: element %lld was not written", (int)i, (long long)k);
-    }
+    for (int32_t i = 0; i < r->graph.outputs; i++)
+        rig_take_output(r, &out, i);
     lf_aligned_free(workspace);
     lf_cpu_instance_free(instance);
     return out;

@@ -68,13 +68,13 @@ static void safetensors_reads(void **state)
     assert_int_equal(h->count, 1);
 
     float out[6];
-    assert_int_equal(lf_tensor_floats(w, out, &d), LF_OK);
+    assert_int_equal(lf_tensor_read(w, LF_F32, out, &d), LF_OK);
     assert_memory_equal(out, w->data, 24);
-    assert_int_equal(lf_tensor_floats(h, out, &d), LF_OK);
+    assert_int_equal(lf_tensor_read(h, LF_F32, out, &d), LF_OK);
     uint32_t bits = 0x1c1bu << 16, found;
     memcpy(&found, out, 4);
     assert_int_equal(found, bits);
-    assert_int_equal(lf_tensor_floats(lf_safetensors_find(&st, "flags"), out, &d), LF_ERR_DATA);
+    assert_int_equal(lf_tensor_read(lf_safetensors_find(&st, "flags"), LF_F32, out, &d), LF_ERR_DATA);
     assert_says(&d, "w.safetensors: tensor 'flags' holds BOOL, not F32; convert");
     lf_safetensors_free(&st);
     lf_safetensors_free(&st);
@@ -98,7 +98,7 @@ static void safetensors_widens_halves(void **state)
         halves[i] = (uint16_t)(0x3c00 + i % 1024);
     lf_tensor_view t = {.name = "t", .dtype = "F16", .count = COUNT, .size = sizeof halves, .data = halves};
     out[COUNT] = 42.0f;
-    assert_int_equal(lf_tensor_floats(&t, out, NULL), LF_OK);
+    assert_int_equal(lf_tensor_read(&t, LF_F32, out, NULL), LF_OK);
     for (int i = 0; i < COUNT; i++)
         assert_true(out[i] == 1.0f + (float)(i % 1024) / 1024.0f);
     assert_true(out[COUNT] == 42.0f);

@@ -6,32 +6,23 @@
 #include <assert.h>
 #include <string.h>
 
-static const struct {
-    const char *name;
-    size_t size;
-} types[] = {
-#define LF_DTYPE(name, id, bits, use) [LF_##id] = {#name, sizeof(bits)},
+static const char *const names[] = {
+#define LF_DTYPE(name, id, bits, use) [LF_##id] = #name,
 #include "base/dtypes.def"
 #undef LF_DTYPE
 };
-_Static_assert(sizeof types / sizeof *types == LF_DTYPES, "a row for each of lf_dtype, and no other");
-
-size_t lf_dtype_size(lf_dtype type)
-{
-    assert((unsigned)type < LF_DTYPES);
-    return types[type].size;
-}
+_Static_assert(sizeof names / sizeof *names == LF_DTYPES, "a row for each of lf_dtype, and no other");
 
 const char *lf_dtype_name(lf_dtype type)
 {
     assert((unsigned)type < LF_DTYPES);
-    return types[type].name;
+    return names[type];
 }
 
 bool lf_dtype_parse(const char *text, size_t length, lf_dtype *out)
 {
     for (size_t t = 0; t < LF_DTYPES; t++) {
-        if (strlen(types[t].name) == length && memcmp(types[t].name, text, length) == 0) {
+        if (strlen(names[t]) == length && memcmp(names[t], text, length) == 0) {
             *out = (lf_dtype)t;
             return true;
         }

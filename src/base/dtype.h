@@ -18,7 +18,16 @@ enum {
 };
 
 /* Bytes an element. */
-size_t lf_dtype_size(lf_dtype type);
+static inline size_t lf_dtype_size(lf_dtype type)
+{
+    switch (type) {
+#define LF_DTYPE(name, id, bits, use)                                                                                \
+    case LF_##id: return sizeof(bits);
+#include "base/dtypes.def"
+#undef LF_DTYPE
+    }
+    return 0;
+}
 
 /* "f32", "f16", "bf16", "i64". */
 const char *lf_dtype_name(lf_dtype type);

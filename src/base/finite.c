@@ -8,7 +8,7 @@
 
 enum { CHUNK = 1 << 18 }; /* elements a thread takes at a time */
 
-static bool all_finite(const float *x, int64_t count)
+static bool floats_finite(const float *x, int64_t count)
 {
     uint32_t found = 0;
     for (int64_t i = 0; i < count; i++) {
@@ -19,8 +19,24 @@ static bool all_finite(const float *x, int64_t count)
     return !found;
 }
 
+static bool all_finite(lf_dtype type, const void *x, int64_t count)
+{
+    enum { AT_ONCE = 512 };
+    bool finite = true;
+    if (type == LF_F32)
+        return floats_finite(x, count);
+    for (int64_t i = 0; i < count && finite; i += AT_ONCE) {
+        float wide[AT_ONCE];
+        const int64_t n = lf_min64(AT_ONCE, count - i);
+        lf_to_f32(type, (const char *)x + (size_t)i * lf_dtype_size(type), 1, wide, n);
+        finite = floats_finite(wide, n);
+    }
+    return finite;
+}
+
 typedef struct checking {
-    const float *x;
+    lf_dtype type;
+    const void *x;
     int64_t count;
     atomic_bool found; /* one that is not finite */
 } checking;
@@ -29,13 +45,14 @@ static void check_chunk(void *arg, int64_t index, int slot)
 {
     checking *c = arg;
     (void)slot;
-    if (!all_finite(c->x + index * CHUNK, lf_min64(CHUNK, c->count - index * CHUNK)))
+    const char *from = (const char *)c->x + (size_t)index * CHUNK * lf_dtype_size(c->type);
+    if (!all_finite(c->type, from, lf_min64(CHUNK, c->count - index * CHUNK)))
         atomic_store_explicit(&c->found, true, memory_order_relaxed);
 }
 
-bool lf_all_finite_shared(const float *x, int64_t count, lf_pool *pool)
+bool lf_all_finite_shared(lf_dtype type, const void *x, int64_t count, lf_pool *pool)
 {
-    checking c = {.x = x, .count = count};
+    checking c = {.type = type, .x = x, .count = count};
     lf_pool_run(pool, lf_ceil_div(count, CHUNK), check_chunk, &c);
     return !atomic_load_explicit(&c.found, memory_order_relaxed);
 }

@@ -44,6 +44,7 @@ static bool side_init(lf_side *side, const lf_access *a, int from, int to, const
 
 bool lf_reach_sides(lf_reach *r, const lf_access *a, const int64_t *dims)
 {
+    r->dtype = a->dtype;
     return side_init(&r->row, a, 0, a->row_axes, dims) && side_init(&r->col, a, a->row_axes, a->rank, dims);
 }
 
@@ -101,22 +102,40 @@ static void run_next(runs *r)
     }
 }
 
-void lf_side_gather(const lf_side *side, const float *base, int64_t start, int64_t n, float *out)
+/* n elements `stride` apart, the first at from; and back. */
+static void read_apart(lf_dtype type, const void *from, int64_t stride, int64_t n, float *out)
+{
+    const float *floats = from;
+    if (type != LF_F32)
+        lf_to_f32(type, from, stride, out, n);
+    for (int64_t i = 0; type == LF_F32 && i < n; i++)
+        out[i] = floats[i * stride];
+}
+
+static void write_apart(lf_dtype type, const float *from, int64_t n, void *to, int64_t stride)
+{
+    float *floats = to;
+    if (type != LF_F32)
+        lf_from_f32(type, from, to, stride, n);
+    for (int64_t i = 0; type == LF_F32 && i < n; i++)
+        floats[i * stride] = from[i];
+}
+
+void lf_side_gather(const lf_kern *kern, lf_dtype type, const lf_side *side, const void *base, int64_t start, int64_t n,
+                    float *out)
 {
     if (n <= 0)
         return;
     switch (side->form) {
-    case LF_FORM_REPEATED: {
-        const float value = base[0];
-        for (int64_t i = 0; i < n; i++)
-            out[i] = value;
+    case LF_FORM_REPEATED:
+        read_apart(type, base, 0, 1, out);
+        for (int64_t i = 1; i < n; i++)
+            out[i] = out[0];
         return;
-    }
-    case LF_FORM_CONTIGUOUS: memcpy(out, base + start, (size_t)n * sizeof *out); return;
+    case LF_FORM_CONTIGUOUS: kern->load[type](n, lf_element_at(type, base, start), out); return;
     case LF_FORM_STRIDED: {
         const int64_t stride = side->stride[0];
-        for (int64_t i = 0; i < n; i++)
-            out[i] = base[(start + i) * stride];
+        read_apart(type, lf_element_at(type, base, start * stride), stride, n, out);
         return;
     }
     case LF_FORM_SPREAD:
@@ -125,25 +144,23 @@ void lf_side_gather(const lf_side *side, const float *base, int64_t start, int64
     const int64_t stride = side->stride[side->rank - 1];
     for (runs r = runs_from(side, start); n > 0; run_next(&r)) {
         int64_t length = run_length(&r, n);
-        const float *from = base + r.offset;
-        for (int64_t i = 0; i < length; i++)
-            out[i] = from[i * stride];
+        read_apart(type, lf_element_at(type, base, r.offset), stride, length, out);
         out += length;
         n -= length;
     }
 }
 
-void lf_side_scatter(const lf_side *side, float *base, int64_t start, int64_t n, const float *from)
+void lf_side_scatter(const lf_kern *kern, lf_dtype type, const lf_side *side, void *base, int64_t start, int64_t n,
+                     const float *from)
 {
     if (n <= 0)
         return;
     switch (side->form) {
-    case LF_FORM_REPEATED: /* one element, however often */ base[0] = from[n - 1]; return;
-    case LF_FORM_CONTIGUOUS: memcpy(base + start, from, (size_t)n * sizeof *from); return;
+    case LF_FORM_REPEATED: /* one element, however often */ write_apart(type, from + n - 1, 1, base, 0); return;
+    case LF_FORM_CONTIGUOUS: kern->store[type](n, from, lf_element_at(type, base, start)); return;
     case LF_FORM_STRIDED: {
         const int64_t stride = side->stride[0];
-        for (int64_t i = 0; i < n; i++)
-            base[(start + i) * stride] = from[i];
+        write_apart(type, from, n, lf_element_at(type, base, start * stride), stride);
         return;
     }
     case LF_FORM_SPREAD:
@@ -152,9 +169,7 @@ void lf_side_scatter(const lf_side *side, float *base, int64_t start, int64_t n,
     const int64_t stride = side->stride[side->rank - 1];
     for (runs r = runs_from(side, start); n > 0; run_next(&r)) {
         int64_t length = run_length(&r, n);
-        float *to = base + r.offset;
-        for (int64_t i = 0; i < length; i++)
-            to[i * stride] = from[i];
+        write_apart(type, from, length, lf_element_at(type, base, r.offset), stride);
         from += length;
         n -= length;
     }

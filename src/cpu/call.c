@@ -109,7 +109,7 @@ lf_status lf_cpu_call_run(void *call, const lf_backend_job *job, lf_diag *diag)
         status = lf_call_sized(c, p->fused ? p->task.fused : p->task.exact, job->dims, &instance, diag);
     if (status != LF_OK)
         return status;
-    lf_cpu_run(instance, p->fused ? p->fused : p->exact, (const float *const *)job->input, (float *const *)job->output,
+    lf_cpu_run(instance, p->fused ? p->fused : p->exact, job->input, job->output,
                c->workspace, guarded ? c->flagged : NULL, job->batch, p->task.pool);
     if (guarded)
         lf_redo_rows(c, job);

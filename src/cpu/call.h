@@ -26,9 +26,9 @@ typedef struct lf_sized {
 
 /* What redoing rows needs. Rows are gathered from inputs, run as written, scattered to outputs. */
 typedef struct lf_redo {
-    float **input, **output;      /* one per port; owned; NULL where the port carries no rows */
-    const float **feed;           /* one per input: what a block is run on, gathered or the caller's own */
-    size_t *input_size, *output_size; /* floats they hold */
+    void **input, **output;       /* one per port; owned; NULL where the port carries no rows */
+    const void **feed;            /* one per input: what a block is run on, gathered or the caller's own */
+    size_t *input_size, *output_size; /* bytes they hold */
 } lf_redo;
 
 typedef struct lf_cpu_call {

@@ -45,9 +45,10 @@ size_t lf_cpu_instance_bytes(const lf_cpu_instance *instance);
 /* What one run needs beside inputs and outputs, 64-byte aligned. */
 size_t lf_cpu_workspace(const lf_cpu_instance *instance);
 
-/* Runs it. Allocates nothing, cannot fail. input, output: by port, row-major. flagged (one byte per row of the batch,
+/* Runs it. Allocates nothing, cannot fail. input, output: by port, row-major, of
+ * its type. flagged (one byte per row of the batch,
  * `batch` of them; NULL when the plan watches nothing): set to 1 where a witness was not finite. pool may be NULL. */
-void lf_cpu_run(const lf_cpu_instance *instance, const lf_cpu_weights *weights, const float *const *input,
-                float *const *output, void *workspace, unsigned char *flagged, int64_t batch, lf_pool *pool);
+void lf_cpu_run(const lf_cpu_instance *instance, const lf_cpu_weights *weights, const void *const *input,
+                void *const *output, void *workspace, unsigned char *flagged, int64_t batch, lf_pool *pool);
 
 #endif

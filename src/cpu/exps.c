@@ -135,8 +135,8 @@ static int32_t store_to_take(const lf_group *g, int32_t stat, const found *at)
     const int32_t v = p->step[at->step].arg[0];
     const lf_access *from = &p->step[v].from;
     const int32_t store = p->step[v].kind == LF_STEP_LOAD ? store_read_by(fed, s->step, from) : -1;
-    const bool alone = store >= 0 && from->place == LF_KEPT && uses_in_steps(p, v) == 1 && !is_sunk(g, at->phase, v) &&
-                       loads_of_kept(g, from->index) == 1 && stores_of(fed, s->step) == 1;
+    const bool alone = store >= 0 && from->place == LF_KEPT && from->dtype == LF_F32 && uses_in_steps(p, v) == 1 &&
+                       !is_sunk(g, at->phase, v) && loads_of_kept(g, from->index) == 1 && stores_of(fed, s->step) == 1;
     return alone && fed->step[s->step].kind != LF_STEP_LOAD ? store : -1;
 }
 

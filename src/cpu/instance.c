@@ -48,7 +48,7 @@ static void place_buffer(building *b, placed **live, placed *mine, const lf_buff
         else
             link = &(*link)->next;
     lf_layout size = {0};
-    lf_layout_take(&size, extent(b, buffer->elements), 1, 1);
+    lf_layout_take_elements(&size, buffer->dtype, extent(b, buffer->elements), 1);
     placed **link = live;
     mine->offset = 0;
     while (*link && ((*link)->offset < mine->offset || (*link)->offset - mine->offset < size.floats)) {
@@ -100,6 +100,7 @@ static void home_of_node(const building *b, lf_node node, lf_reach *r)
 {
     const lf_plan *plan = b->plan;
     r->index = plan->where[node];
+    r->dtype = lf_stored_dtype(plan, node);
     switch (plan->storage[node]) {
     case LF_IN_INPUT: r->home = LF_HOME_INPUT; return;
     case LF_PREPARED: r->home = LF_HOME_PREPARED; return;

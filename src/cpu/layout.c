@@ -28,6 +28,16 @@ enum {
     PRODUCT_RATE = 16
 };
 
+size_t lf_layout_take_elements(lf_layout *l, lf_dtype type, int64_t a, int64_t b)
+{
+    int64_t bytes;
+    if (a < 0 || b < 0 || !lf_mul_i64(a, b, &bytes) || !lf_mul_i64(bytes, (int64_t)lf_dtype_size(type), &bytes)) {
+        l->overflow = true;
+        return l->floats;
+    }
+    return lf_layout_take(l, lf_ceil_div(bytes, sizeof(float)), 1, 1);
+}
+
 size_t lf_layout_take(lf_layout *l, int64_t a, int64_t b, int64_t c)
 {
     size_t at = l->floats, size;
@@ -196,8 +206,8 @@ static void layout_area(lf_group_at *g, const lf_group *plan, const lf_kern *ker
     const int64_t rows = g->whole_grid ? g->rows : g->block_rows;
     for (int32_t i = 0; i < plan->kepts; i++)
         if (plan->kept[i].in_output < 0)
-            in_area[i] =
-                lf_layout_take(area, plan->kept[i].one_row ? 1 : rows, lf_extent_at(plan->kept[i].width, dims), 1);
+            in_area[i] = lf_layout_take_elements(area, plan->kept[i].dtype, plan->kept[i].one_row ? 1 : rows,
+                                                 lf_extent_at(plan->kept[i].width, dims));
     for (int32_t i = 0; i < g->stats; i++) {
         lf_stat_at *s = &g->stat[i];
         const int64_t stat_rows = s->span == LF_SPAN_COLUMN || g->phase[s->phase].one_row ? 1 : rows;
@@ -261,7 +271,7 @@ static void layout_scratch(lf_group_at *g, const lf_kern *kern, lf_layout *scrat
     for (int32_t i = 0; i < g->products; i++) {
         const lf_product_at *p = &g->product[i];
         if (p->narrow) {
-            x_row = lf_max64(x_row, g->x.col.form == LF_FORM_CONTIGUOUS ? 0 : g->k);
+            x_row = lf_max64(x_row, lf_x_rows_in_place(g) ? 0 : g->k);
             continue;
         }
         x_row = lf_max64(x_row, lf_x_in_rows(g) ? 0 : g->block_rows * LF_KBLOCK);

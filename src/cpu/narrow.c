@@ -19,16 +19,16 @@ static void rows_by_columns(const lf_piece *p, const lf_product_at *product, int
 void lf_product_narrow(const lf_piece *p, const lf_product_at *product, float *c)
 {
     const lf_reach *x = &p->group->x;
-    const float *base = lf_reach_base(p->run, x, p->area);
-    const bool in_place = x->col.form == LF_FORM_CONTIGUOUS || p->group->k <= 1;
+    const void *base = lf_reach_base(p->run, x, p->area);
+    const bool in_place = lf_x_rows_in_place(p->group);
     const bool evenly = in_place && x->row.rank == 1;
     const int64_t step = evenly ? LF_DOTS : 1;
     for (int64_t i = 0; i < p->rows; i += step) {
-        const float *row = base + lf_side_offset(&x->row, lf_row_in(p, x, p->row + i));
-        if (!in_place) {
-            lf_side_gather(&x->col, row, 0, p->group->k, p->scratch + p->group->x_row);
-            row = p->scratch + p->group->x_row;
-        }
+        const void *there = lf_element_at(x->dtype, base, lf_side_offset(&x->row, lf_row_in(p, x, p->row + i)));
+        const float *row = in_place ? there : p->scratch + p->group->x_row;
+        if (!in_place)
+            lf_side_gather(p->run->instance->kern, x->dtype, &x->col, there, 0, p->group->k,
+                           p->scratch + p->group->x_row);
         rows_by_columns(p, product, i, lf_min64(step, p->rows - i), row, evenly ? x->row.stride[0] : 0, c);
     }
 }

@@ -25,7 +25,7 @@ typedef enum lf_form {
 } lf_form;
 
 /* The rows of an access, or its columns. Index i, taken apart row-major over the extents, lies at the sum of index *
- * stride floats. Axes of one element are left out, neighbours that step as one are one. */
+ * stride elements. Axes of one element are left out, neighbours that step as one are one. */
 typedef struct lf_side {
     lf_form form;
     int rank;
@@ -42,17 +42,27 @@ typedef enum lf_home {
 
 typedef struct lf_reach {
     lf_home home;
+    lf_dtype dtype;
     int32_t index;
     size_t offset; /* in floats */
     lf_side row, col;
 } lf_reach;
 
-/* The sides of an access; its home is left alone. Fails (false): an extent or a stride overflows. */
+/* The type and the sides of an access; its home is left alone. Fails (false): an extent or a stride overflows. */
 bool lf_reach_sides(lf_reach *r, const lf_access *a, const int64_t *dims);
 int64_t lf_side_offset(const lf_side *side, int64_t index);
-/* out[i] = element start + i of the side, which lies from base on; and back. 0 <= n. */
-void lf_side_gather(const lf_side *side, const float *base, int64_t start, int64_t n, float *out);
-void lf_side_scatter(const lf_side *side, float *base, int64_t start, int64_t n, const float *from);
+/* out[i] = element start + i of the side, which lies from base on and is of that type; and back, rounded to it. 0 <=
+ * n. */
+void lf_side_gather(const lf_kern *kern, lf_dtype type, const lf_side *side, const void *base, int64_t start, int64_t n,
+                    float *out);
+void lf_side_scatter(const lf_kern *kern, lf_dtype type, const lf_side *side, void *base, int64_t start, int64_t n,
+                     const float *from);
+
+/* Where an element is: base, `index` elements on. */
+static inline void *lf_element_at(lf_dtype type, const void *base, int64_t index)
+{
+    return (char *)(uintptr_t)base + index * (int64_t)lf_dtype_size(type);
+}
 
 /* ---- a plan at known extents ---- */
 
@@ -210,8 +220,9 @@ typedef struct lf_layout {
     bool overflow;
 } lf_layout;
 
-/* Takes a * b * c floats and gives their offset. */
+/* Takes a * b * c floats and gives their offset; or a * b elements. */
 size_t lf_layout_take(lf_layout *l, int64_t a, int64_t b, int64_t c);
+size_t lf_layout_take_elements(lf_layout *l, lf_dtype type, int64_t a, int64_t b);
 
 /* Decides how the group runs, its blocks, and lays out its area and scratch; needs its phases, product and statistics
  * as numbers. mr: rows of a tile. area, scratch: what the group needs of either. in_area: one per kept value, its
@@ -272,19 +283,20 @@ static inline int64_t lf_w_run_at(const lf_kern *kern, int64_t n, int64_t k, int
            run * kern->w_floats(lf_min64(LF_STRIP, n - strip * LF_STRIP), lf_run_depth(k));
 }
 
-/* Packs it. w: [n][k], or [k][n] where is_kn. */
-static inline void lf_w_run_pack(const lf_kern *kern, const float *w, int64_t n, int64_t k, bool is_kn, int64_t strip,
-                                 int64_t run, float *to)
-{
-    const int64_t col = strip * LF_STRIP, k0 = run * lf_run_depth(k);
-    kern->pack_w(lf_min64(LF_STRIP, n - col), lf_min64(lf_run_depth(k), k - k0),
-                 is_kn ? w + k0 * n + col : w + col * k + k0, is_kn ? n : k, is_kn, to);
-}
+/* product.c: packs it. w: [n][k], or [k][n] where is_kn, of that type. */
+void lf_w_run_pack(const lf_kern *kern, lf_dtype type, const void *w, int64_t n, int64_t k, bool is_kn, int64_t strip,
+                   int64_t run, float *to);
 
-/* Do the rows of x lie as rows of consecutive elements, evenly apart? */
+/* Do the rows of x lie as rows of consecutive floats, evenly apart? */
 static inline bool lf_x_in_rows(const lf_group_at *g)
 {
-    return g->x.row.rank <= 1 && (g->x.col.form == LF_FORM_CONTIGUOUS || g->k == 1);
+    return g->x.dtype == LF_F32 && g->x.row.rank <= 1 && (g->x.col.form == LF_FORM_CONTIGUOUS || g->k == 1);
+}
+
+/* Does each row of x lie as consecutive floats? */
+static inline bool lf_x_rows_in_place(const lf_group_at *g)
+{
+    return g->x.dtype == LF_F32 && (g->x.col.form == LF_FORM_CONTIGUOUS || g->k <= 1);
 }
 
 /* Is some product of the phase multiplied from packed x? */
@@ -312,8 +324,8 @@ struct lf_cpu_weights {
 typedef struct lf_run {
     const lf_cpu_instance *instance;
     const lf_cpu_weights *weights;
-    const float *const *input;
-    float *const *output;
+    const void *const *input;
+    void *const *output;
     float *workspace;
     unsigned char *flagged;
     int64_t batch;
@@ -334,13 +346,13 @@ typedef struct lf_piece {
 } lf_piece;
 
 /* Where an access begins. */
-static inline float *lf_reach_base(const lf_run *run, const lf_reach *r, float *area)
+static inline void *lf_reach_base(const lf_run *run, const lf_reach *r, float *area)
 {
     switch (r->home) {
     case LF_HOME_INPUT:
-        return (float *)run->input[r->index];
+        return (void *)(uintptr_t)run->input[r->index];
     case LF_HOME_PREPARED:
-        return (float *)run->weights->prepared->tensor[r->index];
+        return (void *)(uintptr_t)run->weights->prepared->tensor[r->index];
     case LF_HOME_OUTPUT:
         return run->output[r->index];
     case LF_HOME_BUFFER:

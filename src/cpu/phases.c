@@ -186,13 +186,14 @@ static bool waits_in_output(const phasing *f, int32_t step)
            f->group->kept[from->index].in_output >= 0;
 }
 
-/* May the step's elements be used where they lie? Not where stores of the same strip could come before its own. */
+/* May the step's elements be used where they lie? Not what is to be converted, nor where stores of the same strip could
+ * come before its own. */
 static bool in_place(const phasing *f, int32_t step)
 {
     const lf_step_at *s = &f->p->step[step];
     if (s->kind == LF_STEP_PRODUCT)
         return true;
-    if (s->kind != LF_STEP_LOAD || (waits_in_output(f, step) && is_stored(f->plan, step)))
+    if (s->kind != LF_STEP_LOAD || s->from.dtype != LF_F32 || (waits_in_output(f, step) && is_stored(f->plan, step)))
         return false;
     switch (s->level) {
     case LF_ONCE: return true;
@@ -267,7 +268,7 @@ static bool is_streamed(const phasing *f, int32_t store)
 {
     const lf_access *to = &f->plan->store[store].to;
     const double bytes = sizeof(float) * (double)f->p->rows * (double)f->p->width;
-    return to->place == LF_VALUE && f->p->store[store].packed &&
+    return to->place == LF_VALUE && to->dtype == LF_F32 && f->p->store[store].packed &&
            bytes > (double)LF_STREAM_BYTES * f->instance->threads && !is_read_later(f, to->index);
 }
 
@@ -286,8 +287,8 @@ static bool is_direct(const phasing *f, int32_t store)
 {
     const lf_store_at *s = &f->p->store[store];
     const int32_t step = s->value.step;
-    if (s->stream || s->taken || s->value.spread || !s->packed || step != f->p->steps - 1 || f->p->step[step].to >= 0 ||
-        f->p->step[step].kind != LF_STEP_OP || f->p->step[step].level != LF_PER_ELEMENT)
+    if (s->to.dtype != LF_F32 || s->stream || s->taken || s->value.spread || !s->packed || step != f->p->steps - 1 ||
+        f->p->step[step].to >= 0 || f->p->step[step].kind != LF_STEP_OP || f->p->step[step].level != LF_PER_ELEMENT)
         return false;
     for (int32_t i = 0; i < f->plan->watches; i++)
         if (waits_in_output(f, f->plan->watch[i]))
@@ -306,7 +307,7 @@ static bool lands_there(const phasing *f, int32_t store)
     const lf_store_at *s = &f->p->store[store];
     const lf_step_at *step = &f->p->step[s->value.step];
     const lf_product_at *product = step->kind == LF_STEP_PRODUCT ? &f->g->product[step->product] : NULL;
-    return product && product->lands < 0 && !product->narrow && to->place == LF_KEPT &&
+    return product && product->lands < 0 && !product->narrow && to->place == LF_KEPT && to->dtype == LF_F32 &&
            f->group->kept[to->index].in_output < 0 && s->packed && !s->taken &&
            product->n % f->instance->kern->nr == 0 && f->g->k > 0 && lf_runs(f->g->k) <= LF_RUNS;
 }
@@ -394,7 +395,7 @@ static void give_registers(const phasing *f, const int32_t *last, int32_t *idle)
 static bool is_row(const lf_phase_at *p, int32_t step)
 {
     return step >= 0 && p->step[step].kind == LF_STEP_LOAD && p->step[step].level == LF_PER_STRIP &&
-           p->step[step].from.col.form == LF_FORM_CONTIGUOUS;
+           p->step[step].from.col.form == LF_FORM_CONTIGUOUS && p->step[step].from.dtype == LF_F32;
 }
 
 /* The first thing most products want is a bias. The product adds it while its sums are in registers: then the step that
@@ -455,7 +456,7 @@ static bool give_steps(const phasing *f, lf_arena *arena, const int64_t *dims, b
         if (s->kind == LF_STEP_LOAD)
             *overflow = !lf_reach_sides(&s->from, &from->from, dims) || *overflow;
         s->level = level_of(p, from, s);
-        s->per_strip = s->level == LF_PER_ELEMENT && s->from.col.form == LF_FORM_SPREAD &&
+        s->per_strip = s->level == LF_PER_ELEMENT && s->from.dtype == LF_F32 && s->from.col.form == LF_FORM_SPREAD &&
                        s->from.col.extent[1] % LF_STRIP == 0;
     }
     for (int32_t i = 0; i < p->stores; i++)

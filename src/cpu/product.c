@@ -16,20 +16,51 @@ void lf_product_pack_x(const lf_piece *p, int64_t run, float *packed)
     const lf_group_at *g = p->group;
     const lf_kern *kern = p->run->instance->kern;
     const int64_t k0 = run * g->depth, k = depth_of(g, run), row = lf_row_in(p, &g->x, p->row);
-    const float *base = lf_reach_base(p->run, &g->x, p->area);
+    const void *base = lf_reach_base(p->run, &g->x, p->area);
     float *to = packed + run * kern->x_floats(p->rows, g->depth);
     if (lf_x_in_rows(g)) {
         const int64_t ld = g->x.row.rank == 0 ? 0 : g->x.row.stride[0];
-        kern->pack_x(p->rows, k, base + row * ld + k0, ld, to);
+        kern->pack_x(p->rows, k, (const float *)base + row * ld + k0, ld, to);
         return;
     }
     float *room = p->scratch + g->x_row; /* [rows][LF_KBLOCK] */
     for (int64_t i = 0; i < p->rows; i++)
-        lf_side_gather(&g->x.col, base + lf_side_offset(&g->x.row, row + i), k0, k, room + i * LF_KBLOCK);
+        lf_side_gather(kern, g->x.dtype, &g->x.col,
+                       lf_element_at(g->x.dtype, base, lf_side_offset(&g->x.row, row + i)), k0, k,
+                       room + i * LF_KBLOCK);
     kern->pack_x(p->rows, k, room, LF_KBLOCK, to);
 }
 
 /* ---- many columns ---- */
+
+/* A panel's columns at a time, which packs them as all at once would, so that they fit a little room as floats. */
+static void pack_converted(const lf_kern *kern, lf_dtype type, const void *w, int64_t n, int64_t k, int64_t ld,
+                           bool is_kn, float *to)
+{
+    enum { MOST_COLUMNS = 32 };
+    float room[MOST_COLUMNS * LF_KBLOCK];
+    assert(kern->nr <= MOST_COLUMNS);
+    for (int64_t col = 0, columns; col < n; col += columns, to += kern->nr * k) {
+        columns = lf_min64(kern->nr, n - col);
+        const int64_t rows = is_kn ? k : columns, width = is_kn ? columns : k;
+        const void *from = lf_element_at(type, w, is_kn ? col : col * ld);
+        for (int64_t i = 0; i < rows; i++)
+            kern->load[type](width, lf_element_at(type, from, i * ld), room + i * width);
+        kern->pack_w(columns, k, room, width, is_kn, to);
+    }
+}
+
+void lf_w_run_pack(const lf_kern *kern, lf_dtype type, const void *w, int64_t n, int64_t k, bool is_kn, int64_t strip,
+                   int64_t run, float *to)
+{
+    const int64_t col = strip * LF_STRIP, k0 = run * lf_run_depth(k), ld = is_kn ? n : k;
+    const int64_t columns = lf_min64(LF_STRIP, n - col), depth = lf_min64(lf_run_depth(k), k - k0);
+    const void *from = lf_element_at(type, w, is_kn ? k0 * n + col : col * k + k0);
+    if (type == LF_F32)
+        kern->pack_w(columns, depth, from, ld, is_kn, to);
+    else
+        pack_converted(kern, type, from, columns, depth, ld, is_kn, to);
+}
 
 /* Is its w packed before? */
 static bool is_prepared(const lf_piece *p, const lf_product_at *product)
@@ -50,8 +81,8 @@ static const float *packed_w(const lf_piece *p, const lf_product_at *product, in
 static const float *pack_w(const lf_piece *p, const lf_product_at *product, int64_t strip, int64_t run)
 {
     float *to = p->scratch + p->group->w_run;
-    lf_w_run_pack(p->run->instance->kern, lf_reach_base(p->run, &product->weight, p->area), product->n, p->group->k,
-                  product->w_is_kn, strip, run, to);
+    lf_w_run_pack(p->run->instance->kern, product->weight.dtype, lf_reach_base(p->run, &product->weight, p->area),
+                  product->n, p->group->k, product->w_is_kn, strip, run, to);
     return to;
 }
 
@@ -74,7 +105,7 @@ static const float *bias_of(const lf_piece *p, const lf_product_at *product, int
     if (product->bias < 0)
         return NULL;
     const lf_reach *from = &p->group->phase[product->phase].step[product->bias].from;
-    return lf_reach_base(p->run, from, p->area) + strip * LF_STRIP;
+    return (const float *)lf_reach_base(p->run, from, p->area) + strip * LF_STRIP;
 }
 
 /* to += rows, ld from one to the next. */

@@ -19,8 +19,11 @@ static int64_t block_rows(const lf_cpu_call *c, const lf_backend_job *job)
     return in_blocks(c) && job->batch > LF_REDO_ROWS ? LF_REDO_ROWS : job->batch;
 }
 
-/* Elements of one row of a port that has so many. */
-static size_t row_width(const lf_backend_job *job, size_t count) { return count / (size_t)job->batch; }
+/* Bytes of one row of a port that has so many elements. */
+static size_t row_bytes(const lf_graph *g, const lf_backend_job *job, lf_node port, size_t count)
+{
+    return lf_bytes_of(g, port, count / (size_t)job->batch);
+}
 
 static void block_dims(const lf_cpu_call *c, const lf_backend_job *job, int64_t rows, int64_t *dims)
 {
@@ -49,13 +52,13 @@ lf_status lf_redo_new(lf_cpu_call *c)
     return r->input && r->feed && r->input_size && r->output && r->output_size ? LF_OK : LF_ERR_NOMEM;
 }
 
-static lf_status reserve(float **memory, size_t *size, size_t wanted, lf_diag *diag)
+static lf_status reserve(void **memory, size_t *size, size_t wanted, lf_diag *diag)
 {
     if (wanted <= *size)
         return LF_OK;
     lf_aligned_free(*memory);
     *size = 0;
-    *memory = lf_aligned_alloc(wanted * sizeof **memory);
+    *memory = lf_aligned_alloc(wanted);
     if (!*memory)
         return lf_fail_nomem(diag, "rows that may have to be redone");
     *size = wanted;
@@ -74,10 +77,10 @@ lf_status lf_redo_reserve(lf_cpu_call *c, const lf_backend_job *job, lf_diag *di
     for (int32_t i = 0; i < g->inputs && status == LF_OK; i++)
         if (gathers(c, i))
             status = reserve(&c->redo.input[i], &c->redo.input_size[i],
-                             row_width(job, job->input_count[i]) * (size_t)rows, diag);
+                             row_bytes(g, job, g->input[i], job->input_count[i]) * (size_t)rows, diag);
     for (int32_t i = 0; i < g->outputs && status == LF_OK; i++)
         status = reserve(&c->redo.output[i], &c->redo.output_size[i],
-                         row_width(job, job->output_count[i]) * (size_t)rows, diag);
+                         row_bytes(g, job, g->output[i], job->output_count[i]) * (size_t)rows, diag);
     block_dims(c, job, rows, dims);
     return status == LF_OK ? lf_call_sized(c, c->program->task.exact, dims, &instance, diag) : status;
 }
@@ -94,18 +97,18 @@ void lf_redo_free(lf_cpu_call *c)
 size_t lf_redo_bytes(const lf_cpu_call *c)
 {
     const lf_graph *g = c->program->task.fused->graph;
-    size_t floats = 0;
+    size_t bytes = 0;
     for (int32_t i = 0; c->redo.input && i < g->inputs; i++)
-        floats += c->redo.input_size[i];
+        bytes += c->redo.input_size[i];
     for (int32_t i = 0; c->redo.output && i < g->outputs; i++)
-        floats += c->redo.output_size[i];
-    return floats * sizeof(float);
+        bytes += c->redo.output_size[i];
+    return bytes;
 }
 
-static void copy_row(float *to, int64_t to_row, const float *from, int64_t from_row, size_t width)
+static void copy_row(void *to, int64_t to_row, const void *from, int64_t from_row, size_t bytes)
 {
-    if (width > 0) /* an extent other than the batch may be 0, and then nobody has memory */
-        memcpy(to + (size_t)to_row * width, from + (size_t)from_row * width, width * sizeof *to);
+    if (bytes > 0) /* an extent other than the batch may be 0, and then nobody has memory */
+        memcpy((char *)to + (size_t)to_row * bytes, (const char *)from + (size_t)from_row * bytes, bytes);
 }
 
 /* Runs one block. row: which rows of the batch it holds, `rows` of them, the first `count` to be stored. */
@@ -115,27 +118,29 @@ static void redo_block(lf_cpu_call *c, const lf_backend_job *job, const lf_cpu_i
     const lf_cpu_program *p = c->program;
     const lf_graph *g = p->task.exact->graph;
     for (int32_t i = 0; i < g->inputs; i++) {
-        size_t width = row_width(job, job->input_count[i]);
+        size_t bytes = row_bytes(g, job, g->input[i], job->input_count[i]);
         for (int64_t r = 0; gathers(c, i) && r < rows; r++)
-            copy_row(c->redo.input[i], r, job->input[i], row[r < count ? r : count - 1], width);
+            copy_row(c->redo.input[i], r, job->input[i], row[r < count ? r : count - 1], bytes);
         c->redo.feed[i] = gathers(c, i) ? c->redo.input[i] : job->input[i];
     }
     lf_cpu_run(instance, p->exact, c->redo.feed, c->redo.output, c->workspace, NULL, rows, p->task.pool);
     for (int32_t o = 0; o < g->outputs; o++)
         for (int64_t r = 0; r < count; r++)
-            copy_row(job->output[o], row[r], c->redo.output[o], r, row_width(job, job->output_count[o]));
+            copy_row(job->output[o], row[r], c->redo.output[o], r,
+                     row_bytes(g, job, g->output[o], job->output_count[o]));
 }
 
 /* All rows at once, the flagged ones to be stored. */
 static void redo_all(lf_cpu_call *c, const lf_backend_job *job, const lf_cpu_instance *instance)
 {
     const lf_cpu_program *p = c->program;
-    lf_cpu_run(instance, p->exact, (const float *const *)job->input, c->redo.output, c->workspace, NULL, job->batch,
-               p->task.pool);
-    for (int32_t o = 0; o < p->task.exact->graph->outputs; o++)
+    const lf_graph *g = p->task.exact->graph;
+    lf_cpu_run(instance, p->exact, job->input, c->redo.output, c->workspace, NULL, job->batch, p->task.pool);
+    for (int32_t o = 0; o < g->outputs; o++)
         for (int64_t r = 0; r < job->batch; r++)
             if (c->flagged[r])
-                copy_row(job->output[o], r, c->redo.output[o], r, row_width(job, job->output_count[o]));
+                copy_row(job->output[o], r, c->redo.output[o], r,
+                         row_bytes(g, job, g->output[o], job->output_count[o]));
 }
 
 void lf_redo_rows(lf_cpu_call *c, const lf_backend_job *job)

@@ -150,8 +150,8 @@ static void phase_over_grid(task *t, int32_t index)
             finish_grid(t, &g->stat[s]);
 }
 
-void lf_cpu_run(const lf_cpu_instance *instance, const lf_cpu_weights *weights, const float *const *input,
-                float *const *output, void *workspace, unsigned char *flagged, int64_t batch, lf_pool *pool)
+void lf_cpu_run(const lf_cpu_instance *instance, const lf_cpu_weights *weights, const void *const *input,
+                void *const *output, void *workspace, unsigned char *flagged, int64_t batch, lf_pool *pool)
 {
     assert(lf_pool_threads(pool) <= instance->threads);
     task t = {.run = {instance, weights, input, output, workspace, flagged, batch, pool}};

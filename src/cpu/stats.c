@@ -224,7 +224,7 @@ static void windows(const row_part *p)
 static void finish_within_rows(const lf_run *run, const lf_stat_at *stat, float *area, int64_t area_row, int64_t from,
                                int64_t to)
 {
-    const float *base = lf_reach_base(run, &stat->from, area);
+    const float *base = lf_reach_base(run, &stat->from, area); /* f32: lf_group_types */
     row_part p = {.kern = run->instance->kern, .stat = stat};
     for (int64_t i = from; i < to; i += p.count) {
         const int64_t row = i / stat->own;

@@ -17,8 +17,8 @@ typedef struct tail {
     const lf_kern *kern;
     float *registers;    /* [registers][stretch] */
     const float **value; /* one per step: its elements of the strip at hand, or of the rows from `first` on */
-    const float **base;  /* one per step: where its access begins */
-    float **to;          /* one per store: the same */
+    const void **base;   /* one per step: where its access begins */
+    void **to;           /* one per store: the same */
     float **tile;        /* one per product of the group: its strip, [rows][ldc of it]: its tile, or where it lands */
     const float *packed;
     int64_t first;       /* values per row: the row whose element comes first */
@@ -85,7 +85,7 @@ static void steps_once(const tail *t)
         else if (s->kind == LF_STEP_OP)
             apply(t, s, 1, 0, NULL, reg(t, s->reg));
         else if (s->reg >= 0)
-            reg(t, s->reg)[0] = t->base[i][0];
+            lf_side_gather(t->kern, s->from.dtype, &s->from.col, t->base[i], 0, 1, reg(t, s->reg));
         if (s->spread_reg >= 0)
             t->kern->spread(t->phase->stretch, 0, t->phase->stretch, t->value[i], reg(t, s->spread_reg));
     }
@@ -100,11 +100,11 @@ static void steps_of_rows(tail *t, int64_t row, int64_t rows)
         if (s->level != LF_PER_ROW)
             continue;
         const int64_t start = lf_row_in(t->p, &s->from, row);
-        t->value[i] = s->reg < 0 ? t->base[i] + start : reg(t, s->reg);
+        t->value[i] = s->reg < 0 ? (const float *)t->base[i] + start : reg(t, s->reg);
         if (s->kind == LF_STEP_OP)
             apply(t, s, rows, row, NULL, reg(t, s->reg));
         else if (s->reg >= 0)
-            lf_side_gather(&s->from.row, t->base[i], start, rows, reg(t, s->reg));
+            lf_side_gather(t->kern, s->from.dtype, &s->from.row, t->base[i], start, rows, reg(t, s->reg));
     }
 }
 
@@ -115,39 +115,41 @@ static void steps_of_columns(const tail *t, const strip *at)
         const lf_step_at *s = &t->phase->step[i];
         if (s->level != LF_PER_STRIP)
             continue;
-        t->value[i] = s->reg < 0 ? t->base[i] + at->col : reg(t, s->reg);
+        t->value[i] = s->reg < 0 ? (const float *)t->base[i] + at->col : reg(t, s->reg);
         if (s->kind == LF_STEP_OP)
             apply(t, s, at->n, at->row, at, reg(t, s->reg));
         else if (s->reg >= 0)
             for (int64_t r = 0; r < at->rows; r++)
-                lf_side_gather(&s->from.col, t->base[i], at->col, at->width, reg(t, s->reg) + r * t->phase->pitch);
+                lf_side_gather(t->kern, s->from.dtype, &s->from.col, t->base[i], at->col, at->width,
+                               reg(t, s->reg) + r * t->phase->pitch);
     }
 }
 
 /* Loads into a register: columns of a row, or rows one after the other. */
-static void gather(const tail *t, const lf_step_at *s, const float *base, const strip *at, float *out)
+static void gather(const tail *t, const lf_step_at *s, const void *base, const strip *at, float *out)
 {
+    const lf_dtype type = s->from.dtype;
     const int64_t start = lf_row_in(t->p, &s->from, at->row);
     if (t->phase->width == 1 && t->phase->pitch == 1) {
-        lf_side_gather(&s->from.row, base, start, at->rows, out);
+        lf_side_gather(t->kern, type, &s->from.row, base, start, at->rows, out);
         return;
     }
     for (int64_t r = 0; r < at->rows; r++, out += t->phase->pitch) {
-        const float *row = base + lf_side_offset(&s->from.row, start + r);
-        if (s->from.col.form == LF_FORM_SPREAD) {
+        const void *row = lf_element_at(type, base, lf_side_offset(&s->from.row, start + r));
+        if (s->from.col.form == LF_FORM_SPREAD && type == LF_F32) {
             const int64_t each = s->from.col.extent[1];
-            t->kern->spread(at->width, at->col % each, each, row + at->col / each, out);
+            t->kern->spread(at->width, at->col % each, each, (const float *)row + at->col / each, out);
         } else {
-            lf_side_gather(&s->from.col, row, at->col, at->width, out);
+            lf_side_gather(t->kern, type, &s->from.col, row, at->col, at->width, out);
         }
     }
 }
 
 /* Where the elements of a store's strip lie, the first row's; of one whose columns lie side by side. */
-static float *place_of(const tail *t, int32_t store, const strip *at)
+static void *place_of(const tail *t, int32_t store, const strip *at)
 {
     const lf_reach *to = &t->phase->store[store].to;
-    return t->to[store] + lf_side_offset(&to->row, lf_row_in(t->p, to, at->row)) + at->col;
+    return lf_element_at(to->dtype, t->to[store], lf_side_offset(&to->row, lf_row_in(t->p, to, at->row)) + at->col);
 }
 
 /* Asks for what some strips further on will read of a tensor: with so much done between one strip and the next, what
@@ -173,7 +175,7 @@ static void step_of_elements(const tail *t, int32_t i, const strip *at)
     case LF_STEP_LOAD:
         if (!out) {
             const int64_t start = lf_row_in(t->p, &s->from, at->row);
-            t->value[i] = t->base[i] + lf_side_offset(&s->from.row, start);
+            t->value[i] = (const float *)t->base[i] + lf_side_offset(&s->from.row, start);
             if (s->per_strip) {
                 t->value[i] += at->col / s->from.col.extent[1];
                 return;
@@ -277,16 +279,17 @@ static void store(const tail *t, int32_t index, const strip *at)
         return;
     }
     if (s->packed) {
-        memcpy(place_of(t, index, at), x, (size_t)at->n * sizeof *x);
+        t->kern->store[s->to.dtype](at->n, x, place_of(t, index, at));
         return;
     }
     const int64_t start = lf_row_in(t->p, &s->to, at->row);
     if (t->phase->width == 1 && t->phase->pitch == 1)
-        lf_side_scatter(&s->to.row, t->to[index], start, at->rows, x);
+        lf_side_scatter(t->kern, s->to.dtype, &s->to.row, t->to[index], start, at->rows, x);
     else
         for (int64_t r = 0; r < at->rows; r++)
-            lf_side_scatter(&s->to.col, t->to[index] + lf_side_offset(&s->to.row, start + r), at->col, at->width,
-                            x + r * t->phase->pitch);
+            lf_side_scatter(t->kern, s->to.dtype, &s->to.col,
+                            lf_element_at(s->to.dtype, t->to[index], lf_side_offset(&s->to.row, start + r)), at->col,
+                            at->width, x + r * t->phase->pitch);
 }
 
 /* One strip, from loads to stores. */
@@ -388,9 +391,9 @@ void lf_tail_run(const lf_piece *p, const float *packed)
     tail t = {.p = p, .phase = phase, .kern = p->run->instance->kern, .packed = packed};
     t.registers = p->scratch + p->group->registers;
     t.value = (const float **)(void *)(p->scratch + p->group->pointers);
-    t.base = t.value + phase->steps;
-    t.to = (float **)(t.base + phase->steps);
-    t.tile = t.to + phase->stores;
+    t.base = (const void **)(t.value + phase->steps);
+    t.to = (void **)(t.base + phase->steps);
+    t.tile = (float **)(t.to + phase->stores);
     bool streams = false;
     for (int32_t i = 0; i < phase->steps; i++)
         if (phase->step[i].kind == LF_STEP_LOAD)

@@ -7,7 +7,8 @@
 
 typedef struct packing {
     const lf_kern *kern;
-    const float *from; /* [n][k], or [k][n] */
+    lf_dtype dtype;
+    const void *from;  /* [n][k], or [k][n] */
     float *to;         /* [strips][runs of K] */
     bool is_kn;
     int64_t n, k;
@@ -23,7 +24,7 @@ static void pack_run(void *arg, int64_t index, int slot)
                   k = lf_min64(lf_run_depth(p->k), p->k - run * lf_run_depth(p->k));
     float *to = p->to + lf_w_run_at(p->kern, p->n, p->k, strip, run);
     lf_memory_ready(to, (size_t)p->kern->w_floats(n, k) * sizeof *to);
-    lf_w_run_pack(p->kern, p->from, p->n, p->k, p->is_kn, strip, run, to);
+    lf_w_run_pack(p->kern, p->dtype, p->from, p->n, p->k, p->is_kn, strip, run, to);
 }
 
 /* Floats of the packed form; fails (false) on overflow. */
@@ -52,6 +53,7 @@ static lf_status pack_product(lf_cpu_weights *w, const lf_plan *plan, const lf_k
         }
     }
     packing p = {.kern = kern,
+                 .dtype = lf_stored_dtype(plan, product->weight),
                  .from = w->prepared->tensor[plan->where[product->weight]],
                  .is_kn = product->w_is_kn,
                  .n = lf_extent_at(product->n, NULL),

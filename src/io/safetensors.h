@@ -38,8 +38,8 @@ void lf_safetensors_free(lf_safetensors *file);
 /* The tensor of this name, NULL where there is none. Lives as long as the file. */
 const lf_tensor_view *lf_safetensors_find(const lf_safetensors *file, const char *name);
 
-/* The tensor's values as f32, out[count]. F16 and BF16 become f32 exactly.
- * Fails:   LF_ERR_DATA for any other dtype, with what to do. */
-lf_status lf_tensor_floats(const lf_tensor_view *tensor, float *out, lf_diag *diag);
+/* The tensor's values as elements of a float type, out[count]: exactly, but where wider ones are rounded.
+ * Fails:   LF_ERR_DATA where it holds no floats of up to 32 bits, with what to do. */
+lf_status lf_tensor_read(const lf_tensor_view *tensor, lf_dtype type, void *out, lf_diag *diag);
 
 #endif

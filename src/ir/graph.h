@@ -7,6 +7,7 @@
 #include <linfuse.h>
 
 #include "base/arena.h"
+#include "base/dtype.h"
 #include "base/status.h"
 #include "ir/ops.h"
 
@@ -137,6 +138,10 @@ lf_status lf_graph_check_dims(const lf_graph *g, const int64_t *dims, lf_diag *d
 
 static inline const lf_node_info *lf_at(const lf_graph *g, lf_node n) { return &g->node[n]; }
 static inline lf_kind lf_kind_of(const lf_graph *g, lf_node n) { return lf_op_row(g->node[n].op)->kind; }
+static inline size_t lf_bytes_of(const lf_graph *g, lf_node n, size_t count) /* of so many of n's elements */
+{
+    return count * lf_dtype_size(g->node[n].dtype);
+}
 static inline lf_node lf_arg_of(const lf_graph *g, lf_node n, int slot) { return g->node[n].arg[slot]; }
 
 /* An attribute by its parameter name; asserts that the op has it. */

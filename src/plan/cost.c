@@ -30,9 +30,15 @@ static double elements(const lf_graph *g, lf_node n, const int64_t *dims)
     return shape_elements(&lf_at(g, n)->shape, dims);
 }
 
+/* An element. */
+static double bytes_of(lf_dtype type)
+{
+    return (double)lf_dtype_size(type);
+}
+
 double lf_cost_bytes(const lf_graph *g, lf_node n, const int64_t *dims)
 {
-    return elements(g, n, dims) * (double)lf_dtype_size(lf_at(g, n)->dtype);
+    return elements(g, n, dims) * bytes_of(lf_at(g, n)->dtype);
 }
 
 /* ---- work: what is done, before anything is said about time ---- */
@@ -114,6 +120,7 @@ static double shared_out(double us, double waiting, const lf_device *d)
 
 typedef struct product_cost {
     double m, n, k;
+    double input_bytes, weight_bytes; /* all of x and all of w */
     double kept; /* elements a row carries along beside x */
     bool tiles;  /* by tiles; otherwise row by row */
     bool brought; /* then: x is brought into lines before */
@@ -147,13 +154,13 @@ static product_cost cost_product(double m, double n, double k, const lf_device *
  * rows come in blocks, once for each of them. */
 static void count_product(const product_cost *p, const lf_device *d, work *w)
 {
-    double weight = 4 * p->n * p->k, x = 4 * p->m * p->k;
+    const double carried = sizeof(float) * (p->k + p->kept); /* by a row */
     w->product = 2 * p->m * p->n * p->k;
     if (d->cpu.block_rows > 0 && p->m > 0) {
-        const double rows = fmin(d->cpu.block_rows, d->cpu.block_bytes / (4 * (p->k + p->kept)));
-        w->again = weight * (ceil(p->m / fmax(1, rows)) - 1);
-    } else if (weight > d->cache_bytes && x > d->cache_bytes) {
-        w->again = weight * (ceil(x / d->cache_bytes) - 1);
+        const double rows = fmin(d->cpu.block_rows, d->cpu.block_bytes / carried);
+        w->again = p->weight_bytes * (ceil(p->m / fmax(1, rows)) - 1);
+    } else if (p->weight_bytes > d->cache_bytes && p->input_bytes > d->cache_bytes) {
+        w->again = p->weight_bytes * (ceil(p->input_bytes / d->cache_bytes) - 1);
     }
 }
 
@@ -206,6 +213,8 @@ static product_cost group_product(const lf_plan *plan, const lf_group *g, const 
         all.tiles = all.tiles || c.tiles;
         all.brought = all.brought || c.brought;
         all.tail += c.tail;
+        all.input_bytes = bytes_of(g->x.dtype) * c.m * c.k;
+        all.weight_bytes += bytes_of(lf_stored_dtype(plan, p->weight)) * c.n * c.k;
     }
     for (int32_t i = 0; i < g->kepts; i++)
         all.kept += extent(g->kept[i].width, dims);
@@ -317,12 +326,14 @@ static double node_product(const lf_graph *g, lf_node n, const int64_t *dims, co
     double columns = extent(info->shape.dim[info->shape.rank - 1], dims);
     double rows = columns > 0 ? elements(g, n, dims) / columns : 0;
     product_cost p = cost_product(rows, columns, extent(x->dim[x->rank - 1], dims), d);
+    p.input_bytes = bytes_of(lf_at(g, info->arg[0])->dtype) * p.m * p.k;
+    p.weight_bytes = bytes_of(lf_at(g, info->arg[1])->dtype) * p.n * p.k;
     count_product(&p, d, w);
-    w->operands = 4 * (p.m + p.n) * p.k;
+    w->operands = p.input_bytes + p.weight_bytes;
     if (info->op == LF_OP_linear && info->arg[2] != LF_NONE)
         add_op(w, LF_OP_add, elements(g, n, dims), d);
     const lf_gpu_half *gpu = &d->gpu;
-    return gpu->plain_flops > 0 ? 1e6 * fmax(w->product / gpu->plain_flops, 4 * p.n * p.k / gpu->plain_bytes) : p.us;
+    return gpu->plain_flops > 0 ? 1e6 * fmax(w->product / gpu->plain_flops, p.weight_bytes / gpu->plain_bytes) : p.us;
 }
 
 lf_cost lf_cost_node(const lf_graph *g, lf_node n, const int64_t *dims, const lf_device *d)
@@ -416,7 +427,8 @@ static bool same_thing(const lf_access *a, const lf_access *b)
  * this phase, and what stays in cache. */
 static bool near(const touching *t, const touch *now, int32_t phase, double count)
 {
-    return t->group->schedule == LF_BY_ROWS || phase == now->phase || stays(4 * count, t->device);
+    return t->group->schedule == LF_BY_ROWS || phase == now->phase ||
+           stays(bytes_of(now->access->dtype) * count, t->device);
 }
 
 /* The most elements of the same thing that an access before this one has touched and that are still near. index: its
@@ -444,7 +456,7 @@ static double touched_before(const touching *t, const touch *at, int32_t index)
 static void count_touch(const touching *t, const touch *at, int32_t index)
 {
     const lf_access *a = at->access;
-    double bytes = 4 * distinct(a, t->dims);
+    double bytes = bytes_of(a->dtype) * distinct(a, t->dims);
     if (a->place == LF_STAT)
         return;
     if (a->place == LF_KEPT && (t->group->schedule == LF_BY_ROWS || stays(bytes, t->device)))
@@ -453,7 +465,7 @@ static void count_touch(const touching *t, const touch *at, int32_t index)
         t->work->written += bytes;
         return;
     }
-    double more = bytes - 4 * touched_before(t, at, index);
+    double more = bytes - bytes_of(a->dtype) * touched_before(t, at, index);
     if (more <= 0)
         return;
     bool buffered = a->place == LF_VALUE && t->plan->storage[a->index] == LF_IN_BUFFER;
@@ -531,7 +543,7 @@ static work group_work(const lf_plan *plan, const lf_group *g, const product_cos
 {
     work w = {0};
     count_product(product, d, &w);
-    w.read += product->m > 0 ? 4 * product->n * product->k : 0;
+    w.read += product->m > 0 ? product->weight_bytes : 0;
     w.operands = w.read;
     for (int32_t i = 0; i < g->products; i++) {
         const lf_product *p = &g->product[i];
@@ -539,9 +551,9 @@ static work group_work(const lf_plan *plan, const lf_group *g, const product_cos
         /* read in double precision for every row, unless it is held, half of it from nearer than the last cache
          * (measured on an H200) */
         if (p->narrow && d->gpu.stage_us > 0 && !holds_column(plan, g, p, d))
-            w.cached += 4 * product->m * n * product->k;
+            w.cached += sizeof(double) / 2 * product->m * n * product->k;
         if (p->bias != LF_NONE) { /* no step of its own adds it */
-            w.read += product->m > 0 ? 4 * n : 0;
+            w.read += product->m > 0 ? bytes_of(lf_stored_dtype(plan, p->bias)) * n : 0;
             add_op(&w, LF_OP_add, product->m * n, d);
         }
     }

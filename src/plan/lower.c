@@ -460,9 +460,10 @@ static int32_t emit_stat(lowering *l, const member *m)
         lf_access whole = lf_access_whole(LF_VALUE, base, l->b.rows, grid);
         if (inside >= 0) {
             stat.from = keep(l, inside, &whole);
-        } else if (lf_at(g, base)->op == LF_OP_constant) {
+        } else if (lf_at(g, base)->op == LF_OP_constant || lf_at(g, base)->dtype != LF_F32) {
+            const int32_t step = fetch(l, shape, grid, m->spanned.row_axes, arg, phase);
             stat.from = lf_access_whole(LF_KEPT, lf_builder_kept(&l->b, base, grid), l->b.rows, grid);
-            lf_builder_store(&l->b, phase, lf_step_number(&l->b, phase, arg, lf_at(g, base)->value), &stat.from);
+            lf_builder_store(&l->b, phase, step, &stat.from);
         } else {
             stat.from = whole;
         }

@@ -2,7 +2,9 @@
 /* Building a plan: group, decide what is stored where, lower each group, note lifetimes. */
 #include <string.h>
 
+#include "base/dtype.h"
 #include "plan/group.h"
+#include "plan/types.h"
 
 typedef struct building {
     lf_site site;
@@ -92,6 +94,7 @@ static lf_status number_storage(building *b, lf_arena *arena)
             plan->where[n] = buffers;
             plan->buffer[buffers++] =
                 (lf_buffer){.node = n,
+                            .dtype = lf_at(g, n)->dtype,
                             .elements = lf_extents_product(&lf_at(g, n)->shape, 0, lf_at(g, n)->shape.rank),
                             .first = b->set_of[n],
                             .last = b->set_of[n]};
@@ -174,13 +177,13 @@ int32_t lf_kept_output(const lf_plan *plan, const lf_group *g, const lf_kept *ke
     int32_t last = last_read(g, k, g->rows, &along);
     if (kept[k].one_row)
         return -1;
-    if (plan->storage[kept[k].node] == LF_IN_OUTPUT)
+    if (plan->storage[kept[k].node] == LF_IN_OUTPUT && lf_at(plan->graph, kept[k].node)->dtype == kept[k].dtype)
         return plan->where[kept[k].node]; /* it is returned, so it lies there anyway */
     for (int32_t p = last + !along; p < g->phases; p++)
         for (int32_t s = 0; s < g->phase[p].stores; s++) {
             const lf_access *to = &g->phase[p].store[s].to;
             if (to->place != LF_VALUE || plan->storage[to->index] != LF_IN_OUTPUT || to->row_axes != 1 ||
-                !lf_extent_same(to->stride[0], kept[k].width))
+                to->dtype != kept[k].dtype || !lf_extent_same(to->stride[0], kept[k].width))
                 continue;
             bool taken = false;
             for (int32_t other = 0; other < g->kepts; other++)
@@ -224,12 +227,16 @@ static lf_status lower_groups(building *b)
         status = set->across ? lf_lower_across(&b->site, set->node[0], group)
                              : lf_lower(&b->site, set->node, set->count, group, &why);
         group->why_apart = set->why_apart;
-        if (status == LF_OK)
+        if (status == LF_OK) {
+            lf_group_types(plan, group);
             keep_in_outputs(plan, group);
+        }
     }
     for (int32_t i = 0; i < b->site.graph->outputs && status == LF_OK; i++)
         if (b->copy_of[i] != LF_NONE) {
             status = lf_lower_copy(&b->site, b->copy_of[i], i, &plan->group[plan->groups]);
+            if (status == LF_OK)
+                lf_group_types(plan, &plan->group[plan->groups]);
             plan->group[plan->groups++].why_apart = "the value is returned and also lives elsewhere, so it is copied";
         }
     return status;
@@ -291,12 +298,13 @@ int64_t lf_plan_intermediate_bytes(const lf_plan *plan, const int64_t *dims)
 {
     int64_t bytes = 0;
     for (int32_t i = 0; i < plan->buffers; i++)
-        bytes += 4 * lf_extent_at(plan->buffer[i].elements, dims);
+        bytes += (int64_t)lf_dtype_size(plan->buffer[i].dtype) * lf_extent_at(plan->buffer[i].elements, dims);
     for (int32_t i = 0; i < plan->groups; i++) {
         const lf_group *g = &plan->group[i];
         for (int32_t k = 0; k < g->kepts && g->schedule == LF_BY_PHASE; k++)
             if (!g->kept[k].one_row && g->kept[k].in_output < 0)
-                bytes += 4 * lf_extent_at(g->rows, dims) * lf_extent_at(g->kept[k].width, dims);
+                bytes += (int64_t)lf_dtype_size(g->kept[k].dtype) * lf_extent_at(g->rows, dims) *
+                         lf_extent_at(g->kept[k].width, dims);
     }
     return bytes;
 }

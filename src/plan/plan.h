@@ -33,19 +33,20 @@ typedef enum lf_place {
  * either step through its rows in order, or are all 0 where it has one row. */
 typedef struct lf_access {
     lf_place place;
+    lf_dtype dtype; /* of the elements there, in which extents and strides count: f32 for statistics */
     int32_t index;
     int result;
     int rank, row_axes;
     lf_extent extent[LF_MAX_RANK], stride[LF_MAX_RANK];
 } lf_access;
 
-/* The same elements in the same places? */
+/* The same elements in the same places? (Their type follows from the place.) */
 bool lf_access_same(const lf_access *a, const lf_access *b);
 
-/* ---- one element ---- */
+/* ---- one element: f32 from load to store, whatever types the values have ---- */
 
 typedef enum lf_step_kind {
-    LF_STEP_LOAD,    /* from */
+    LF_STEP_LOAD,    /* from, as f32 */
     LF_STEP_PRODUCT, /* product at this row and column; bias added only if it is narrow */
     LF_STEP_NUMBER,  /* number */
     LF_STEP_OP       /* the expression of op, of up to three steps before it and up to three numbers */
@@ -83,7 +84,7 @@ typedef struct lf_stat {
     lf_node node;      /* whom it is for */
     int32_t phase;     /* complete when this phase is */
     int32_t step;      /* ROW, COLUMN: the step of that phase that is put in, element by element; -1 otherwise */
-    lf_access from;    /* SEGMENT, WINDOW: the finished row to take it from (a kept value, or a tensor) */
+    lf_access from;    /* SEGMENT, WINDOW: the finished row to take it from (a kept value, or a tensor; f32) */
     lf_extent groups, length, count; /* see lf_span; groups is 1 but for WINDOW */
     lf_window window;
 } lf_stat;
@@ -102,6 +103,7 @@ typedef struct lf_phase {
 typedef struct lf_kept {
     lf_node node;
     bool one_row;
+    lf_dtype dtype;
     lf_extent width;
     int32_t in_output; /* an output whose memory may hold it until that output is written, -1 when there is none */
 } lf_kept;
@@ -154,6 +156,7 @@ typedef enum lf_storage {
 
 typedef struct lf_buffer {
     lf_node node;
+    lf_dtype dtype;
     lf_extent elements;
     int32_t first, last; /* groups that write it first and read it last: memory may be shared outside of that */
 } lf_buffer;
@@ -192,8 +195,11 @@ lf_status lf_plan_verify(const lf_plan *plan, lf_diag *diag);
 /* The plan as text: phases, steps, statistics. *out: malloc'ed, caller owns. For tests and `explain`. */
 lf_status lf_plan_print(const lf_plan *plan, char **out);
 
-/* An output in whose memory kept value k of a group can wait: one of the same extents, written by the value's last
- * reader or later, that none of `kept` (the group's, or a copy) waits in. -1: there is none. */
+/* What elements of a stored value are: its own type, and f32 where it was computed when parameters were prepared. */
+lf_dtype lf_stored_dtype(const lf_plan *plan, lf_node n);
+
+/* An output in whose memory kept value k of a group can wait: one of the same type and extents, written by the value's
+ * last reader or later, that none of `kept` (the group's, or a copy) waits in. -1: there is none. */
 int32_t lf_kept_output(const lf_plan *plan, const lf_group *g, const lf_kept *kept, int32_t k);
 
 /* Bytes of what the plan stores, at given extents. */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A plan as text: one line a step, in the order in which a kernel would do it. */
+#include "base/dtype.h"
 #include "base/str.h"
 #include "plan/plan.h"
 
@@ -26,6 +27,8 @@ static void print_access(lf_str *s, const lf_plan *plan, const lf_access *a)
         lf_str_addf(s, "output %d", (int)a->index);
         break;
     }
+    if (a->dtype != LF_F32)
+        lf_str_addf(s, " %s", lf_dtype_name(a->dtype));
     lf_str_add(s, "[");
     for (int i = 0; i < a->rank; i++)
         lf_str_addf(s, "%s%s*%s", i == 0 ? "" : i == a->row_axes ? " | " : ", ", lf_extent_text(g, a->extent[i]),

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What every consumer of a plan relies on, checked: tests run it on every plan they make. */
-#include "plan/plan.h"
+#include "plan/types.h"
 
 typedef struct check {
     const lf_plan *plan;
@@ -13,9 +13,11 @@ static lf_status bad(const check *c, const char *what, int64_t at)
     return lf_fail(c->diag, LF_ERR_ARG, "plan: group %s: %s (%lld)", c->group->name, what, (long long)at);
 }
 
-/* Axes count rows x width of the grid. */
+/* Axes count rows x width of the grid, and the type is that of what lies there. */
 static lf_status check_grid(const check *c, const lf_access *a, bool one_row, lf_extent width)
 {
+    if (a->dtype != lf_access_dtype(c->plan, c->group, a))
+        return bad(c, "an access is of another type than what it reads or writes", a->index);
     lf_extent rows = lf_extent_of(1), columns = lf_extent_of(1);
     if (a->rank > LF_MAX_RANK || a->row_axes > a->rank)
         return bad(c, "an access has too many axes", a->rank);
@@ -84,6 +86,8 @@ static lf_status check_stat(const check *c, const lf_stat *s)
         return bad(c, "a statistic of nothing", s->phase);
     if (s->step < 0 && s->span != LF_SPAN_SEGMENT && s->span != LF_SPAN_WINDOW)
         return bad(c, "a statistic without a step", s->phase);
+    if (s->step < 0 && s->from.dtype != LF_F32)
+        return bad(c, "a statistic is taken from what is not f32", s->phase);
     if (s->step < 0) /* taken once the phase is over: a value kept in that very phase will do */
         return check_source(c, &s->from, s->phase + 1);
     if (s->span == LF_SPAN_COLUMN && c->group->schedule != LF_BY_PHASE)

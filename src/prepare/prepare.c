@@ -6,6 +6,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
+#include "base/dtype.h"
 #include "base/finite.h"
 #include "base/mem.h"
 #include "prepare/sums.h"
@@ -23,7 +24,7 @@ enum { CHUNK = 1 << 18 }; /* elements a thread takes at a time */
 typedef struct building {
     lf_prepared *to;
     const lf_plan *plan;
-    const float *const *param;
+    const void *const *param;
     lf_pool *pool;
     lf_diag *diag;
     bool kept;       /* rounding has kept what was there, and nothing computed is Inf or NaN, so far */
@@ -124,7 +125,11 @@ static lf_status make_narrow(building *b)
 
 static double element(const lf_bound *x, int64_t index)
 {
-    return x->f64 ? x->f64[index] : (double)((const float *)x->data)[index];
+    float number;
+    if (x->f64)
+        return x->f64[index];
+    lf_to_f32(x->dtype, (const char *)x->data + (size_t)index * lf_dtype_size(x->dtype), 1, &number, 1);
+    return (double)number;
 }
 
 /* Hands a prepared tensor's values to the narrow products that read it: a weight as [n][k], a bias as it is. */
@@ -232,7 +237,8 @@ static bool is_sound(const building *b, const lf_prepare_want *want)
     bool sound = b->kept;
     for (int32_t i = 0; i < g->params && sound; i++)
         if (want[i].check && !b->finite[g->param[i]])
-            sound = lf_all_finite_shared(b->param[i], elements_of(b->plan, g->param[i]), b->pool);
+            sound = lf_all_finite_shared(lf_at(g, g->param[i])->dtype, b->param[i], elements_of(b->plan, g->param[i]),
+                                         b->pool);
     return sound;
 }
 
@@ -250,7 +256,7 @@ static lf_status begin(building *b)
     if (!b->needed || !b->finite || !b->bound || !b->sums)
         return no_memory(b);
     for (int32_t i = 0; i < g->params; i++)
-        b->bound[g->param[i]].data = b->param[i];
+        b->bound[g->param[i]] = (lf_bound){.data = b->param[i], .dtype = lf_at(g, g->param[i])->dtype};
     for (int32_t i = 0; i < b->plan->prepareds; i++)
         b->needed[b->plan->prepared[i]] = true;
     lf_graph_needed(g, b->needed);
@@ -282,7 +288,7 @@ static lf_status build(building *b, const lf_prepare_want *want)
     return status;
 }
 
-lf_status lf_prepare(const lf_plan *plan, const float *const *param, const lf_prepare_want *want, lf_pool *pool,
+lf_status lf_prepare(const lf_plan *plan, const void *const *param, const lf_prepare_want *want, lf_pool *pool,
                      lf_prepared **out, lf_diag *diag)
 {
     *out = NULL;

@@ -11,9 +11,9 @@
 typedef struct lf_prepared {
     lf_arena arena;
     int32_t tensors, products; /* of the plan */
-    /* one per prepared tensor, row-major: computed, or a parameter as it lies (borrowed); NULL where the parameter is
-     * not in host memory, and where it was dropped */
-    const float **tensor;
+    /* one per prepared tensor, row-major: computed, in f32, or a parameter as it lies, of its type (borrowed); NULL
+     * where the parameter is not in host memory, and where it was dropped */
+    const void **tensor;
     float **computed;        /* one per prepared tensor: those that tensor points to which were computed; owned */
     /* one per product: w [n][k], then the bias [n], not rounded; owned; NULL: it is not narrow */
     double **narrow;
@@ -43,7 +43,7 @@ lf_status lf_prepare_needs(const lf_plan *fused, const lf_plan *as_written, cons
  *        in host memory, for parameters that need not be read.
  * want:  one per parameter, of which `check` counts; NULL: nothing is checked.
  * Fails: LF_ERR_NOMEM. */
-lf_status lf_prepare(const lf_plan *plan, const float *const *param, const lf_prepare_want *want, lf_pool *pool,
+lf_status lf_prepare(const lf_plan *plan, const void *const *param, const lf_prepare_want *want, lf_pool *pool,
                      lf_prepared **out, lf_diag *diag);
 void lf_prepared_free(lf_prepared *prepared);
 /* Bytes owned: not parameters as they lie. */

@@ -73,7 +73,7 @@ static int single_symbol(lf_extent e)
     return -1;
 }
 
-lf_status lf_call_set_input(lf_call *call, size_t index, int rank, const int64_t *extents, const float *data)
+lf_status lf_call_set_input(lf_call *call, size_t index, int rank, const int64_t *extents, const void *data)
 {
     if (!call)
         return LF_ERR_ARG;
@@ -165,7 +165,7 @@ lf_status lf_call_output_shape(lf_call *call, size_t index, int *rank, int64_t *
     return LF_OK;
 }
 
-lf_status lf_call_set_output(lf_call *call, size_t index, float *data)
+lf_status lf_call_set_output(lf_call *call, size_t index, void *data)
 {
     if (!call)
         return LF_ERR_ARG;
@@ -177,10 +177,10 @@ lf_status lf_call_set_output(lf_call *call, size_t index, float *data)
     return LF_OK;
 }
 
-static bool overlap(const float *a, size_t a_count, const float *b, size_t b_count)
+static bool overlap(const void *a, size_t a_bytes, const void *b, size_t b_bytes)
 {
     uintptr_t a0 = (uintptr_t)a, b0 = (uintptr_t)b;
-    return a_count && b_count && a0 < b0 + b_count * sizeof *b && b0 < a0 + a_count * sizeof *a;
+    return a_bytes && b_bytes && a0 < b0 + b_bytes && b0 < a0 + a_bytes;
 }
 
 static lf_status check_outputs(lf_call *c)
@@ -189,15 +189,15 @@ static lf_status check_outputs(lf_call *c)
     if (c->placed)
         return LF_OK;
     for (int32_t o = 0; o < g->outputs; o++) {
-        size_t count = c->output_count[o];
+        size_t bytes = lf_bytes_of(g, g->output[o], c->output_count[o]);
         const char *name = lf_at(g, g->output[o])->name;
-        if (!c->output[o] && count > 0)
+        if (!c->output[o] && bytes > 0)
             return lf_fail(&c->diag, LF_ERR_ARG, "output %s is not bound", name);
         for (int32_t i = 0; i < g->inputs; i++)
-            if (overlap(c->output[o], count, c->input[i], c->input_count[i]))
+            if (overlap(c->output[o], bytes, c->input[i], lf_bytes_of(g, g->input[i], c->input_count[i])))
                 return lf_fail(&c->diag, LF_ERR_ARG, "output %s overlaps input %s", name, lf_at(g, g->input[i])->name);
         for (int32_t i = 0; i < o; i++)
-            if (overlap(c->output[o], count, c->output[i], c->output_count[i]))
+            if (overlap(c->output[o], bytes, c->output[i], lf_bytes_of(g, g->output[i], c->output_count[i])))
                 return lf_fail(&c->diag, LF_ERR_ARG, "output %s overlaps output %s", name,
                                lf_at(g, g->output[i])->name);
     }

@@ -9,10 +9,10 @@ struct lf_call {
     lf_program *program;          /* borrowed */
     lf_diag diag;
     lf_arena arena;
-    const float **input;          /* one per input, borrowed; with `bound` */
+    const void **input;           /* one per input, borrowed; with `bound` */
     bool *bound;
     int64_t (*extent)[LF_MAX_RANK];
-    float **output;               /* one per output, borrowed */
+    void **output;                /* one per output, borrowed */
     /* What is found out about bindings holds until they change: `learnt` until extents do, `placed` until memory does
      * too. */
     bool learnt;                  /* the next three, and job.batch, are of the inputs bound now, and fit the model */

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/dtype.h"
 #include "base/mem.h"
 #include "base/str.h"
 #include "io/file.h"
@@ -39,6 +40,11 @@ size_t lf_param_count(const lf_program *p, int32_t index)
     return (size_t)lf_shape_count(&lf_at(&p->written, p->written.param[index])->shape, p->hint);
 }
 
+size_t lf_param_bytes(const lf_program *p, int32_t index)
+{
+    return lf_param_count(p, index) * lf_dtype_size(lf_at(&p->written, p->written.param[index])->dtype);
+}
+
 static int32_t find_param(const lf_program *p, const char *name)
 {
     for (int32_t i = 0; i < p->written.params; i++)
@@ -49,11 +55,11 @@ static int32_t find_param(const lf_program *p, const char *name)
 
 /* ---- where the values lie ---- */
 
-lf_status lf_param_reserve(lf_program *p, int32_t index, float **out)
+lf_status lf_param_reserve(lf_program *p, int32_t index, void **out)
 {
     lf_param *param = &p->param[index];
     if (!param->host_copy)
-        param->host_copy = lf_aligned_alloc(lf_param_count(p, index) * sizeof *param->host_copy);
+        param->host_copy = lf_aligned_alloc(lf_param_bytes(p, index));
     param->host = *out = param->host_copy;
     return *out ? LF_OK : lf_fail(&p->diag, LF_ERR_NOMEM, "no memory for parameter %s", lf_param_name(p, index));
 }
@@ -74,7 +80,7 @@ void lf_param_leave_device(lf_program *p, int32_t index)
 }
 
 /* New values are about to be written to memory of its own on the host. */
-static lf_status begin_values(lf_program *p, int32_t index, float **out)
+static lf_status begin_values(lf_program *p, int32_t index, void **out)
 {
     lf_param_leave_device(p, index);
     p->prepared = false;
@@ -99,36 +105,36 @@ static const char *describe(const lf_program *p, int32_t index, char *to)
 
 lf_status lf_param_read_device(lf_program *p, int32_t index, const void *from, void *stream)
 {
-    float *to;
+    void *to;
     char what[WHAT];
     lf_status status = lf_param_reserve(p, index, &to);
-    return status == LF_OK ? p->on.backend->memory->read(p->on.device, to, from, lf_param_count(p, index) * sizeof *to,
-                                                         stream, describe(p, index, what), &p->diag)
+    return status == LF_OK ? p->on.backend->memory->read(p->on.device, to, from, lf_param_bytes(p, index), stream,
+                                                         describe(p, index, what), &p->diag)
                            : status;
 }
 
 /* ---- from host memory ---- */
 
 typedef struct copying {
-    const float *from;
-    float *to;
-    size_t count;
+    const char *from;
+    char *to;
+    size_t bytes;
 } copying;
 
-enum { COPIED_AT_ONCE = 1 << 18 }; /* elements */
+enum { COPIED_AT_ONCE = 1 << 20 }; /* bytes */
 
 static void copy_chunk(void *arg, int64_t index, int slot)
 {
     const copying *c = arg;
-    const size_t at = (size_t)index * COPIED_AT_ONCE, left = c->count - at;
-    const size_t bytes = (left < COPIED_AT_ONCE ? left : COPIED_AT_ONCE) * sizeof *c->to;
+    const size_t at = (size_t)index * COPIED_AT_ONCE, left = c->bytes - at;
+    const size_t bytes = left < COPIED_AT_ONCE ? left : COPIED_AT_ONCE;
     (void)slot;
     lf_memory_ready(c->to + at, bytes);
     memcpy(c->to + at, c->from + at, bytes);
 }
 
 /* Which parameter is being given, and whether so many values are what it has. */
-static lf_status given_param(lf_program *p, const char *name, const float *data, size_t count, int32_t *index)
+static lf_status given_param(lf_program *p, const char *name, const void *data, size_t count, int32_t *index)
 {
     if (!p)
         return LF_ERR_ARG;
@@ -144,20 +150,23 @@ static lf_status given_param(lf_program *p, const char *name, const float *data,
     return LF_OK;
 }
 
-lf_status lf_program_set_param(lf_program *program, const char *name, const float *data, size_t count)
+lf_status lf_program_set_param(lf_program *program, const char *name, const void *data, size_t count)
 {
     int32_t index = -1;
     lf_status status = given_param(program, name, data, count, &index);
     if (status != LF_OK)
         return status;
-    copying c = {.from = data, .count = count};
-    status = begin_values(program, index, &c.to);
-    if (status == LF_OK) /* by all threads: most of it is the first touch of fresh memory */
-        lf_pool_run(program->context->pool, (int64_t)((count + COPIED_AT_ONCE - 1) / COPIED_AT_ONCE), copy_chunk, &c);
-    return status;
+    void *to;
+    status = begin_values(program, index, &to);
+    if (status != LF_OK)
+        return status;
+    copying c = {.from = data, .to = to, .bytes = lf_param_bytes(program, index)};
+    /* by all threads: most of it is the first touch of fresh memory */
+    lf_pool_run(program->context->pool, (int64_t)((c.bytes + COPIED_AT_ONCE - 1) / COPIED_AT_ONCE), copy_chunk, &c);
+    return LF_OK;
 }
 
-lf_status lf_program_borrow_param(lf_program *program, const char *name, const float *data, size_t count)
+lf_status lf_program_borrow_param(lf_program *program, const char *name, const void *data, size_t count)
 {
     int32_t index = -1;
     lf_status status = given_param(program, name, data, count, &index);
@@ -168,7 +177,7 @@ lf_status lf_program_borrow_param(lf_program *program, const char *name, const f
     return LF_OK;
 }
 
-const float *lf_program_param(const lf_program *program, const char *name)
+const void *lf_program_param(const lf_program *program, const char *name)
 {
     int32_t index = program && name ? find_param(program, name) : -1;
     return index < 0 ? NULL : program->param[index].host;
@@ -176,7 +185,7 @@ const float *lf_program_param(const lf_program *program, const char *name)
 
 /* ---- from the device ---- */
 
-static lf_status given_on_device(lf_program *p, const char *name, const float *data, size_t count, int32_t *index)
+static lf_status given_on_device(lf_program *p, const char *name, const void *data, size_t count, int32_t *index)
 {
     lf_status status = given_param(p, name, data, count, index);
     if (status == LF_OK && !p->on.backend->memory)
@@ -184,7 +193,7 @@ static lf_status given_on_device(lf_program *p, const char *name, const float *d
     return status;
 }
 
-lf_status lf_program_set_param_cuda(lf_program *program, const char *name, const float *data, size_t count,
+lf_status lf_program_set_param_cuda(lf_program *program, const char *name, const void *data, size_t count,
                                     void *stream)
 {
     int32_t index = -1;
@@ -196,7 +205,7 @@ lf_status lf_program_set_param_cuda(lf_program *program, const char *name, const
     if (memory->reads_as_given(program->compiled)) { /* the copy stays there */
         drop_values(program, index);
         lf_param *param = &program->param[index];
-        status = memory->copy(program->on.device, data, count * sizeof *data, stream,
+        status = memory->copy(program->on.device, data, lf_param_bytes(program, index), stream,
                                      describe(program, index, what), &param->device_copy, &program->diag);
         param->device = param->device_copy;
         return status;
@@ -209,7 +218,7 @@ lf_status lf_program_set_param_cuda(lf_program *program, const char *name, const
     return status;
 }
 
-lf_status lf_program_borrow_param_cuda(lf_program *program, const char *name, const float *data, size_t count,
+lf_status lf_program_borrow_param_cuda(lf_program *program, const char *name, const void *data, size_t count,
                                        void *stream)
 {
     int32_t index = -1;
@@ -229,6 +238,19 @@ lf_status lf_program_borrow_param_cuda(lf_program *program, const char *name, co
 
 /* ---- drawn ---- */
 
+static lf_status draw(lf_program *p, const lf_node_info *info, uint64_t seed, float bound, size_t count, void *to)
+{
+    float *drawn = info->dtype == LF_F32 ? to : lf_aligned_alloc(count * sizeof *drawn);
+    if (!drawn)
+        return lf_fail(&p->diag, LF_ERR_NOMEM, "no memory for parameter %s", info->name);
+    lf_draw_uniform(seed, info->name, -bound, bound, count, drawn);
+    if (info->dtype == LF_F32)
+        return LF_OK;
+    lf_from_f32(info->dtype, drawn, to, 1, (int64_t)count);
+    lf_aligned_free(drawn);
+    return LF_OK;
+}
+
 lf_status lf_program_draw_params(lf_program *program, uint64_t seed)
 {
     lf_status status = LF_OK;
@@ -238,10 +260,13 @@ lf_status lf_program_draw_params(lf_program *program, uint64_t seed)
     for (int32_t i = 0; i < program->written.params && status == LF_OK; i++) {
         const lf_node_info *info = lf_at(&program->written, program->written.param[i]);
         int64_t last = info->shape.rank > 0 ? lf_extent_at(info->shape.dim[info->shape.rank - 1], program->hint) : 1;
-        float bound = (float)(1.0 / sqrt((double)last)), *memory;
+        float bound = (float)(1.0 / sqrt((double)last));
+        void *memory;
         status = begin_values(program, i, &memory);
         if (status == LF_OK)
-            lf_draw_uniform(seed, info->name, -bound, bound, lf_param_count(program, i), memory);
+            status = draw(program, info, seed, bound, lf_param_count(program, i), memory);
+        if (status != LF_OK)
+            lf_param_leave_host(program, i);
     }
     return status;
 }
@@ -274,10 +299,10 @@ static lf_status load_param(lf_program *p, int32_t index, const lf_safetensors *
     if (!same)
         return fail_extents(p, info, t, path);
     bool copied = p->param[index].host_copy != NULL;
-    float *memory;
+    void *memory;
     lf_status status = begin_values(p, index, &memory);
     if (status == LF_OK)
-        status = lf_tensor_floats(t, memory, &p->diag);
+        status = lf_tensor_read(t, info->dtype, memory, &p->diag);
     if (status != LF_OK && !copied) /* without values, still or now */
         lf_param_leave_host(p, index);
     return status;

@@ -46,7 +46,7 @@ static void drop_unread(lf_program *p, bool runs_fused, bool runs_exact)
 /* What preparing works with, one per parameter each. */
 typedef struct lists {
     lf_prepare_want *want;
-    const float **host;
+    const void **host;
     const void **device;
 } lists;
 
@@ -111,7 +111,7 @@ lf_status lf_program_prepare(lf_program *program)
         return status;
     for (int32_t i = 0; i < p->written.params; i++)
         if (lf_param_is_borrowed_from_host(&p->param[i]))
-            p->param[i].fingerprint = lf_fingerprint(p->param[i].host, lf_param_count(p, i));
+            p->param[i].fingerprint = lf_fingerprint(p->param[i].host, lf_param_bytes(p, i));
     p->prepared = true;
     return LF_OK;
 }
@@ -121,7 +121,7 @@ bool lf_program_params_hold(const lf_program *program)
     for (int32_t i = 0; program && program->prepared && i < program->written.params; i++) {
         const lf_param *param = &program->param[i];
         if (lf_param_is_borrowed_from_host(param) &&
-            param->fingerprint != lf_fingerprint(param->host, lf_param_count(program, i)))
+            param->fingerprint != lf_fingerprint(param->host, lf_param_bytes(program, i)))
             return false;
     }
     return true;

@@ -72,7 +72,7 @@ void lf_program_memory(const lf_program *program, size_t *params, size_t *prepar
 {
     size_t given = 0, made = 0;
     for (int32_t i = 0; program && i < program->written.params; i++) {
-        const size_t bytes = lf_param_count(program, i) * sizeof(float);
+        const size_t bytes = lf_param_bytes(program, i);
         given += program->param[i].host_copy ? bytes : 0;
         made += program->param[i].device_copy ? bytes : 0;
     }

@@ -24,7 +24,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
         total += t->size;
         /* At least a byte, so that a tensor of none has somewhere to go. */
         float *out = t->count <= (int64_t)n * 2 ? malloc((size_t)t->count * sizeof *out + 1) : NULL;
-        if (out && lf_tensor_floats(t, out, &d) != LF_OK)
+        if (out && lf_tensor_read(t, LF_F32, out, &d) != LF_OK)
             assert(d.text[0] && !strchr(d.text, '\n'));
         free(out);
     }
