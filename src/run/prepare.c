@@ -54,10 +54,12 @@ typedef struct lists {
  * where weights are found that the laws of rewriting do not hold for. */
 static lf_status evaluate(lf_program *p, const lists *l, lf_backend_weights *out)
 {
-    lf_status status = lf_prepare(p->fused.plan, l->host, l->want, p->context->pool, &out->fused, &p->diag);
+    /* where no law was applied but exact ones, there is nothing to fall back to and nothing to check */
+    const lf_prepare_want *want = p->exact.plan ? l->want : NULL;
+    lf_status status = lf_prepare(p->fused.plan, l->host, want, p->context->pool, &out->fused, &p->diag);
     if (status != LF_OK)
         return status;
-    if (!out->fused->sound && p->exact.plan) { /* otherwise no law was applied but exact ones */
+    if (!out->fused->sound) {
         lf_prepared_free(out->fused);
         out->fused = NULL;
     }
