@@ -350,6 +350,15 @@ static void every_family_compiles(void **state)
 }
 
 /* The text for a target, in which these words stand. */
+/* A program that is not run. */
+static rig planned_for_cuda(const char *text)
+{
+    rig r = {.context = context_of(1)};
+    r.model = model_of(r.context, text);
+    r.program = program_of(r.context, r.model, "device=h200");
+    return r;
+}
+
 static void compile_target(const rig *r, lf_cuda_target target, const char *words, const char *for_arch)
 {
     lf_cuda_source source;
@@ -400,12 +409,32 @@ static void narrow_products_fit_beside_a_wide_one(void **state)
                  "param r f32[8, 512]\nparam s f32[7, 512]\na = linear(x, w)\nb = gelu(a)\nc = linear(b, p)\n"
                  "d = linear(b, q)\ne = linear(x, r)\nf = linear(x, s)\nreturn %s\n",
                  results[heads - 1]);
-        rig r = rig_begin(1, text, NULL);
+        rig r = planned_for_cuda(text);
         for (int p = LF_PRECISION_FP32; p <= LF_PRECISION_TF32; p++)
             for (int a = 1; a < ARCHS; a++)
                 compile_target(&r, target_of(p, arch[a]), "narrow_product<T, 8, 2048>(", arch[a]);
         rig_end(&r);
     }
+}
+
+/* A program for the CPU shares x between products, which kernels here cannot: they are printed from another plan. */
+static void programs_for_the_cpu_are_emitted_too(void **state)
+{
+    (void)state;
+    static const char text[] = "input x f32[B, 64]\nparam w f32[8, 64]\nparam v f32[7, 64]\na = linear(x, w)\n"
+                               "b = linear(x, v)\nc = softmax(a, dim=1)\nreturn c, b\n";
+    char *here, *there;
+    rig r = rig_begin(1, text, NULL);
+    assert_int_equal(r.program->fused.plan->groups, 1);
+    OK_PROGRAM(r.program, lf_program_emit(r.program, "sm_80", &here));
+    rig_end(&r);
+    r = planned_for_cuda(text);
+    assert_int_equal(r.program->fused.plan->groups, 2);
+    OK_PROGRAM(r.program, lf_program_emit(r.program, "sm_80", &there));
+    rig_end(&r);
+    assert_string_equal(here, there);
+    lf_string_free(here);
+    lf_string_free(there);
 }
 
 /* x as it lies, in every shape; rows of several columns through a ring. */
@@ -575,6 +604,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(every_family_compiles, own_cache, drop_cache),
         cmocka_unit_test_setup_teardown(every_precision_compiles, own_cache, drop_cache),
         cmocka_unit_test_setup_teardown(narrow_products_fit_beside_a_wide_one, own_cache, drop_cache),
+        cmocka_unit_test(programs_for_the_cpu_are_emitted_too),
         cmocka_unit_test_setup_teardown(aligned_inputs_compile, own_cache, drop_cache),
         cmocka_unit_test_setup_teardown(damaged_entries_are_compiled_anew, own_cache, drop_cache),
         cmocka_unit_test_setup_teardown(processes_share_the_cache, own_cache, drop_cache),

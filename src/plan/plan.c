@@ -275,6 +275,7 @@ lf_status lf_plan_build(const lf_graph *g, lf_plan_options options, lf_arena *ar
         status = lf_group_nodes(&b.site, options, arena, &b.sets);
     if (status != LF_OK)
         return status;
+    b.plan->options = options;
     for (int32_t s = 0; s < b.sets.count; s++)
         for (int32_t i = 0; i < b.sets.set[s].count; i++)
             b.set_of[b.sets.set[s].node[i]] = s;

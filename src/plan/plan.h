@@ -161,8 +161,15 @@ typedef struct lf_buffer {
     int32_t first, last; /* groups that write it first and read it last: memory may be shared outside of that */
 } lf_buffer;
 
+/* What a plan is made for. */
+typedef struct lf_plan_options {
+    bool fuse;    /* false: every op is its own group */
+    bool share_x; /* its kernels can multiply one x by the weights of several products */
+} lf_plan_options;
+
 typedef struct lf_plan {
     const lf_graph *graph; /* borrowed */
+    lf_plan_options options; /* what it was made for */
     lf_group *group;       /* in order of execution */
     int32_t groups;
     const lf_product **product; /* of all groups, in that order */
@@ -176,12 +183,6 @@ typedef struct lf_plan {
     int32_t prepareds;
     bool *packed_only;     /* one per prepared: read by nothing but products, as weight or a narrow one's bias */
 } lf_plan;
-
-/* What a plan is made for. */
-typedef struct lf_plan_options {
-    bool fuse;    /* false: every op is its own group */
-    bool share_x; /* its kernels can multiply one x by the weights of several products */
-} lf_plan_options;
 
 /* Decides which nodes share a kernel.
  * Needs:   a verified graph. Leaves it unchanged.

@@ -85,6 +85,35 @@ void lf_program_memory(const lf_program *program, size_t *params, size_t *prepar
         *other = program ? sizeof *program + lf_arena_bytes(&program->arena) : 0;
 }
 
+/* The plan as kernels for CUDA take it: another where it was made for a device whose kernels can do more. */
+static lf_status plan_for_cuda(const lf_plan *plan, lf_arena *arena, const lf_plan **out)
+{
+    lf_plan_options options = plan->options;
+    lf_plan *made = NULL;
+    options.share_x = lf_cuda_backend.shares_x;
+    *out = plan;
+    if (options.share_x == plan->options.share_x)
+        return LF_OK;
+    lf_status status = lf_plan_build(plan->graph, options, arena, &made);
+    *out = made;
+    return status;
+}
+
+static lf_status emit(lf_program *p, lf_cuda_target target, lf_arena *arena, char **out)
+{
+    lf_cuda_source source = {0};
+    const lf_plan *fused = NULL, *exact = NULL;
+    lf_status status = plan_for_cuda(p->fused.plan, arena, &fused);
+    if (status == LF_OK && p->task.guarded)
+        status = plan_for_cuda(p->exact.plan, arena, &exact);
+    if (status == LF_OK)
+        status = lf_cuda_emit(fused, exact, target, &source, &p->diag);
+    *out = source.text;
+    source.text = NULL;
+    lf_cuda_source_free(&source);
+    return status;
+}
+
 lf_status lf_program_emit(lf_program *program, const char *arch, char **out)
 {
     if (!program)
@@ -103,11 +132,9 @@ lf_status lf_program_emit(lf_program *program, const char *arch, char **out)
         return lf_fail(&program->diag, LF_ERR_UNSUPPORTED,
                        "arch %s: precision %s needs tensor cores, from sm_80 on", arch,
                        lf_precision_table[target.precision].name);
-    lf_cuda_source source;
-    const lf_plan *as_written = program->task.guarded ? program->exact.plan : NULL;
-    lf_status status = lf_cuda_emit(program->fused.plan, as_written, target, &source, &program->diag);
-    *out = source.text;
-    source.text = NULL;
-    lf_cuda_source_free(&source);
+    lf_arena arena;
+    lf_arena_init(&arena);
+    lf_status status = emit(program, target, &arena, out);
+    lf_arena_free(&arena);
     return status;
 }
