@@ -3,6 +3,7 @@
 
     fast = torch.compile(model, backend="linfuse")                        # fused; what it does not know runs in PyTorch
     print(linfuse.explain(model, x))                                      # what was done, and what it is worth
+    print(linfuse.bench(model, x))                                        # eager, inductor and linfuse, measured
     linfuse.save(model, (x,), "dir")                                      # for `linfuse run`, C, and
     program = linfuse.load("dir/model.lf", "dir/model.safetensors")       # a function of NumPy arrays or torch tensors
 
@@ -27,13 +28,16 @@ if TYPE_CHECKING:
     from .backend import compile_graph
     from .counters import Stats, reset_stats, stats
     from .memory import empty_cache
+    from .timing import Bench, bench
     from .weights import refresh
 
 __all__ = [
     "Account",
+    "Bench",
     "Error",
     "Program",
     "Stats",
+    "bench",
     "compile_graph",
     "empty_cache",
     "explain",
@@ -51,6 +55,8 @@ _LAZY = {
     "refresh": "weights",
     "empty_cache": "memory",
     "compile_graph": "backend",
+    "bench": "timing",
+    "Bench": "timing",
 }
 __version__ = version()
 
@@ -63,7 +69,7 @@ def __getattr__(name: str) -> Any:
     except ModuleNotFoundError as why:
         if why.name != "torch":
             raise
-        raise Error(f"linfuse.{name} is about torch.compile, and PyTorch is not installed") from None
+        raise Error(f"linfuse.{name} needs PyTorch, which is not installed") from None
     return value
 
 

@@ -9,9 +9,12 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import native
+
+if TYPE_CHECKING:
+    from .timing import Bench
 
 
 class Figures(dict[str, Any]):
@@ -75,6 +78,7 @@ class Account:
     fallbacks: Sequence[Fallback] = ()
     title: str = ""
     notes: Sequence[str] = field(default=())
+    measured: Bench | None = None
 
     def __str__(self) -> str:
         pieces = [part.text.rstrip("\n") for part in self.parts]
@@ -86,14 +90,19 @@ class Account:
             pieces.append("\n".join(["Left to PyTorch", *_by_reason(self.fallbacks)]))
         if self.notes:
             pieces.append("\n".join(self.notes))
+        if self.measured is not None:
+            pieces.insert(0, f"Measured on {self.measured.where}: {self.measured.headline}")
         return "\n\n".join(pieces) + "\n"
 
     def json(self) -> dict[str, Any]:
         """The object that `linfuse explain --json` prints. Of several parts the lists are joined and the costs summed;
-        each op and kernel then says in `part` which it is of. `fallbacks` lists what is left to PyTorch."""
+        each op and kernel then says in `part` which it is of. `fallbacks` lists what is left to PyTorch,
+        `measured` is there where it was measured."""
         joined = _joined([part.facts for part in self.parts])
         joined["fallbacks"] = [asdict(fallback) for fallback in self.fallbacks]
         joined["notes"] = list(self.notes)
+        if self.measured is not None:
+            joined["measured"] = self.measured.json()
         return joined
 
     def __getattr__(self, name: str) -> Any:

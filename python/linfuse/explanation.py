@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -26,6 +27,7 @@ def explain(
     *inputs: Any,
     dims: Mapping[str, int] | None = None,
     kwargs: Mapping[str, Any] | None = None,
+    measure: bool = False,
     **options: Any,
 ) -> Account:
     """What linfuse makes of a model: costs as written, rewrites, fusions, refusals, costs now, what is PyTorch's.
@@ -35,8 +37,10 @@ def explain(
     kwargs:   a PyTorch model's arguments by name; those that are no option's name may be given as they are, x=x.
     options:  as those of compiling: device (where the inputs are; "h200" and "a100" are costed without being there),
               precision, rules, assume_finite; fuse=False tells what each op costs by itself.
+    measure:  True runs a PyTorch model too, eager and fused in turns; without it times are predicted, and nothing is
+              run fused.
 
-    Nothing is run fused, and the model stays as it is.
+    The model stays as it is.
     """
     named = dict(kwargs or {})
     if not isinstance(model, (str, os.PathLike, Program)):
@@ -49,6 +53,10 @@ def explain(
             named[key] = options.pop(key)
     elif named:
         raise Error("kwargs are a PyTorch model's; a program or a file takes its inputs in order", Status.ARG)
+    if measure and (isinstance(model, (str, os.PathLike, Program)) or not {"device", "fuse"}.isdisjoint(options)):
+        raise Error(
+            "measure=True runs a PyTorch model where its inputs are; `linfuse bench` measures files", Status.ARG
+        )
     words = {key: _word(value) for key, value in options.items()}
     if isinstance(model, (str, os.PathLike)):
         read = native.Model.read_file(native.Context(), model)
@@ -63,7 +71,13 @@ def explain(
             "dims are those of a file or a loaded program; a PyTorch model takes its extents from its inputs",
             Status.ARG,
         )
-    return _of_torch(model, inputs, words, named)
+    account = _of_torch(model, inputs, words, named)
+    if measure:
+        from .timing import bench
+
+        measured = bench(model, *inputs, kwargs=named, options=options, inductor=False, seconds=1.0)
+        account = dataclasses.replace(account, measured=measured)
+    return account
 
 
 def _word(value: Any) -> str:

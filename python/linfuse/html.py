@@ -13,10 +13,12 @@ from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from . import native
+from . import amounts, native
+from .amounts import counted
 
 if TYPE_CHECKING:
     from .account import Account, Fallback
+    from .timing import Bench
 
 # Middle tones, told apart by those who see no red or green too (Okabe and Ito): readable over white and over black.
 _INSIDE, _STORED, _PLAIN, _FUSED = "#56b4e9", "#e69f00", "#999999", "#009e73"
@@ -45,7 +47,7 @@ def render(account: Account) -> str:
     for number, facts in enumerate(parts, 1):
         if len(parts) > 1:
             pieces.append(f"<h4>Part {number} of {len(parts)}</h4>")
-        pieces += [_op_table(facts), _heading(f"Fused: {_count(facts['fused']['launches'], 'launch', 'launches')}")]
+        pieces += [_op_table(facts), _heading(f"Fused: {counted(facts['fused']['launches'], 'launch', 'launches')}")]
         pieces += [f'<div class="scroll">{_groups(facts)}</div>', _notes(facts)]
     if account.fallbacks:
         pieces += [_heading("Left to PyTorch"), _fallbacks(account.fallbacks)]
@@ -55,39 +57,17 @@ def render(account: Account) -> str:
     return f'<div class="lf-account">{"".join(pieces)}</div>'
 
 
+def bench(made: Bench) -> str:
+    """What was measured, as a fragment."""
+    rows = [_row("th" if i == 0 else "td", list(map(escape, row)), {0}) for i, row in enumerate(made.table())]
+    left = [f"<p>{escape(name)} is left out: {escape(why)}</p>" for name, why in made.left_out.items()]
+    head = f"<p>{escape(made.title)} on {escape(made.where)}: <b>{escape(made.headline)}</b>, in turns</p>"
+    table = f'<div class="scroll"><table>{"".join(rows)}</table></div>'
+    return f'<style>{_STYLE}</style><div class="lf-account">{head}{table}{"".join(left)}</div>'
+
+
 # ---- words ----
 
-
-def _readable(value: float, units: Sequence[str]) -> str:
-    """Three digits and the unit that makes them readable, as the command prints them."""
-    at = 0
-    while value >= 999.5 and at + 1 < len(units):
-        value, at = value / 1000, at + 1
-    if value == math.floor(value) and at == 0:
-        return f"{value:.0f} {units[at]}"
-    return f"{value:.{0 if value >= 99.95 else 1 if value >= 9.995 else 2}f} {units[at]}"
-
-
-def _time(us: float) -> str:
-    return _readable(us, ("µs", "ms", "s"))
-
-
-def _bytes(count: float) -> str:
-    return _readable(count, ("B", "kB", "MB", "GB", "TB"))
-
-
-def _flops(count: float) -> str:
-    return _readable(count, ("FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP"))
-
-
-def _rate(count: float) -> str:
-    return _flops(count) + "/s"
-
-
-_FORMS = {
-    "count": lambda count: f"{count:.0f}", "FLOP": _flops, "B": _bytes, "us": _time,
-    "FLOP/s": _rate, "B/s": lambda count: _bytes(count) + "/s",
-}
 
 
 def _fields(section: str, kind: str) -> list[native.Field]:
@@ -97,11 +77,7 @@ def _fields(section: str, kind: str) -> list[native.Field]:
 
 def _figures(section: str, values: dict[str, Any]) -> list[str]:
     """Those with a column, as they are read; none where there is nothing of it."""
-    return [_FORMS[f.unit](values[f.name]) if values[f.name] else "–" for f in _fields(section, "column")]
-
-
-def _count(count: int, one: str, several: str) -> str:
-    return f"{count} {one if count == 1 else several}"
+    return [amounts.FORMS[f.unit](values[f.name]) if values[f.name] else "–" for f in _fields(section, "column")]
 
 
 def _heading(text: str) -> str:
@@ -126,11 +102,17 @@ def _headline(account: Account) -> str:
         f"{gain:.0f} times faster" if gain >= 99.5 else f"{gain:.1f} times faster" if gain >= 1.05 else "about as fast"
     )
     dims = ", ".join(f"{name} = {extent}" for name, extent in joined["dims"].items())
-    peak = [f"{f.phrase} {_FORMS[f.unit](joined['peak'][f.name])}" for f in _fields("peak", "phrase")]
-    memory = [f"{_FORMS[f.unit](fused[f.name])} {f.phrase}" for f in _fields("fused", "phrase")]
+    peak = [f"{f.phrase} {amounts.FORMS[f.unit](joined['peak'][f.name])}" for f in _fields("peak", "phrase")]
+    memory = [f"{amounts.FORMS[f.unit](fused[f.name])} {f.phrase}" for f in _fields("fused", "phrase")]
+    said = (
+        f"<p>{title}{counted(plain['launches'], 'launch', 'launches')} become {fused['launches']}, "
+        f"{amounts.time(plain['us'])} become {amounts.time(fused['us'])}: <b>{faster}</b> "
+        "(predicted, linfuse without fusion)</p>"
+    )
+    if account.measured is not None:
+        said = f"<p>{title}<b>{escape(account.measured.headline)}</b></p>" + said.replace(title, "", 1)
     return (
-        f"<p>{title}{_count(plain['launches'], 'launch', 'launches')} become {fused['launches']}, "
-        f"{_time(plain['us'])} become {_time(fused['us'])}: <b>{faster}</b>, expected</p>"
+        f"{said}"
         f'<p class="dim">{escape(dims)}{" on " if dims else ""}{escape(joined["title"])}: {escape(", ".join(peak))}. '
         f"Memory: {escape(', '.join(memory))}</p>"
     )
@@ -164,7 +146,7 @@ def _op_table(facts: dict[str, Any]) -> str:
             _row("td", [*cells, _FATES.get(op["now"], escape(op["now"])), kernel.get(op["name"], "")], text_columns)
         )
     rows.append(_row("th", ["all", "", "", *_figures("plain", plain), "", "", ""], text_columns))
-    launches = _count(plain["launches"], "launch", "launches")
+    launches = counted(plain["launches"], "launch", "launches")
     return _heading(f"As written, op by op: {launches}") + f'<div class="scroll"><table>{"".join(rows)}</table></div>'
 
 
@@ -402,7 +384,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _decade(rate: float) -> str:
-    return _rate(rate).replace(".00 ", " ").replace(".0 ", " ")
+    return amounts.rate(rate).replace(".00 ", " ").replace(".0 ", " ")
 
 
 def _grid(x: _Axis, y: _Axis) -> list[str]:
@@ -431,7 +413,8 @@ def _roof(x: _Axis, y: _Axis, peak: dict[str, float]) -> list[str]:
     for rate, words in roofs.items():
         begin = min(rate / peak["bytes"], 10.0**x.last)
         body.append(_line(x(begin), y(rate), right, y(rate), ' stroke-width="2"'))
-        body.append(_text(right - 4, y(rate) - 6, f"{words} {_rate(rate)}", "end", 11))
+        body.append(_text(right - 4, y(rate) - 6, f"{words} {amounts.rate(rate)}", "end", 11))
     middle = math.sqrt(start * ridge)
-    body.append(_text(x(middle) - 8, y(middle * peak["bytes"]) - 8, f"memory {_bytes(peak['bytes'])}/s", "end", 11))
+    memory = amounts.FORMS["B/s"](peak["bytes"])
+    body.append(_text(x(middle) - 8, y(middle * peak["bytes"]) - 8, f"memory {memory}", "end", 11))
     return body

@@ -82,9 +82,8 @@ def trace(model: Any, inputs: Sequence[Any], options: Mapping[str, str], whole: 
 
         return run
 
-    gpus = range(torch.cuda.device_count()) if in_use() else []
-    with torch.no_grad(), torch.random.fork_rng(devices=gpus), _kept_buffers(model):
-        call = _wrapped(model, len(inputs), list(keywords or ()))
+    with undisturbed(model):
+        call = wrapped(model, len(inputs), list(keywords or ()))
         torch.compile(call, backend=record, fullgraph=whole, dynamic=False)(model, *inputs, *(keywords or {}).values())
     if not graphs:
         raise Error(f"{title(model)} computes nothing with tensors at this call", Status.MODEL)
@@ -112,7 +111,7 @@ def takes(model: Any, name: str) -> bool:
     return name in parameters or any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values())
 
 
-def _wrapped(model: Any, count: int, keywords: Sequence[str] = ()) -> Callable[..., Any]:
+def wrapped(model: Any, count: int, keywords: Sequence[str] = ()) -> Callable[..., Any]:
     """A function of its own that calls the model, its first argument. Dynamo keeps compilations with the code it
     entered, so they go with this one; and its other arguments are called what the model's are."""
     plain = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -129,16 +128,19 @@ def _wrapped(model: Any, count: int, keywords: Sequence[str] = ()) -> Callable[.
 
 
 @contextmanager
-def _kept_buffers(model: Any) -> Iterator[None]:
-    """Training changes buffers (running statistics); here it does not."""
+def undisturbed(model: Any) -> Iterator[None]:
+    """No gradients; and random numbers and buffers, which training changes (running statistics), are put back."""
+    model = original(model)
     changing = isinstance(model, nn.Module) and any(one.training for one in model.modules())
     kept = [(buffer, buffer.clone()) for buffer in model.buffers()] if changing else []
-    try:
-        yield
-    finally:
-        for buffer, before in kept:
-            if not torch.equal(buffer, before):
-                buffer.copy_(before)
+    gpus = range(torch.cuda.device_count()) if in_use() else []
+    with torch.no_grad(), torch.random.fork_rng(devices=gpus):
+        try:
+            yield
+        finally:
+            for buffer, before in kept:
+                if not torch.equal(buffer, before):
+                    buffer.copy_(before)
 
 
 def extents(part: Part) -> list[int]:

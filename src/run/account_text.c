@@ -112,6 +112,16 @@ static const char *plural(int64_t count)
 
 /* ---- as written ---- */
 
+/* What fusion is expected to be worth. What is compared is said, since nothing of it was run. */
+static void write_headline(writing *w)
+{
+    const lf_account *a = w->a;
+    const double gain = a->fused.us > 0 ? a->plain.us / a->fused.us : 1;
+    lf_str_addf(&w->s, "Predicted: linfuse without fusion %s, fused %s: ", time_of(a->plain.us).text,
+                time_of(a->fused.us).text);
+    lf_str_addf(&w->s, gain >= 9.95 ? "%.0fx\n" : gain >= 0.995 ? "%.1fx\n" : "%.2fx\n", gain);
+}
+
 static void write_header(writing *w)
 {
     const lf_account *a = w->a;
@@ -387,7 +397,7 @@ static void write_gain(writing *w)
 {
     lf_str *s = &w->s;
     double gain = w->a->fused.us > 0 ? w->a->plain.us / w->a->fused.us : 1;
-    lf_str_add(s, "Expected\n");
+    lf_str_add(s, "Predicted\n");
     write_total(w, "as written", "plain", w->a->plain_launches);
     lf_str_add(s, "\n");
     write_total(w, "fused", "fused", w->a->fused_launches);
@@ -411,6 +421,7 @@ static void write_gain(writing *w)
 lf_status lf_account_to_text(const lf_account *a, char **out)
 {
     writing w = {.a = a};
+    write_headline(&w);
     write_header(&w);
     write_ops(&w);
     write_notes(&w, "Rewritten", a->notes->done, a->notes->done_count, true);

@@ -347,4 +347,4 @@ def test_what_wants_pytorch_says_so():
         "try: linfuse.stats()\nexcept linfuse.Error as why: print(why)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert done.stdout == "linfuse.stats is about torch.compile, and PyTorch is not installed\n", done.stderr
+    assert done.stdout == "linfuse.stats needs PyTorch, which is not installed\n", done.stderr

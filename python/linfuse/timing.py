@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: Apache-2.0
+"""linfuse.bench: a PyTorch model eager, through inductor and through linfuse, in turns in this process."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from . import amounts, tracing
+
+_TURN = 0.005  # s that a turn of the slowest takes at least
+_FEWEST = 5  # turns of each, however long they take
+_MOST = 200
+_QUIET = 0.25  # s to wait at most until the threads of the one before stopped spinning
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What was measured. `ms` and `ratio` go by name: eager, inductor, linfuse; ratio is how many times as fast as
+    eager. Print it for a table."""
+
+    title: str
+    device: str
+    threads: int
+    calls: int  # of each, on whose turns the medians are
+    ms: dict[str, float]  # medians
+    fastest_ms: dict[str, float]
+    slowest_ms: dict[str, float]
+    first_call_s: dict[str, float]  # compiling included
+    left_out: dict[str, str] = field(default_factory=dict)  # who, and why
+
+    @property
+    def ratio(self) -> dict[str, float]:
+        return {name: self.ms["eager"] / ms for name, ms in self.ms.items()}
+
+    @property
+    def headline(self) -> str:
+        eager, ours = (amounts.time(1e3 * self.ms[name]) for name in ("eager", "linfuse"))
+        ratio, calls = amounts.times(self.ratio["linfuse"]), amounts.counted(self.calls, "call")
+        return f"PyTorch eager {eager}, linfuse {ours}: {ratio}, {calls} each"
+
+    @property
+    def where(self) -> str:
+        return self.device + (f", {amounts.counted(self.threads, 'thread')}" if self.device == "cpu" else "")
+
+    def json(self) -> dict[str, Any]:
+        """As an object of plain values."""
+        return {**asdict(self), "ratio": self.ratio}
+
+    def table(self) -> list[list[str]]:
+        """Head and rows."""
+        rows = [["", "median", "fastest", "slowest", "vs eager", "first call"]]
+        for name in self.ms:
+            figures = [self.ms, self.fastest_ms, self.slowest_ms]
+            rows.append([
+                name, *(amounts.time(1e3 * of[name]) for of in figures), amounts.times(self.ratio[name]),
+                amounts.time(1e6 * self.first_call_s[name]),
+            ])
+        return rows
+
+    def __str__(self) -> str:
+        rows = self.table()
+        first, *wide = [max(map(len, column)) for column in zip(*rows)]
+        lines = [f"{self.title} on {self.where}: {self.headline}, in turns", ""]
+        for name, *figures in rows:
+            lines.append("  ".join([f"  {name:<{first}}", *(f"{f:>{width}}" for f, width in zip(figures, wide))]))
+        lines += [f"\n{name} is left out: {why}" for name, why in self.left_out.items()]
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        from . import html
+
+        return html.bench(self)
+
+
+def bench(model: nn.Module | Callable[..., Any], *inputs: Any, kwargs: Mapping[str, Any] | None = None,
+          options: Mapping[str, Any] | None = None, inductor: bool = True, seconds: float = 3.0) -> Bench:
+    """Measures a model as it is (eager), compiled by inductor and by linfuse, in turns, without gradients.
+
+    model:     a torch.nn.Module or a function of tensors, compiled or not, on a CPU or a GPU.
+    inputs:    what it is called with; kwargs: the same by name.
+    options:   linfuse's, as torch.compile(options=...) takes them.
+    inductor:  False leaves it out, whose compiling can take a minute; it is also left out where it cannot compile.
+    seconds:   how long to measure, compiling not counted. At least 5 turns of each are taken.
+
+    The model, its buffers and the random numbers are as before afterwards.
+    """
+    named = dict(kwargs or {})
+    given = [*inputs, *named.values()]
+    device = _device(model, given)
+    wait = torch.cuda.synchronize if device == "cuda" else _nothing
+    backends: dict[str, Mapping[str, Any] | None] = {"eager": None}
+    if inductor:
+        backends["inductor"] = {"backend": "inductor"}
+    backends["linfuse"] = {"backend": "linfuse", "options": dict(options) if options else None}
+    calls: dict[str, Callable[[], Any]] = {}
+    first: dict[str, float] = {}
+    left_out: dict[str, str] = {}
+    with tracing.undisturbed(model), _Progress() as progress:
+        for name, how in backends.items():
+            progress.say(f"{name}: first call")
+            plain = tracing.wrapped(model, len(inputs), list(named))
+            call = _bound(torch.compile(plain, **how) if how else plain, tracing.original(model), given)
+            try:
+                first[name] = _turn(call, 1, wait)
+            except Exception as why:  # whatever inductor fails with
+                if name != "inductor":
+                    raise
+                left_out[name] = _reason(why)
+                continue
+            calls[name] = call
+        turns, count = _take_turns(calls, wait, seconds, progress)
+    each = {name: [1e3 * one for one in took] for name, took in turns.items()}
+    return Bench(
+        title=tracing.title(model), device=device, threads=torch.get_num_threads(),
+        calls=count * len(each["eager"]), ms={name: statistics.median(ms) for name, ms in each.items()},
+        fastest_ms={name: min(ms) for name, ms in each.items()},
+        slowest_ms={name: max(ms) for name, ms in each.items()}, first_call_s=first, left_out=left_out,
+    )
+
+
+def _nothing() -> None:
+    pass
+
+
+def _bound(function: Callable[..., Any], model: Any, given: Sequence[Any]) -> Callable[[], Any]:
+    return lambda: function(model, *given)
+
+
+def _device(model: Any, given: Sequence[Any]) -> str:
+    """Where the model runs: on the GPU if anything of it is there."""
+    inner = tracing.original(model)
+    held = [*inner.parameters(), *inner.buffers()] if isinstance(inner, nn.Module) else []
+    return "cuda" if any(isinstance(one, torch.Tensor) and one.is_cuda for one in [*given, *held]) else "cpu"
+
+
+def _take_turns(calls: Mapping[str, Callable[[], Any]], wait: Callable[[], None], seconds: float,
+                progress: _Progress) -> tuple[dict[str, list[float]], int]:
+    """Seconds a call, by name, a number for each turn; and how many calls a turn is."""
+    slowest = max(_turn(call, 2, wait) for call in calls.values())
+    count = max(1, math.ceil(_TURN / max(slowest, 1e-9)))
+    turns: dict[str, list[float]] = {name: [] for name in calls}
+    order, start = list(calls), time.perf_counter()
+    for done in range(_MOST):
+        spent = time.perf_counter() - start
+        if done >= _FEWEST and spent > seconds:
+            break
+        progress.say(f"measuring {', '.join(calls)}: turn {done + 1}, {spent:.1f} of {seconds:.1f} s")
+        for name in order:
+            _settle()
+            _turn(calls[name], 1, wait)  # wakes threads, and brings its weights into caches
+            turns[name].append(_turn(calls[name], count, wait))
+        order.append(order.pop(0))  # nobody always follows the same one
+    return turns, count
+
+
+def _turn(call: Callable[[], Any], count: int, wait: Callable[[], None]) -> float:
+    wait()
+    start = time.perf_counter()
+    for _ in range(count):
+        call()
+    wait()
+    return (time.perf_counter() - start) / count
+
+
+def _settle() -> None:
+    """Waits until this process's threads stopped spinning, so that who comes next has the cores to itself."""
+    end = time.monotonic() + _QUIET
+    while time.monotonic() < end:
+        wall, cpu = time.monotonic(), time.process_time()
+        time.sleep(0.001)
+        if time.process_time() - cpu < 0.2 * (time.monotonic() - wall):
+            return
+
+
+def _reason(why: BaseException) -> str:
+    """Of an exception with others behind it, what the last one says, in one line."""
+    while True:
+        inner = getattr(why, "inner_exception", None) or why.__cause__
+        if inner is None:
+            break
+        why = inner
+    if type(why).__name__ == "InvalidCxxCompiler":
+        return "it has no C++ compiler that works (the variable CXX names one)"
+    lines = str(why).strip().splitlines()
+    return f"{type(why).__name__}: {lines[0]}" if lines else type(why).__name__
+
+
+class _Progress:
+    """A line on a terminal that is written over, and gone at the end; nothing elsewhere."""
+
+    def __init__(self) -> None:
+        self.shown = sys.stderr is not None and sys.stderr.isatty()
+
+    def say(self, text: str) -> None:
+        if self.shown:
+            sys.stderr.write(f"\r{text[:78]}\x1b[K")
+            sys.stderr.flush()
+
+    def __enter__(self) -> _Progress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.say("")
+
+
+__all__ = ["Bench", "bench"]

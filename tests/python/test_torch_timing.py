@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""linfuse.bench and explain(measure=True): who is measured, how often, what is left out and why, and what stays."""
+
+import io
+import shutil
+import sys
+
+import pytest
+import torch
+from test_account import check_html
+from torch import nn
+from torch_door import ON_GPU, fresh
+
+import linfuse
+from linfuse import timing
+
+begin_and_end = fresh(7)
+
+
+class Two(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear, self.norm = nn.Linear(32, 8), nn.BatchNorm1d(8)
+
+    def forward(self, x, y, *, scale=1.0):
+        return torch.softmax(self.norm(self.linear(x)) * scale + y, dim=1)
+
+
+def measured(model, *inputs, **more):
+    return linfuse.bench(model, *inputs, seconds=0.05, **{"inductor": False, **more})
+
+
+def test_eager_and_linfuse():
+    """Medians by name, as many calls of each, and linfuse runs fused."""
+    model = Two().eval()
+    made = measured(model, torch.rand(16, 32), torch.rand(8), kwargs={"scale": 2.0})
+    assert list(made.ms) == ["eager", "linfuse"] and made.title == "Two" and not made.left_out
+    assert made.ratio["eager"] == 1 and made.ratio["linfuse"] == made.ms["eager"] / made.ms["linfuse"]
+    for name, ms in made.ms.items():
+        assert 0 < made.fastest_ms[name] <= ms <= made.slowest_ms[name] < 1e4 * made.first_call_s[name]
+    stats = linfuse.stats()
+    assert made.calls >= 5 and stats.calls_fused >= made.calls and not stats.fallbacks
+
+
+def test_in_turns(monkeypatch):
+    """Nobody always follows the same one, and who is slow makes turns of one call."""
+    said, clock = [], iter(range(100000))
+    monkeypatch.setattr(timing, "_settle", lambda: None)
+    monkeypatch.setattr(timing.time, "perf_counter", lambda: float(next(clock)))
+    calls = {name: lambda name=name: said.append(name) for name in ("a", "b", "c")}
+    turns, count = timing._take_turns(calls, lambda: None, 1.0, timing._Progress())
+    assert count == 1 and {name: len(took) for name, took in turns.items()} == dict.fromkeys(calls, 5)
+    assert said[6:12] == ["a", "a", "b", "b", "c", "c"] and said[12:18] == ["b", "b", "c", "c", "a", "a"]
+
+
+def test_forms():
+    """A table as text, the same in a notebook, and as plain values."""
+    figures = [(10.3, 8, 5.96), (10, 8, 5.9), (11, 9, 6.1), (0.01, 25, 0.2)]
+    made = timing.Bench("Net", "cpu", 1, 60, *(dict(zip(("eager", "inductor", "linfuse"), one)) for one in figures))
+    assert made.headline == "PyTorch eager 10.3 ms, linfuse 5.96 ms: 1.7x, 60 calls each"
+    text = str(made)
+    assert text == repr(made) and text.startswith(f"Net on cpu, 1 thread: {made.headline}, in turns\n\n")
+    assert "  inductor  8.00 ms  8.00 ms  9.00 ms      1.3x      25.0 s" in text.splitlines()
+    words = " ".join(check_html(made._repr_html_()).words)
+    assert made.headline in words and all(cell in words for row in made.table() for cell in row)
+    assert made.json()["ratio"]["linfuse"] == pytest.approx(10.3 / 5.96)
+
+
+def test_inductor():
+    made = measured(nn.Linear(8, 8).eval(), torch.rand(4, 8), inductor=True)
+    can = ON_GPU or shutil.which("g++") is not None
+    assert list(made.ms) == (["eager", "inductor", "linfuse"] if can else ["eager", "linfuse"]), made
+    assert ("inductor" in made.left_out) != can
+
+
+def test_no_compiler(monkeypatch):
+    """Inductor is left out with the reason; the others are measured."""
+    from torch._inductor import config, cpp_builder
+
+    monkeypatch.setattr(config.cpp, "cxx", ("no-such-compiler",))
+    cpp_builder.get_cpp_compiler.cache_clear() if hasattr(cpp_builder.get_cpp_compiler, "cache_clear") else None
+    monkeypatch.setattr(config, "force_disable_caches", True)
+    made = measured(lambda x: torch.sin(x * 17.25).sum(0), torch.rand(4, 9), inductor=True)
+    assert list(made.ms) == ["eager", "linfuse"] and "C++ compiler" in made.left_out["inductor"]
+    assert "inductor is left out: it has no C++ compiler" in str(made)
+
+
+def test_failures_are_the_callers():
+    with pytest.raises(RuntimeError, match="shape"):
+        measured(nn.Linear(8, 8), torch.rand(4, 9))
+    with pytest.raises(Exception, match="no option wings"):
+        measured(nn.Linear(8, 8), torch.rand(4, 8), options={"wings": 2})
+
+
+def test_model_stays():
+    """Running statistics and random numbers are as before, and what was compiled before is not compiled anew."""
+    model = Two().train()
+    fast = torch.compile(model, backend="eager")
+    x, y = torch.rand(16, 32), torch.rand(8)
+    before = model.norm.running_mean.clone(), torch.random.get_rng_state()
+    measured(fast, x, y)
+    assert torch.equal(model.norm.running_mean, before[0]) and torch.equal(torch.random.get_rng_state(), before[1])
+    assert all(parameter.grad is None for parameter in model.parameters()) and model.training
+
+
+def test_progress(monkeypatch):
+    """On a terminal one line that is gone at the end; elsewhere nothing."""
+
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    for stream, shows in ((Terminal(), True), (io.StringIO(), False)):
+        monkeypatch.setattr(sys, "stderr", stream)
+        measured(nn.Linear(8, 8).eval(), torch.rand(4, 8))
+        text = stream.getvalue()
+        assert ("linfuse: first call" in text and "turn 5" in text) == shows and "\n" not in text
+        assert text.endswith("\r\x1b[K") if shows else text == ""
+
+
+def test_explain_measured():
+    """The measured headline comes first, and the predicted one says what it is."""
+    model, x = nn.Sequential(nn.Linear(32, 8), nn.Softmax(1)).eval(), torch.rand(16, 32)
+    account = linfuse.explain(model, x, measure=True)
+    lines = str(account).splitlines()
+    assert lines[0] == f"Measured on {account.measured.where}: {account.measured.headline}"
+    assert lines[2].startswith("Predicted: linfuse without fusion ")
+    assert account.json()["measured"]["ms"] == account.measured.ms
+    assert account.measured.headline in " ".join(check_html(account._repr_html_()).words)
+    plain = linfuse.explain(model, x)
+    assert plain.measured is None and str(plain).startswith("Predicted: ") and "measured" not in plain.json()
+    with pytest.raises(linfuse.Error, match="measure=True runs a PyTorch model"):
+        linfuse.explain(model, x, measure=True, device="h200")
+
+
+def test_explain_file_is_not_measured(root):
+    with pytest.raises(linfuse.Error, match="linfuse bench"):
+        linfuse.explain(root / "models" / "mlp.lf", measure=True)
