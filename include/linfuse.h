@@ -273,8 +273,8 @@ LF_API void lf_program_free(lf_program *program);
 /* The message of the last failure; never NULL. */
 LF_API const char *lf_program_message(const lf_program *program);
 
-/* Gives a parameter its values (f32, row-major, the declared extents); they are copied. May be called again: the next
- * prepare makes the change count. */
+/* Gives a parameter its values (of its dtype, row-major, the declared extents); they are copied. May be called again:
+ * the next prepare makes the change count. */
 LF_API lf_status lf_program_set_param(lf_program *program, const char *name, const void *data, size_t count);
 /* The same for a program compiled for cuda from the GPU's memory (data: an address there), once the work on stream (a
  * CUstream; NULL is the default one) is done, for which it waits. */
@@ -356,7 +356,7 @@ LF_API lf_status lf_call_new(lf_program *program, lf_call **out);
 LF_API void lf_call_free(lf_call *call);
 LF_API const char *lf_call_message(const lf_call *call);
 
-/* Binds an input: f32, row-major, borrowed until it is bound anew. Named extents are learnt here. */
+/* Binds an input: of its dtype, row-major, borrowed until it is bound anew. Named extents are learnt here. */
 LF_API lf_status lf_call_set_input(lf_call *call, size_t index, int rank, const int64_t *extents, const void *data);
 /* The extents of an output for the inputs bound now; *rank <= LF_MAX_RANK. */
 LF_API lf_status lf_call_output_shape(lf_call *call, size_t index, int *rank, int64_t *extents);

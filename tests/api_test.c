@@ -472,22 +472,6 @@ static void options_that_are_wrong(void **state)
     lf_context_free(context);
 }
 
-static void other_storage_is_read_but_not_run(void **state)
-{
-    (void)state;
-    static const char *const types[] = {"f16", "bf16", "i64"};
-    lf_context *context = context_of(1);
-    for (int i = 0; i < 3; i++) {
-        char text[128];
-        snprintf(text, sizeof text, "input half %s[B, 4]\nreturn half\n", types[i]);
-        lf_model *model = model_of(context, text);
-        lf_program *program = NULL;
-        REFUSES(LF_ERR_UNSUPPORTED, "half", lf_program_new(model, NULL, &program), lf_model_message(model));
-        lf_model_free(model);
-    }
-    lf_context_free(context);
-}
-
 static void parameters_that_are_wrong(void **state)
 {
     (void)state;
@@ -660,7 +644,6 @@ int main(void)
         cmocka_unit_test(models_that_are_wrong),
         cmocka_unit_test(options_tell_their_words),
         cmocka_unit_test(options_that_are_wrong),
-        cmocka_unit_test(other_storage_is_read_but_not_run),
         cmocka_unit_test(parameters_that_are_wrong),
         cmocka_unit_test(calls_that_are_wrong),
         cmocka_unit_test(parameters_from_files),

@@ -7,12 +7,12 @@
 #include <stdint.h>
 
 /* Models over a batch B, with {N} outputs, {K} inputs, {G} a divisor of N. */
-typedef struct model {
+typedef struct cpu_model {
     const char *name, *text;
     int64_t least;   /* the smallest N (and K) it works for */
     bool columns;    /* rows see each other */
     double tolerance;
-} model;
+} cpu_model;
 
 #define X "input x f32[B, {K}]\n"
 #define LINEAR X "param w f32[{N}, {K}]\nparam bias f32[{N}]\na = linear(x, w, bias)\n"
@@ -22,7 +22,7 @@ typedef struct model {
     X "param w f32[{N}, {K}]\nparam v f32[{N}, {K}]\nparam t f32[{K}, {N}]\nparam bias f32[{N}]\n"
 #define DEEP "input x f32[B, 5, {K}]\nparam w f32[{N}, {K}]\nparam bias f32[{N}]\na = linear(x, w, bias)\n"
 
-static const model models[] = {
+static const cpu_model models[] = {
     {"linear", LINEAR "return a\n", 1, false, 1e-5},
     {"no_bias", X "param w f32[{N}, {K}]\na = linear(x, w)\nreturn a\n", 1, false, 1e-5},
     {"gelu_softmax", LINEAR "b = gelu(a)\nc = softmax(b, dim=1)\nreturn c\n", 1, false, 1e-4},

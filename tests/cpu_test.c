@@ -12,7 +12,7 @@ enum { SIZES = sizeof sizes / sizeof sizes[0] };
 static const int64_t batches[] = {0, 1, 2, 3, 17, 129};
 enum { BATCHES = sizeof batches / sizeof batches[0] };
 
-static char *text_of(const model *m, extents e)
+static char *text_of(const cpu_model *m, extents e)
 {
     int64_t g = 1;
     for (int64_t d = 2; d <= 8; d++)
@@ -20,7 +20,7 @@ static char *text_of(const model *m, extents e)
     return rig_text(m->text, "NKG", (const int64_t[]){e.n, e.k, g});
 }
 
-static bool fits(const model *m, extents e)
+static bool fits(const cpu_model *m, extents e)
 {
     return e.n >= m->least && e.k >= (m->least > 1 ? 2 : 1);
 }
@@ -47,7 +47,7 @@ static int free_pools(void **state)
 /* ---- against double precision ---- */
 
 /* One run of each rig (the same model, planned in different ways) against one evaluation. */
-static void against_double(rig *rigs, int count, const model *m, extents e, int64_t batch, lf_pool *pool)
+static void against_double(rig *rigs, int count, const cpu_model *m, extents e, int64_t batch, lf_pool *pool)
 {
     const int64_t dims[LF_MAX_SYMBOLS] = {batch};
     const bool compared = batch > 0 || !m->columns; /* over no rows at all there is nothing to compare with */
@@ -71,7 +71,7 @@ static void against_double(rig *rigs, int count, const model *m, extents e, int6
 }
 
 /* Fused and op by op. */
-static void both_ways(const model *m, extents e, const int64_t *batch, int count, const lf_kern *kern, int turn)
+static void both_ways(const cpu_model *m, extents e, const int64_t *batch, int count, const lf_kern *kern, int turn)
 {
     char *text = text_of(m, e);
     rig rigs[2];
@@ -113,7 +113,7 @@ static void long_rows_match(void **state)
     for (size_t t = 0; lf_kern_at(t); t++)
         for (int i = 0; i < MODELS; i += rig_step())
             both_ways(&models[i], longer[(t + (size_t)i) % 2], &batch, 1, lf_kern_at(t), i);
-    static const model bare[] = {
+    static const cpu_model bare[] = {
         {"bare_groups", "input x f32[B, {N}]\n" AFFINE "b = group_norm(x, {G}, g, h)\nc = mul(b, x)\nreturn c, b\n", 1,
          false, 1e-3},
         {"bare_turned", "input x f32[B, {N}]\na = mean(x, dim=1, keepdim=True)\nb = sub(a, x)\nreturn b\n", 1, false,
@@ -142,7 +142,7 @@ static void ops_match(void **state)
                  "c = %s(b%s%s)\nreturn a, c\n",
                  row->name, row->arg_count == 2 ? ", y" : "", attributes, row->name, row->arg_count == 2 ? ", 1.5" : "",
                  attributes);
-        const model m = {row->name, text, 1, false, 3e-4};
+        const cpu_model m = {row->name, text, 1, false, 3e-4};
         const int64_t batch = 19;
         both_ways(&m, (extents){40, 300}, &batch, 1, lf_kern_pick(), 1);
     }
@@ -154,7 +154,7 @@ static void integers_are_exact(void **state)
     (void)state;
     for (size_t t = 0; lf_kern_at(t); t++)
         for (int s = 0; s < SIZES; s++) {
-            const model m = {
+            const cpu_model m = {
                 "integers",
                 LINEAR "b = sum(a, dim=1)\nc = max(a, dim=1)\nd = relu(a)\ne = sum(a, dim=0)\nreturn b, c, d, e\n", 1,
                 true, 0};
@@ -187,7 +187,7 @@ static void assert_same_bits(const char *name, const float *a, const float *b, i
 }
 
 /* Each output of a batch is the beginning of the same output of a larger one, where rows do not see each other. */
-static void same_rows(const model *m, rig *r, const rig_ports *all, int64_t most, int64_t batch, lf_pool *pool,
+static void same_rows(const cpu_model *m, rig *r, const rig_ports *all, int64_t most, int64_t batch, lf_pool *pool,
                       const char *over)
 {
     const int64_t dims[LF_MAX_SYMBOLS] = {batch};
@@ -207,7 +207,7 @@ static void bits_are_a_rows_own(void **state)
     const extents large = rig_slow() ? (extents){520, 64} : (extents){700, 300};
     for (int i = 0; i < MODELS; i += rig_step())
         for (int fuse = 0; fuse < 2; fuse++) {
-            const model *m = &models[i];
+            const cpu_model *m = &models[i];
             char *text = text_of(m, large);
             rig r;
             rig_open(&r, text, fuse, lf_kern_pick());
@@ -230,7 +230,7 @@ static void bits_are_the_same_twenty_times(void **state)
 {
     (void)state;
     for (int i = 0; i < MODELS; i += rig_slow() ? 7 : 3) {
-        const model *m = &models[i];
+        const cpu_model *m = &models[i];
         char *text = text_of(m, (extents){520, 300});
         rig r;
         rig_open(&r, text, true, lf_kern_pick());
@@ -390,7 +390,7 @@ static void long_programs_run(void **state)
     for (int i = 1; i < LINKS; i++)
         to += sprintf(to, "v%d = %s(v%d, v%d)\n", i, i % 3 ? "sub" : "maximum", i - 1, i / 2);
     sprintf(to, "return v%d, v%d\n", LINKS - 1, LINKS / 2);
-    const model m = {"long", text, 1, false, 1e-3};
+    const cpu_model m = {"long", text, 1, false, 1e-3};
     const int64_t batch = 17;
     both_ways(&m, (extents){300, 300}, &batch, 1, lf_kern_pick(), 1);
 }

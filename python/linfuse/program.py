@@ -256,7 +256,12 @@ class Program:
 
 
 def _specs(model: native.Model, port: Port) -> tuple[Spec, ...]:
-    return tuple(Spec(name, model.extents(port, index)) for index, name in enumerate(model.names(port)))
+    names = model.names(port)
+    for index, name in enumerate(names):
+        if model.dtype(port, index) is not native.Dtype.f32:
+            raise Error(f"{name} is {model.dtype(port, index).name}: a program in Python takes float32 alone so far",
+                        Status.UNSUPPORTED)
+    return tuple(Spec(name, model.extents(port, index)) for index, name in enumerate(names))
 
 
 def extents_of(specs: Sequence[Spec], inputs: Sequence[Any]) -> dict[str, int]:

@@ -80,6 +80,7 @@ typedef struct lf_backend_memory {
 typedef struct lf_backend {
     const char *name;                /* the option's word; NULL: serves devices that no other backend does */
     bool tunes;                      /* has something to measure and choose from */
+    bool converts;                   /* its kernels load and store f16 and bf16, too; f32 alone otherwise */
     bool shares_x;                   /* plans may be made so: lf_plan_options */
     const lf_backend_memory *memory; /* NULL: works in host memory */
 

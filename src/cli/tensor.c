@@ -56,8 +56,24 @@ int cli_tensor_alloc(cli_tensor *t)
 
 /* ---- lists ---- */
 
+/* Data here are floats throughout. */
+static int check_types(const cli_session *s)
+{
+    static const lf_port ports[] = {LF_PORT_INPUT, LF_PORT_PARAM, LF_PORT_OUTPUT};
+    for (int p = 0; p < 3; p++)
+        for (size_t i = 0; i < lf_model_port_count(s->model, ports[p]); i++)
+            if (lf_model_port_dtype(s->model, ports[p], i) != LF_F32)
+                return cli_fail("%s is not f32: this command runs models of f32 only; explain takes others too, and "
+                                "the library runs them on the cpu",
+                                lf_model_port_name(s->model, ports[p], i));
+    return CLI_OK;
+}
+
 int cli_tensors_new(const cli_session *s, lf_port port, cli_tensors *out)
 {
+    *out = (cli_tensors){0};
+    if (check_types(s) != CLI_OK)
+        return CLI_BAD;
     out->count = lf_model_port_count(s->model, port);
     out->at = calloc(out->count + 1, sizeof *out->at);
     if (!out->at) {

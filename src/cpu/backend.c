@@ -103,6 +103,7 @@ static lf_status workspace(void *program, const int64_t *dims, int64_t *bytes, l
 
 const lf_backend lf_cpu_backend = {
     .name = "cpu",
+    .converts = true,
     .shares_x = true,
     .open = open_nothing,
     .close = close_nothing,

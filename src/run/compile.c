@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/dtype.h"
 #include "run/handles.h"
 
 enum { DEFAULT_EXTENT = 1024 }; /* what a named extent counts as where nobody says: a common batch */
@@ -36,14 +37,36 @@ static lf_status check_options(lf_program *p, const lf_options *o)
     return status == LF_OK ? take_hints(p, "first.", &o->first, p->first) : status;
 }
 
+static const char *role_of(const lf_graph *g, lf_node n)
+{
+    const lf_op op = lf_at(g, n)->op;
+    return op == LF_OP_input ? "input" : op == LF_OP_param ? "parameter" : lf_op_row(op)->name;
+}
+
+lf_status lf_check_f32(const lf_graph *g, const char *device, lf_diag *diag)
+{
+    for (lf_node n = 0; n < g->count; n++)
+        if (lf_at(g, n)->dtype != LF_F32)
+            return lf_fail(diag, LF_ERR_UNSUPPORTED,
+                           "%s %s is %s: device %s has only f32 so far; compile it for cpu, or declare it f32",
+                           role_of(g, n), lf_at(g, n)->name, lf_dtype_name(lf_at(g, n)->dtype), device);
+    return LF_OK;
+}
+
+/* Positions are only ever read by an op that takes them, at the call. */
 static lf_status check_dtypes(lf_program *p)
 {
     const lf_graph *g = &p->written;
-    for (lf_node n = 0; n < g->count; n++)
-        if (lf_at(g, n)->dtype != LF_F32)
-            return lf_fail(&p->diag, LF_ERR_UNSUPPORTED,
-                           "%s is not f32: other dtypes can be read, but not run yet", lf_at(g, n)->name);
-    return LF_OK;
+    for (int32_t i = 0; i < g->params; i++)
+        if (!lf_dtype_is_float(lf_at(g, g->param[i])->dtype))
+            return lf_fail(&p->diag, LF_ERR_MODEL, "parameter %s is %s, which counts positions: declare it as an input",
+                           lf_at(g, g->param[i])->name, lf_dtype_name(lf_at(g, g->param[i])->dtype));
+    for (int32_t i = 0; i < g->outputs; i++)
+        if (!lf_dtype_is_float(lf_at(g, g->output[i])->dtype))
+            return lf_fail(&p->diag, LF_ERR_MODEL,
+                           "%s is %s, which counts positions: ops may take it, but it cannot be returned",
+                           lf_at(g, g->output[i])->name, lf_dtype_name(lf_at(g, g->output[i])->dtype));
+    return p->on.backend->converts ? LF_OK : lf_check_f32(g, p->device, &p->diag);
 }
 
 /* Does the name stand for anything but the first extent of values that carry rows? Then rows cannot be run apart under
