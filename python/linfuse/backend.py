@@ -11,11 +11,12 @@ import torch
 import torch._dynamo
 from torch.fx import Graph, GraphModule, Node
 
-from . import cuda, native, weights
+from . import cuda, native, notices, weights
 from .capture import line_of
 from .fused import CompiledGraph
 from .partition import compile_module
-from .counters import NEEDS_GRADIENTS, Left, registry
+from .counters import Left, registry
+from .notices import NEEDS_GRADIENTS
 
 _cpu = torch.device("cpu")
 if torch.__version__.startswith("2.4."):
@@ -31,7 +32,7 @@ class Options:
 
     precision      fp32 | tf32 | bf16 | fp16: what a GPU's products may round to. Without it, what PyTorch's own may:
                    torch.set_float32_matmul_precision("highest") is fp32, "high" tf32, "medium" bf16. On the CPU
-                   everything is computed in fp32, whatever is asked for.
+                   everything is computed in fp32; another one that is asked for by name is warned of.
     assume_finite  True: rows with NaN or Inf in them are not looked for.
     rules          "+NAME,-NAME": rewrites switched on and off.
     tune           True: the first call at some extents measures on the GPU which tiles of products take least, and
@@ -73,6 +74,10 @@ class Options:
             words["precision"] = self.precision if self.named or _has(device, self.precision) else "fp32"
             if self.tune:
                 words["tune"] = "true"
+        elif self.named and self.precision != "fp32":
+            notices.warn_once(
+                ("precision", self.precision), f"precision {self.precision} is a GPU's; the CPU computes in fp32"
+            )
         if self.assume_finite:
             words["assume_finite"] = "true"
         if self.rules is not None:
@@ -100,7 +105,7 @@ def backend(module: GraphModule, inputs: Sequence[Any], *, options: Mapping[str,
     option tune; others choose nothing."""
     mode = mode or "default"
     if mode not in _MODES:
-        raise native.Error(f"mode is one of {', '.join(_MODES)}, not {mode}")
+        notices.warn_once(("mode", mode), f"mode {mode} is unknown and chooses nothing; there are {', '.join(_MODES)}")
     if mode.startswith("max-autotune"):
         options = {"tune": True, **(options or {})}
     return compile_graph(module, inputs, options).run
@@ -121,9 +126,11 @@ def compile_graph(
         raise native.Error(_refusal(own.graph, computing))
     registry.count("graphs")
     registry.count("graphs_fused", not compiled.left and bool(compiled.parts))
-    registry.count("parts", len(compiled.parts))
+    registry.count("fused_parts", len(compiled.parts))
+    registry.count("ops", sum(len(part.nodes) for part in compiled.parts) + len(compiled.left))
     for left in compiled.left:
         registry.leave(left, "compile")
+    notices.of_graph(own.graph, compiled, computing)
     return compiled
 
 

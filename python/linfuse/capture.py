@@ -21,8 +21,8 @@ from torch import fx
 from torch.fx import Node
 
 from . import native, ops, weights
-from .counters import NEEDS_GRADIENTS
 from .native import Value
+from .notices import NEEDS_GRADIENTS, NOT_SUPPORTED
 from .ops import Unsupported
 
 
@@ -302,7 +302,7 @@ class Capture:
                 self.values[node] = self.values[of]
                 return self.values[node]
             raise Unsupported("an item of what PyTorch computes")
-        raise Unsupported("no op of linfuse")
+        raise Unsupported(NOT_SUPPORTED)
 
     def _operand(self, arg: Any) -> Any:
         if not isinstance(arg, Node):

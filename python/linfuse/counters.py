@@ -3,17 +3,15 @@
 
 from __future__ import annotations
 
-import functools
 import os
-import sys
 import threading
-import warnings
 import weakref
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from . import memory
+from . import amounts, memory, notices
 
 if TYPE_CHECKING:
     from .fused import CompiledGraph, Part
@@ -23,20 +21,24 @@ if TYPE_CHECKING:
 class Left(NamedTuple):
     """A node, or a part at a call, that PyTorch runs."""
 
-    node: str  # its name in the graph; for a part all its nodes
-    op: str  # how PyTorch spells it
+    node: str  # its name in the graph; of a part its name
+    op: str  # how PyTorch spells it; of a part all its ops, with spaces between
     reason: str
 
 
 @dataclass(frozen=True)
 class Fallback:
-    """What was left to PyTorch and how often: `count` traces where `when` is "compile", calls where it is "call"."""
+    """What was left to PyTorch for one reason. when: "compile", where `count` is of ops in graphs, each time they were
+    handed over; or "call", where it is of calls of parts that are fused otherwise."""
 
-    node: str
-    op: str
     reason: str
+    ops: tuple[str, ...]  # as PyTorch calls them: embedding; each as often as it was left
+    nodes: tuple[str, ...]  # what they are called in the graph; or the parts that were called
     when: str
     count: int
+
+    def __str__(self) -> str:
+        return f"{amounts.listed(self.ops)}: {self.reason}"
 
 
 @dataclass(frozen=True)
@@ -45,8 +47,9 @@ class Stats:
 
     graphs: int  # graphs PyTorch handed over
     graphs_fused: int  # of these, those without a node left to PyTorch
-    parts: int  # pieces of graphs that linfuse runs
-    calls_fused: int  # calls of parts that ran fused
+    ops: int  # of all graphs
+    fused_parts: int  # pieces of graphs that linfuse runs
+    fused_calls: int  # calls of parts that ran fused
     programs: int  # programs alive
     programs_made: int
     prepared: int  # how often parameters were prepared
@@ -54,24 +57,49 @@ class Stats:
     prepared_bytes: int  # parameters prepared
     workspace_bytes: int
     output_bytes: int  # memory of large outputs that is kept for later ones; linfuse.empty_cache() gives it back
-    fallbacks: tuple[Fallback, ...]
+    fallbacks: list[Fallback]  # by reason, the most frequent first
 
     def json(self) -> dict[str, Any]:
         """As an object of plain values."""
         return asdict(self)
 
-    def __str__(self) -> str:
-        lines = [
-            f"{self.graphs} graphs, {self.graphs_fused} of them fused as a whole; {self.parts} fused parts, "
-            f"{self.calls_fused} fused calls",
-            f"{self.programs} program{'' if self.programs == 1 else 's'} alive, "
-            f"{self.prepared_bytes} bytes of prepared weights",
+    def facts(self) -> list[str]:
+        """What is counted, a line each, without what was left to PyTorch."""
+        counted, size = amounts.counted, amounts.bytes_of
+        memory = {
+            "prepared weights": self.prepared_bytes, "workspace": self.workspace_bytes,
+            "copies of parameters": self.param_bytes, "outputs kept": self.output_bytes,
+        }
+        held = ", ".join(f"{size(count)} of {what}" for what, count in memory.items() if count)
+        return [
+            f"{counted(self.graphs, 'graph')}, {self.graphs_fused} fused as a whole; "
+            f"{counted(self.fused_parts, 'fused part')}, {counted(self.fused_calls, 'fused call')}",
+            f"{counted(self.programs, 'program')} alive{held and ': '}{held}",
         ]
-        lines += [f"PyTorch ({one.when}, {one.count}x): {one.node} [{one.op}]: {one.reason}" for one in self.fallbacks]
+
+    def left(self) -> list[tuple[str, list[Fallback]]]:
+        """What was left to PyTorch: a heading, and what stands below it."""
+        ops = [one for one in self.fallbacks if one.when == "compile"]
+        calls = [one for one in self.fallbacks if one.when == "call"]
+        found = [(f"{sum(one.count for one in ops)} of {amounts.counted(self.ops, 'op')} in PyTorch", ops)]
+        found += [(f"{amounts.counted(sum(one.count for one in calls), 'call')} in PyTorch", calls)]
+        return [(heading, several) for heading, several in found if several]
+
+    def __str__(self) -> str:
+        lines = self.facts()
+        for heading, several in self.left():
+            if len(several) == 1:
+                lines.append(f"{heading}: {several[0]}")
+            else:
+                lines += [f"{heading}:", *(f"  {one}" for one in several)]
         return "\n".join(lines)
 
+    __repr__ = __str__
 
-NEEDS_GRADIENTS = "requires grad while grad mode is on"
+    def _repr_html_(self) -> str:
+        from . import html
+
+        return html.stats(self)
 
 
 class _Registry:
@@ -101,8 +129,8 @@ class _Registry:
             self.counts[name] += by
 
     def leave(self, left: Left, when: str) -> None:
-        if left.reason == NEEDS_GRADIENTS:
-            say_once_about_gradients()
+        if left.reason == notices.NEEDS_GRADIENTS:
+            notices.of_gradients()
         with self.lock:
             self.left[left, when] += 1
 
@@ -117,19 +145,6 @@ def _renew_lock() -> None:
 os.register_at_fork(after_in_child=_renew_lock)
 
 
-@functools.cache
-def say_once_about_gradients() -> None:
-    """A warning: who meant to be fast should hear of it without asking for stats()."""
-    level, frame = 1, sys._getframe()
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] in ("linfuse", "torch"):
-        level, frame = level + 1, frame.f_back  # to the user's own line
-    warnings.warn(
-        "linfuse: PyTorch runs what needs gradients; to run it fused, call it under torch.no_grad() or "
-        "torch.inference_mode()",
-        stacklevel=level,
-    )
-
-
 def _bytes(slot: Slot) -> int:
     return slot.call.memory() + (slot.room.numel() if slot.room is not None else 0)
 
@@ -141,12 +156,13 @@ def stats() -> Stats:
     slots = [slot for prepared in programs for slot in list(prepared.slots)]
     with registry.lock:
         counts, left = Counter(registry.counts), dict(registry.left)
-    fused = counts["calls_fused"] + sum(slot.runs - slot.runs_before_reset for slot in slots)
+    fused = counts["fused_calls"] + sum(slot.runs - slot.runs_before_reset for slot in slots)
     return Stats(
         graphs=counts["graphs"],
         graphs_fused=counts["graphs_fused"],
-        parts=counts["parts"],
-        calls_fused=fused,
+        ops=counts["ops"],
+        fused_parts=counts["fused_parts"],
+        fused_calls=fused,
         programs=len(programs),
         programs_made=counts["programs_made"],
         prepared=counts["prepared"],
@@ -154,12 +170,27 @@ def stats() -> Stats:
         prepared_bytes=sum(one.prepared for one in held),
         output_bytes=memory.kept_bytes(),
         workspace_bytes=sum(map(_bytes, slots)),
-        fallbacks=tuple(Fallback(*what, when, count) for (what, when), count in sorted(left.items())),
+        fallbacks=_by_reason(left),
     )
 
 
+def _by_reason(left: Mapping[tuple[Left, str], int]) -> list[Fallback]:
+    """What was left, once for each reason."""
+    found: dict[tuple[str, str], list[tuple[Left, int]]] = {}
+    for (one, when), count in left.items():
+        found.setdefault((one.reason, when), []).append((one, count))
+    grouped = []
+    for (reason, when), several in found.items():
+        often = [(one, count if when == "compile" else 1) for one, count in several]
+        ops = [notices.short(op) for one, count in often for op in one.op.split() * count]
+        nodes = tuple(one.node for one, _ in several)
+        grouped.append(Fallback(reason, tuple(ops), nodes, when, sum(count for _, count in several)))
+    return sorted(grouped, key=lambda one: (-one.count, one.reason))
+
+
 def reset_stats() -> None:
-    """Counts from nothing again. What is alive stays so."""
+    """Counts from nothing again. What is alive stays so. What was warned of is, once more."""
+    notices.forget()
     with registry.lock:
         registry.clear()
     for prepared in registry.alive():

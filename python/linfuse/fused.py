@@ -18,8 +18,9 @@ from torch.autograd import forward_ad
 from torch.fx import GraphModule, Node
 
 from . import memory, native, shortcut, weights
-from .capture import Capture, Leaf, elsewhere, example, hint, hints, is_buffer
-from .counters import NEEDS_GRADIENTS, Left, registry
+from .capture import Capture, Leaf, elsewhere, example, hint, hints, is_buffer, target_name
+from .counters import Left, registry
+from .notices import NEEDS_GRADIENTS
 
 _MOST_SIZES = 256  # sets of extents a part remembers
 _f32 = torch.float32
@@ -115,8 +116,9 @@ class Part(native.OfThisProcess):
     def __init__(self, name: str, capture: Capture, args: Sequence[Node], outputs: Sequence[Node], eager: GraphModule,
                  options: dict[str, str], strict: bool):
         self.name, self.eager, self.strict, self.options = name, eager, strict, options
-        self.nodes = [node for node in capture.values if node.op not in ("placeholder", "get_attr")]
         self.leaves, self.model = capture.leaves, capture.model
+        taken = {leaf.node for leaf in capture.leaves}
+        self.nodes = [node for node in capture.values if node not in taken]
         self.outputs = [node.name for node in outputs]
         place = {node: at for at, node in enumerate(args)}
         self._inputs: list[Leaf] = [leaf for leaf in capture.leaves if not leaf.param]
@@ -291,7 +293,7 @@ class Part(native.OfThisProcess):
     def _in_pytorch(self, args: Sequence[Any], reason: str) -> tuple[torch.Tensor, ...]:
         if self.strict:
             raise native.Error(f"{self.name} would run in PyTorch: {reason}")
-        registry.leave(Left(self.name, " ".join(node.name for node in self.nodes[:8]), reason), "call")
+        registry.leave(Left(self.name, " ".join(map(target_name, self.nodes)), reason), "call")
         results: tuple[torch.Tensor, ...] = self.eager(*args)
         return results
 

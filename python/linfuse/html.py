@@ -18,6 +18,7 @@ from .amounts import counted
 
 if TYPE_CHECKING:
     from .account import Account, Fallback
+    from .counters import Stats
     from .timing import Bench
 
 # Middle tones, told apart by those who see no red or green too (Okabe and Ito): readable over white and over black.
@@ -64,6 +65,15 @@ def bench(made: Bench) -> str:
     head = f"<p>{escape(made.title)} on {escape(made.where)}: <b>{escape(made.headline)}</b>, in turns</p>"
     table = f'<div class="scroll"><table>{"".join(rows)}</table></div>'
     return f'<style>{_STYLE}</style><div class="lf-account">{head}{table}{"".join(left)}</div>'
+
+
+def stats(made: Stats) -> str:
+    """What ran fused and what did not, as a fragment."""
+    pieces = [f"<p>{escape(fact)}</p>" for fact in made.facts()]
+    for heading, several in made.left():
+        rows = [[amounts.listed(one.ops), one.reason] for one in several]
+        pieces += [_heading(heading), _text_table(["ops", "why"], rows)]
+    return f'<style>{_STYLE}</style><div class="lf-account">{"".join(pieces)}</div>'
 
 
 # ---- words ----

@@ -26,6 +26,7 @@ from .fused import CompiledGraph, Fused, Part
 from .inplace import is_random, make_functional, memory_roots, writes
 from .ops import Unsupported
 from .counters import Left
+from .notices import NOT_SUPPORTED
 
 _CALLS = ("call_function", "call_method", "call_module")
 _KINDS = {row.name: row.kind for row in native.ops()}
@@ -71,7 +72,7 @@ class Split:
                 continue
             try:
                 if writes(node) and ops.find(node) is None:
-                    raise Unsupported("no op of linfuse")
+                    raise Unsupported(NOT_SUPPORTED)
                 capture.add(node)
             except Unsupported as why:
                 reasons[node] = str(why)

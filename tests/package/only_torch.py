@@ -23,7 +23,7 @@ def main(prefix: str) -> None:
     assert all(path.startswith(prefix) for path in loaded), loaded
     assert {"liblinfuse.so", "liblinfuse_shortcut.so"} <= {path.rsplit("/", 1)[-1] for path in loaded}, loaded
     stats = linfuse.stats()
-    assert stats.calls_fused == 6 and not stats.fallbacks, stats
+    assert stats.fused_calls == 6 and not stats.fallbacks, stats
     print("fine")
 
 

@@ -100,11 +100,11 @@ def test_every_field(accounts):
 
 def test_parts(accounts):
     one, two = accounts["mlp"].parts[0], accounts["lse_chain"].parts[0]
-    left = Fallback("sin_1", "torch.sin", "body.wave", "no op of linfuse: torch.sin")
+    left = Fallback("sin_1", "torch.sin", "body.wave", "not supported yet: torch.sin")
     both = Account([one, two], [left], title="two", notes=["a note"])
     text = str(both)
     assert text.startswith("Part 1 of 2\n") and "Part 2 of 2\n" in text
-    assert "Left to PyTorch\n  sin_1: torch.sin in body.wave: no op of linfuse: torch.sin\n\na note\n" in text
+    assert "Left to PyTorch\n  sin_1: torch.sin in body.wave: not supported yet: torch.sin\n\na note\n" in text
     facts = both.json()
     for side in ("plain", "fused"):
         for key in facts[side]:

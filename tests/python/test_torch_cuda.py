@@ -66,7 +66,7 @@ def test_every_batch_with_one_program(module):
     for batch in (8, 1, 3, 0, 700, 8):
         agree(fast, module, draw(batch))
     stats = assert_fused()
-    assert stats.programs_made == 1 and stats.prepared == 1 and stats.calls_fused == 6
+    assert stats.programs_made == 1 and stats.prepared == 1 and stats.fused_calls == 6
     assert stats.prepared_bytes > 0
 
 
@@ -327,7 +327,7 @@ def test_graph(module):
         fast(draw(128))
         assert_close(y, reference(module, x), module(x))
     stats = assert_fused()
-    assert stats.calls_fused == 5
+    assert stats.fused_calls == 5
 
 
 def test_graph_at_an_extent_not_met_before(module):
@@ -465,7 +465,7 @@ def test_mixed_devices(module):
 
     fast, x = compiled(mixed), draw()
     assert_close(fast(x), flat(mixed(x)), mixed(x), least=1e-5)
-    assert "device cpu, and not cuda:0" in reasons() and linfuse.stats().calls_fused > 0
+    assert "device cpu, and not cuda:0" in reasons() and linfuse.stats().fused_calls > 0
 
 
 def test_weights_on_another_device(module):

@@ -45,7 +45,7 @@ def test_programs_go_with_the_module():
     assert kept() is None, "the door keeps a parameter alive"
     without = linfuse.stats()
     assert without.programs == 0 and without.prepared_bytes == 0 and without.workspace_bytes == 0
-    assert without.calls_fused == with_it.calls_fused
+    assert without.fused_calls == with_it.fused_calls
 
 
 def test_programs_go_with_replaced_parameters():

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import linfuse
-from linfuse import counters
+from linfuse import notices
 from torch_door import assert_fused, compiled, fresh, reasons
 
 fresh_each_time = fresh(7)
@@ -71,7 +71,7 @@ def test_one_part_and_one_preparation():
         for batch in (9, 10, 11, 12):
             fast(draw(batch))
     stats = assert_fused()
-    assert stats.parts == stats.graphs and stats.calls_fused == 4, str(stats)
+    assert stats.fused_parts == stats.graphs and stats.fused_calls == 4, str(stats)
     assert stats.prepared == stats.programs_made == 1, str(stats)
 
 
@@ -263,11 +263,11 @@ def test_gradients():
         assert_same(mine, theirs, got, want)
     for one, other in zip(mine.parameters(), theirs.parameters(), strict=True):
         torch.testing.assert_close(one.grad, other.grad, rtol=1e-4, atol=1e-6)
-    assert linfuse.stats().calls_fused == 0
+    assert linfuse.stats().fused_calls == 0
     with torch.no_grad():
         x = draw(10)
         assert_same(mine, theirs, fast(x), theirs(x))
-    assert linfuse.stats().calls_fused == 1
+    assert linfuse.stats().fused_calls == 1
 
 
 def test_inference_mode():
@@ -307,7 +307,7 @@ def test_save(tmp_path):
 
 def test_gradients_are_mentioned_once():
     """Where PyTorch runs what needs them; not where it may not, and that is an error."""
-    counters.say_once_about_gradients.cache_clear()
+    notices.forget()
     model, x = nn.Sequential(nn.Linear(4, 5), nn.GELU()), torch.randn(3, 4)
     fast = compiled(model)
     with pytest.warns(UserWarning, match="no_grad"):
@@ -315,7 +315,7 @@ def test_gradients_are_mentioned_once():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         fast(x)
-    counters.say_once_about_gradients.cache_clear()
+    notices.forget()
     torch._dynamo.reset()  # 2.4 takes a trace with other options for the same
     with warnings.catch_warnings(record=True) as said, pytest.raises(Exception, match="left to PyTorch.*requires grad"):
         compiled(copy.deepcopy(model), fallback="error")(x)

@@ -70,12 +70,12 @@ def test_third_call_goes_without_python(by_python):
     module = Net().eval()
     fast, inputs = settled(module)
     assert by_python() == 2
-    before = linfuse.stats().calls_fused
+    before = linfuse.stats().fused_calls
     for _ in range(5):
         agree(fast, module, *inputs)
         agree(fast, module, *pair())
     assert by_python() == 2
-    assert linfuse.stats().calls_fused == before + 10
+    assert linfuse.stats().fused_calls == before + 10
 
 
 def check_change(by_python, change):
@@ -318,7 +318,7 @@ def test_parts_of_a_larger_graph(by_python):
     with torch.no_grad():
         for _ in range(5):
             torch.testing.assert_close(fast(x), forward(x))
-    parts = linfuse.stats().parts
+    parts = linfuse.stats().fused_parts
     assert parts > 0 and by_python() == 2 * parts
 
 

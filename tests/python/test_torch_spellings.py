@@ -227,7 +227,7 @@ def test_spellings(op):
             else None
         )
     stats = assert_fused()
-    assert stats.calls_fused == 1
+    assert stats.fused_calls == 1
     for i, source in enumerate(sources):
         if want is not None:
             assert_close(got[i], [want[i]], eager[i], source)

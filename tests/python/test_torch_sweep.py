@@ -108,7 +108,7 @@ def test_drawn_model(number):
     )  # of few numbers: luck has its part
     RATIOS.append(mine.rel / theirs.rel)
     stats = assert_fused()
-    assert stats.programs_made == 1 and stats.prepared == SEEDS and stats.calls_fused == SEEDS
+    assert stats.programs_made == 1 and stats.prepared == SEEDS and stats.fused_calls == SEEDS
     for part in registry.parts:
         OPS.update(line.split(" = ")[1].split("(")[0] for line in part.model.text().splitlines() if " = " in line)
 

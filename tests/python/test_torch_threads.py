@@ -81,7 +81,7 @@ def test_threads_share_a_model():
 
     in_threads(6, work)
     stats = assert_fused()
-    assert stats.calls_fused == 12 + 6 * 60 and stats.programs == 1 and stats.prepared == 1
+    assert stats.fused_calls == 12 + 6 * 60 and stats.programs == 1 and stats.prepared == 1
 
 
 def test_weights_change_between_threads_calls():
@@ -176,7 +176,7 @@ def test_programs_end_while_others_call(threads_switch_often):
 
     in_threads(4, work)
     stats = assert_fused()
-    assert stats.calls_fused == 11 + 4 * 600 and stats.programs_made > 10
+    assert stats.fused_calls == 11 + 4 * 600 and stats.programs_made > 10
 
 
 def test_programs_are_gone_through_while_others_come(threads_switch_often):
@@ -351,7 +351,7 @@ def spawned(connection, state):
     x = torch.randn(4, 32)
     with torch.no_grad():
         error = float((torch.compile(module, backend="linfuse")(x) - module(x)).abs().max())
-    connection.send((error, linfuse.stats().calls_fused))
+    connection.send((error, linfuse.stats().fused_calls))
 
 
 def test_process_ends_quietly():
@@ -362,7 +362,7 @@ def test_process_ends_quietly():
         "import torch, linfuse; from torch import nn; "
         "m = nn.Sequential(nn.Linear(256, 256), nn.GELU(), nn.Softmax(1)); "
         "f = torch.compile(m, backend='linfuse')\nwith torch.no_grad(): f(torch.randn(300, 256))\n"
-        "assert linfuse.stats().calls_fused == 1"
+        "assert linfuse.stats().fused_calls == 1"
     )
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, timeout=SECONDS)
     assert done.returncode == 0 and done.stderr == "", done.stderr

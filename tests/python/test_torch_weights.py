@@ -353,4 +353,4 @@ def test_parameter_without_a_counter_in_a_later_call():
             run(*other)
         module.one.weight.mul_(2)  # wants every slot: none may have been lost
         torch.testing.assert_close(run(*args)[0], module(X)[0])
-    assert "version counter" in reasons("call") and linfuse.stats().calls_fused == 2
+    assert "version counter" in reasons("call") and linfuse.stats().fused_calls == 2

@@ -104,14 +104,13 @@ def assert_fused(parts=None):
     """Everything since the last reset ran fused."""
     stats = linfuse.stats()
     assert stats.graphs > 0 and stats.graphs_fused == stats.graphs, str(stats)
-    assert not stats.fallbacks and stats.calls_fused > 0, str(stats)
+    assert not stats.fallbacks and stats.fused_calls > 0, str(stats)
     if parts is not None:
-        assert stats.parts == parts, str(stats)
+        assert stats.fused_parts == parts, str(stats)
     return stats
 
 
 def reasons(when=None):
     """The reasons counted, joined."""
-    return "; ".join(
-        f"{one.node} {one.op}: {one.reason}" for one in linfuse.stats().fallbacks if when in (None, one.when)
-    )
+    left = [one for one in linfuse.stats().fallbacks if when in (None, one.when)]
+    return "; ".join(f"{' '.join(one.nodes)} {' '.join(one.ops)}: {one.reason}" for one in left)
