@@ -75,6 +75,22 @@ LF_API lf_status lf_call_time(lf_call *call, size_t runs, double *seconds);
  *           LF_ERR_NOMEM. */
 LF_API lf_status lf_device_peak(lf_context *context, const char *device, double *flops, double *bytes);
 
+/* ---- reports of errors ---- */
+
+/* What this machine has, in words:
+ *   cpu     the processor's model
+ *   isa     the instruction set of the kernels that run here
+ *   driver  the newest CUDA version that the NVIDIA driver supports
+ *   nvrtc   the version of CUDA's run-time compiler
+ *   gpu     the GPU that device cuda stands for
+ *   cache   the user's cache folder, which need not exist
+ * context:  gets the message of a failure.
+ * fact:     one of these.
+ * out:      the text, NUL-terminated; the caller owns it and frees it with lf_string_free.
+ * Fails:    LF_ERR_ARG (no such fact; LINFUSE_ISA names what this machine cannot run), LF_ERR_DEVICE (driver, nvrtc,
+ *           gpu: why it cannot be used), LF_ERR_IO (neither XDG_CACHE_HOME nor HOME names a folder). */
+LF_API lf_status lf_machine_fact(lf_context *context, const char *fact, char **out);
+
 #ifdef __cplusplus
 }
 #endif

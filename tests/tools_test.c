@@ -81,6 +81,26 @@ static void instruction_sets_that_are_not_there(void **state)
     lf_context_free(context);
 }
 
+static void facts_about_the_machine(void **state)
+{
+    (void)state;
+    static const char *const facts[] = {"cpu", "isa", "driver", "nvrtc", "gpu", "cache"};
+    lf_context *context = context_of(1);
+    char *text = NULL;
+    assert_int_equal(lf_machine_fact(NULL, "cpu", &text), LF_ERR_ARG);
+    REFUSES(LF_ERR_ARG, "`out`", lf_machine_fact(context, "cpu", NULL), lf_context_message(context));
+    REFUSES(LF_ERR_ARG, "`fact`", lf_machine_fact(context, NULL, &text), lf_context_message(context));
+    REFUSES(LF_ERR_ARG, "abacus", lf_machine_fact(context, "abacus", &text), lf_context_message(context));
+    for (size_t i = 0; i < sizeof facts / sizeof *facts; i++) {
+        REFUSES(LF_ERR_ARG, facts[i], lf_machine_fact(context, "abacus", &text), lf_context_message(context));
+        lf_status status = lf_machine_fact(context, facts[i], &text);
+        assert_true(status == LF_OK || (status == LF_ERR_DEVICE && !text) || (status == LF_ERR_IO && !text));
+        assert_true(status != LF_OK || text[0]);
+        lf_string_free(text);
+    }
+    lf_context_free(context);
+}
+
 static char folder[] = "/tmp/linfuse_tools_test_XXXXXX";
 
 static int enter_folder(void **state)
@@ -104,6 +124,7 @@ int main(void)
         cmocka_unit_test(arrays_in_files),
         cmocka_unit_test(numbers_are_drawn),
         cmocka_unit_test(instruction_sets_that_are_not_there),
+        cmocka_unit_test(facts_about_the_machine),
     };
     return cmocka_run_group_tests_name("tools", tests, enter_folder, leave_folder);
 }

@@ -5,27 +5,40 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/str.h"
-
-/* NULL when there is no such folder, or no memory for its name. Caller frees. */
-static char *path_of(const char *name, bool make)
+bool lf_cache_folder(lf_str *out)
 {
     const char *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-    lf_str path = {0};
     if (xdg && xdg[0] == '/')
-        lf_str_add(&path, xdg);
+        lf_str_addf(out, "%s/linfuse", xdg);
     else if (home && home[0] == '/')
-        lf_str_addf(&path, "%s/.cache", home);
+        lf_str_addf(out, "%s/.cache/linfuse", home);
     else
+        return false;
+    return true;
+}
+
+/* The folder and the one that it stands in, where they are missing. */
+static void make(char *folder)
+{
+    char *slash = strrchr(folder, '/');
+    *slash = '\0';
+    mkdir(folder, 0700);
+    *slash = '/';
+    mkdir(folder, 0755);
+}
+
+/* NULL when there is no such folder, or no memory for its name. Caller frees. */
+static char *path_of(const char *name, bool makes_folder)
+{
+    lf_str path = {0};
+    if (!lf_cache_folder(&path))
         return NULL;
-    if (make && path.text)
-        mkdir(path.text, 0700);
-    lf_str_add(&path, "/linfuse");
-    if (make && path.text)
-        mkdir(path.text, 0755);
+    if (makes_folder && path.text)
+        make(path.text);
     lf_str_addf(&path, "/%s", name);
     return lf_str_take(&path);
 }

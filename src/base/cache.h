@@ -7,6 +7,11 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "base/str.h"
+
+/* Adds the folder's name to out; false when there is no such place. It need not exist. */
+bool lf_cache_folder(lf_str *out);
+
 /* The whole file called name, at most `most` bytes of it. *out: malloc'ed, caller frees. False when there is none, it
  * is longer, or no regular file. */
 bool lf_cache_read(const char *name, size_t most, char **out, size_t *length);

@@ -11,5 +11,6 @@ int cli_run(const cli_options *o);
 int cli_bench(const cli_options *o);
 int cli_emit(const cli_options *o);
 int cli_ops(const cli_options *o);
+int cli_doctor(const cli_options *o);
 
 #endif

@@ -36,6 +36,7 @@ static const struct command {
      "  --arch ARCH              sm_70, sm_75 (ordinary units), sm_80, sm_86, sm_89, sm_90 (mma) or sm_90a (wgmma)\n"
      "It is the kernel for many rows, in any --precision; for few rows the tiles of products are others."},
     {"ops", 0, cli_ops, "", "the ops a model may use", NULL},
+    {"doctor", 0, cli_doctor, "", "what linfuse finds on this machine, for reports of errors", NULL},
 };
 enum { COMMANDS = sizeof commands / sizeof *commands };
 

@@ -21,6 +21,9 @@ extern const lf_backend lf_cpu_backend;
  * this machine can run. */
 lf_status lf_cpu_kernels(const lf_kern **out, lf_diag *diag);
 
+/* What /proc/cpuinfo calls the processor; the machine's kind where it does not say. */
+void lf_cpu_model(char *model, size_t size);
+
 /* What this machine is costed as: measured on the pool's threads the first time, then remembered in a file under
  * $XDG_CACHE_HOME/linfuse (~/.cache/linfuse), one for each processor, instruction set and number of threads. A file
  * that cannot be read, is damaged or cannot be written is as good as none. With a loop of the caller's it is measured

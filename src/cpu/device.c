@@ -35,8 +35,7 @@ typedef struct cpu_key {
     int threads;
 } cpu_key;
 
-/* What /proc/cpuinfo calls the processor; the machine's kind where it does not say. */
-static void find_model(char *model, size_t size)
+void lf_cpu_model(char *model, size_t size)
 {
     char line[256];
     struct utsname name;
@@ -208,7 +207,7 @@ lf_status lf_cpu_device(lf_pool *pool, lf_device *d, lf_diag *diag)
     lf_status status = lf_cpu_kernels(&key.kern, diag);
     if (status != LF_OK)
         return status;
-    find_model(key.model, sizeof key.model);
+    lf_cpu_model(key.model, sizeof key.model);
     if (!remembers || !load_rates(&key, &rates)) {
         status = lf_cpu_measure(key.kern, pool, &rates, diag);
         if (status != LF_OK)

@@ -150,3 +150,14 @@ const char *lf_op_signature(size_t index)
     lf_op op = public_op(index);
     return op == LF_OP_COUNT ? NULL : lf_op_row(op)->signature;
 }
+
+lf_status lf_context_describe(lf_context *context, const char *device, lf_device *out)
+{
+    lf_opened on;
+    lf_status status = lf_context_pool(context);
+    if (status == LF_OK)
+        status = lf_context_open(context, device, &on, &context->diag);
+    if (status == LF_OK)
+        status = on.backend->describe(on.device, device, context->pool, out, &context->diag);
+    return status;
+}

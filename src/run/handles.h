@@ -110,6 +110,8 @@ lf_status lf_context_add_backend(lf_context *context, const lf_backend *backend)
 const lf_backend *lf_context_backend(const lf_context *context, const char *device);
 /* Opens what serves a device, once: the backend of that name, or else the one without. Message in diag. */
 lf_status lf_context_open(lf_context *context, const char *device, lf_opened *out, lf_diag *diag);
+/* Opens it and says what it is costed as. Message in the context's. */
+lf_status lf_context_describe(lf_context *context, const char *device, lf_device *out);
 
 /* Every function of a program but lf_call_new begins so: what is said from here on is in diag. */
 static inline void lf_program_begin(lf_program *program)

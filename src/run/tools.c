@@ -18,13 +18,8 @@ lf_status lf_device_peak(lf_context *context, const char *device, double *flops,
         return LF_ERR_ARG;
     if (!device)
         return lf_fail_null(&context->diag, "device");
-    lf_opened on;
     lf_device found;
-    lf_status status = lf_context_pool(context);
-    if (status == LF_OK)
-        status = lf_context_open(context, device, &on, &context->diag);
-    if (status == LF_OK)
-        status = on.backend->describe(on.device, device, context->pool, &found, &context->diag);
+    lf_status status = lf_context_describe(context, device, &found);
     if (status != LF_OK)
         return status;
     if (flops)

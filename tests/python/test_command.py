@@ -59,10 +59,11 @@ def assert_number(value, least=0.0):
 
 def test_help_and_version(linfuse):
     text = linfuse("--help").stdout
-    for word in "explain check run bench emit ops --dim --batch --device --precision --threads --seed --rules".split():
+    commands = "explain check run bench emit ops doctor".split()
+    for word in [*commands, *"--dim --batch --device --precision --threads --seed --rules".split()]:
         assert word in text
     assert re.fullmatch(r"linfuse \d+\.\d+\.\d+\n", linfuse("--version").stdout)
-    for name in "explain check run bench emit ops".split():
+    for name in commands:
         done = linfuse(name, "--help")
         assert done.stdout.startswith(f"linfuse {name}") and "--json" in done.stdout and done.stderr == ""
     assert max(map(len, text.splitlines())) < 200
@@ -291,6 +292,40 @@ def test_ops(linfuse):
     assert all(isinstance(op[f], str) and op[f] for op in ops for f in ("name", "kind", "signature"))
     text = linfuse("ops").stdout
     assert all(re.search(rf"^ +{name} ", text, re.MULTILINE) for name in names)
+
+
+# ---- doctor ----
+
+
+def doctor(command, *arguments, **environment):
+    done = subprocess.run([command, "doctor", *arguments], capture_output=True, text=True,
+                          env={**os.environ, "LINFUSE_NVRTC": "/nowhere/libnvrtc.so", **environment})
+    assert done.returncode == 0 and done.stderr == ""
+    return done.stdout
+
+
+def test_doctor(command, linfuse, tmp_path):
+    cache = tmp_path / "linfuse"
+    found = json.loads(doctor(command, "--json", XDG_CACHE_HOME=str(tmp_path), LINFUSE_ISA="scalar"))
+    assert found["version"] == linfuse("--version").stdout.split()[1]
+    assert found["cpu"] and found["threads"] >= 1 and found["isa"] == "scalar"
+    assert found["cuda"]["nvrtc"] is None and "LINFUSE_NVRTC" in found["cuda"]["nvrtc_error"]
+    assert {"driver", "gpu"} < found["cuda"].keys()
+    assert found["cache"] == {"folder": str(cache), "files": 0, "bytes": 0}
+    cache.mkdir()
+    (cache / "one").write_bytes(b"x" * 1500)
+    (cache / "two").write_bytes(b"x" * 500)
+    found = json.loads(doctor(command, "--json", XDG_CACHE_HOME=str(tmp_path)))
+    assert found["cache"] == {"folder": str(cache), "files": 2, "bytes": 2000}
+    text = doctor(command, XDG_CACHE_HOME=str(tmp_path))
+    assert found["cpu"] in text and str(cache) in text and "2 files, 2.00 kB" in text
+
+
+def test_doctor_where_much_is_missing(command):
+    found = json.loads(doctor(command, "--json", XDG_CACHE_HOME="", HOME="", LINFUSE_ISA="abacus"))
+    assert found["isa"] is None and found["cache"] == {"folder": None, "files": 0, "bytes": 0}
+    text = doctor(command, XDG_CACHE_HOME="", HOME="", LINFUSE_ISA="abacus")
+    assert "LINFUSE_ISA names no instruction set" in text and "neither XDG_CACHE_HOME nor HOME" in text
 
 
 # ---- run ----
