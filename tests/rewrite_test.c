@@ -335,11 +335,11 @@ static const char *const bit_cases[] = {
     XY "a = maximum(x, y); b = maximum(y, x); c = minimum(x, y); d = minimum(y, x); return a, b, c, d",
     XY "a = add(x, y); b = add(y, x); c = mul(x, y); d = mul(y, x); e = add(y, x, alpha=2); return a, b, c, d, e",
     X "a = neg(x); b = neg(a); c = abs(a); d = sub(x, x); e = neg(d); return b, c, e",
-    X "a = relu(x); b = max(a, dim=1); c = min(a, dim=1); d = neg(x); e = max(d, dim=1); f = min(d, dim=1); "
-      "return b, c, e, f",
+    X "a = relu(x); b = max(a, dim=1); c = min(a, dim=1); return b, c",
+    X "d = neg(x); e = max(d, dim=1); f = min(d, dim=1); return e, f",
     X "a = clamp(x, min=0, max=1); b = max(a, dim=1); c = clamp(x, min=-1, max=-0.0); d = min(c, dim=1); return b, d",
-    "input x f32[B, 1]; a = sum(x, dim=1); b = mean(x, dim=1); c = logsumexp(x, dim=1); d = max(x, dim=1); "
-    "e = min(x, dim=1); return a, b, c, d, e",
+    "input x f32[B, 1]; a = sum(x, dim=1); b = mean(x, dim=1); c = logsumexp(x, dim=1); return a, b, c",
+    "input x f32[B, 1]; d = max(x, dim=1); e = min(x, dim=1); return d, e",
     "input x f32[B, 1, 4]; a = transpose(x, 1, 2); b = add(a, 0); c = squeeze(b); d = clone(c); return d",
 };
 
