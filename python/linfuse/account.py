@@ -6,6 +6,9 @@ It only carries what the C library decided (`linfuse explain`) and what was left
 
 from __future__ import annotations
 
+import json
+import os
+import pathlib
 import textwrap
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -49,12 +52,13 @@ class Part:
 
 @dataclass(frozen=True)
 class Fallback:
-    """Something that PyTorch runs: which node, what it calls, in which module, and why linfuse does not run it."""
+    """Something that PyTorch runs: which node, what it calls, in which module, why linfuse does not, and when."""
 
     node: str
     op: str
     module: str
     why: str
+    part: int = 1  # before which part it runs, counted from 1; one more than there are: after the last
 
     @property
     def what(self) -> str:
@@ -104,6 +108,17 @@ class Account:
         if self.measured is not None:
             joined["measured"] = self.measured.json()
         return joined
+
+    def save(self, path: str | os.PathLike[str]) -> pathlib.Path:
+        """Writes it as its name says: x.html a page that needs no network, x.json the object, x.txt the text."""
+        from . import html
+
+        place = pathlib.Path(path)
+        forms = {".html": html.page, ".json": lambda one: json.dumps(one.json(), indent=1) + "\n", ".txt": str}
+        if place.suffix not in forms:
+            raise native.Error(f"an account is saved as {', '.join(forms)}, not as {place.suffix or place.name}")
+        place.write_text(forms[place.suffix](self), encoding="utf-8")
+        return place
 
     def __getattr__(self, name: str) -> Any:
         if name in _sections(each=False):

@@ -91,10 +91,11 @@ def _of_torch(model: Any, inputs: Sequence[Any], options: Mapping[str, str], kwa
     parts, fallbacks = [], []
     graphs = tracing.trace(model, inputs, options, keywords=kwargs)
     for graph in graphs:
+        for left in graph.compiled.left:
+            before = len(parts) + graph.parts_before(left.node) + 1
+            fallbacks.append(Fallback(left.node, left.op, graph.where(left.node), left.reason, before))
         for part in graph.compiled.parts:
             parts.append(part_of(tracing.program_of(part, options), tracing.extents(part)))
-        for left in graph.compiled.left:
-            fallbacks.append(Fallback(left.node, left.op, graph.where(left.node), left.reason))
     notes = [f"PyTorch broke the model into {len(graphs)} graphs."] if len(graphs) > 1 else []
     compiled = [part for graph in graphs for part in graph.compiled.parts]
     narrow = {tracing.words_of(part, options).get("precision", "fp32") for part in compiled} - {"fp32"}

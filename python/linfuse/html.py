@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An account as HTML for notebooks: the op table, the fusion groups as a picture, the roofline.
+"""An account as HTML: what it is worth, the way from input to output, and folded away the ops and the roofline.
 
-One fragment without anything from outside: no scripts, no fonts, no files. Text takes the notebook's own colour
-(currentColor) and fills are half transparent, so that it reads on light and on dark ground alike.
+A fragment for notebooks, and the same as a page. Neither fetches or runs anything. In the fragment text takes the
+notebook's own colour (currentColor) and fills are half transparent, so that it reads on light and on dark ground alike.
+Boxes are blocks of text that the browser lays out, which fit a phone as well.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -25,55 +25,98 @@ if TYPE_CHECKING:
 _INSIDE, _STORED, _PLAIN, _FUSED = "#56b4e9", "#e69f00", "#999999", "#009e73"
 
 _STYLE = """
-.lf-account{font:13px/1.45 system-ui,sans-serif;max-width:980px}
-.lf-account h4{margin:1.1em 0 .4em;font-size:14px}
+.lf-account{font:14px/1.45 system-ui,sans-serif;max-width:820px;overflow-wrap:anywhere}
+.lf-account h4{margin:1.2em 0 .4em;font-size:15px}
 .lf-account p{margin:.3em 0}
+.lf-account .head{font-size:18px}
 .lf-account table{border-collapse:collapse;font-size:12px;color:inherit;margin:0}
 .lf-account th,.lf-account td{padding:2px 9px;text-align:right;border-bottom:1px solid rgba(128,128,128,.3);
  white-space:nowrap;background:none;color:inherit}
 .lf-account th{font-weight:600}
 .lf-account .t{text-align:left}
-.lf-account .wrap{white-space:normal;text-align:left}
+.lf-account .wrap{white-space:normal;text-align:left;min-width:16em}
 .lf-account .bar{display:inline-block;height:.7em;border-radius:2px;background:#56b4e9;vertical-align:middle}
-.lf-account .dim{opacity:.7}
+.lf-account .dim{opacity:.75}
 .lf-account .scroll{overflow-x:auto}
 .lf-account svg{max-width:100%;height:auto;color:inherit}
+.lf-account details{margin:.8em 0}
+.lf-account summary{cursor:pointer;font-weight:600}
+.lf-account .box{border:1px solid rgba(128,128,128,.5);border-radius:8px;padding:.6em .8em}
+.lf-account .end{text-align:center;border-radius:1.5em;width:fit-content;margin:0 auto;padding:.2em 1.2em}
+.lf-account .kernel{border-color:#009e73;border-left-width:5px;background:rgba(0,158,115,.08)}
+.lf-account .torch{border-style:dashed;background:rgba(128,128,128,.15)}
+.lf-account .arrow{text-align:center;line-height:1.5}
+.lf-account .top{display:flex;flex-wrap:wrap;justify-content:space-between;gap:0 1em}
+.lf-account .chips{display:flex;flex-wrap:wrap;gap:6px;margin:.5em 0}
+.lf-account .chip{border:1px solid #56b4e9;background:rgba(86,180,233,.22);border-radius:5px;padding:.15em .6em;
+ font-size:12px}
+.lf-account .stored{border-color:#e69f00;background:rgba(230,159,0,.25)}
+.lf-account .apart{border-color:#999;background:none;border-style:dashed}
 """.replace("\n", "")
+
+_PAGE_STYLE = (
+    ":root{color-scheme:light dark}body{margin:1.2em auto;max-width:820px;padding:0 1em;background:#fff;color:#1b1f24}"
+    "@media(prefers-color-scheme:dark){body{background:#14171a;color:#e4e7ea}}"
+)
+
+
+def page(account: Account) -> str:
+    """The fragment as a page of its own."""
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width,initial-scale=1">'
+        f"<title>{escape(account.title or 'linfuse')}</title><style>{_PAGE_STYLE}</style></head>"
+        f"<body>{render(account)}</body></html>\n"
+    )
 
 
 def render(account: Account) -> str:
     """The whole fragment."""
     parts = [part.facts for part in account.parts]
-    pieces = [f"<style>{_STYLE}</style>", _headline(account)]
-    for number, facts in enumerate(parts, 1):
-        if len(parts) > 1:
-            pieces.append(f"<h4>Part {number} of {len(parts)}</h4>")
-        pieces += [_op_table(facts), _heading(f"Fused: {counted(facts['fused']['launches'], 'launch', 'launches')}")]
-        pieces += [f'<div class="scroll">{_groups(facts)}</div>', _notes(facts)]
-    if account.fallbacks:
-        pieces += [_heading("Left to PyTorch"), _fallbacks(account.fallbacks)]
+    pieces = [_headline(account), _flow(account), _not_rewritten(parts), *(_paragraph(note) for note in account.notes)]
+    for number, (first, facts) in enumerate(zip(_firsts(account), parts), 1):
+        of = f", part {number} of {len(parts)}" if len(parts) > 1 else ""
+        launches = counted(facts["plain"]["launches"], "launch", "launches")
+        pieces.append(_folded(f"As written, op by op{of}: {launches}", _op_table(facts, first)))
     if parts:
-        pieces += [_heading("Roofline"), f'<div class="scroll">{_roofline(parts)}</div>']
-    pieces += [f"<p>{escape(note)}</p>" for note in account.notes]
-    return f'<div class="lf-account">{"".join(pieces)}</div>'
+        pieces.append(_folded("Roofline", _roofline(parts)))
+    return _fragment(pieces)
+
+
+def _firsts(account: Account) -> list[int]:
+    """The number of each part's first kernel: they are counted through all parts."""
+    counts = [len(part.facts["kernels"]) for part in account.parts]
+    return [1 + sum(counts[:i]) for i in range(len(counts))]
+
+
+def _fragment(pieces: Iterable[str]) -> str:
+    return f'<div class="lf-account"><style>{_STYLE}</style>{"".join(pieces)}</div>'
+
+
+def _folded(summary: str, inner: str) -> str:
+    return f"<details><summary>{escape(summary)}</summary>{inner}</details>"
+
+
+def _paragraph(text: str) -> str:
+    return f"<p>{escape(text)}</p>"
 
 
 def bench(made: Bench) -> str:
     """What was measured, as a fragment."""
     rows = [_row("th" if i == 0 else "td", list(map(escape, row)), {0}) for i, row in enumerate(made.table())]
-    left = [f"<p>{escape(name)} is left out: {escape(why)}</p>" for name, why in made.left_out.items()]
+    left = [_paragraph(f"{name} is left out: {why}") for name, why in made.left_out.items()]
     head = f"<p>{escape(made.title)} on {escape(made.where)}: <b>{escape(made.headline)}</b>, in turns</p>"
     table = f'<div class="scroll"><table>{"".join(rows)}</table></div>'
-    return f'<style>{_STYLE}</style><div class="lf-account">{head}{table}{"".join(left)}</div>'
+    return _fragment([head, table, *left])
 
 
 def stats(made: Stats) -> str:
     """What ran fused and what did not, as a fragment."""
-    pieces = [f"<p>{escape(fact)}</p>" for fact in made.facts()]
+    pieces = [_paragraph(fact) for fact in made.facts()]
     for heading, several in made.left():
         rows = [[amounts.listed(one.ops), one.reason] for one in several]
         pieces += [_heading(heading), _text_table(["ops", "why"], rows)]
-    return f'<style>{_STYLE}</style><div class="lf-account">{"".join(pieces)}</div>'
+    return _fragment(pieces)
 
 
 # ---- words ----
@@ -103,29 +146,107 @@ def _shape(extents: Sequence[int]) -> str:
 
 def _headline(account: Account) -> str:
     joined = account.json()
-    title = f"<b>{escape(account.title)}</b>: " if account.title else ""
+    title = f"{escape(account.title)}: " if account.title else ""
     if not account.parts:
-        return f"<p>{title}nothing of it runs in linfuse.</p>"
+        return f'<p class="head">{title}nothing of it runs in linfuse.</p>'
     plain, fused = joined["plain"], joined["fused"]
-    gain = plain["us"] / fused["us"] if fused["us"] > 0 else 1
-    faster = (
-        f"{gain:.0f} times faster" if gain >= 99.5 else f"{gain:.1f} times faster" if gain >= 1.05 else "about as fast"
-    )
+    gain = amounts.times(plain["us"] / fused["us"]) if fused["us"] > 0 else "1.0x"
+    kernels = counted(len(joined["kernels"]), "kernel")
+    predicted = f"linfuse without fusion {amounts.time(plain['us'])}, fused {amounts.time(fused['us'])}: {gain}"
+    head, more = f"<b>{predicted}</b> (predicted)", ""
+    if account.measured is not None:
+        head, more = f"<b>{escape(account.measured.headline)}</b>", f"Predicted: {predicted}. "
     dims = ", ".join(f"{name} = {extent}" for name, extent in joined["dims"].items())
     peak = [f"{f.phrase} {amounts.FORMS[f.unit](joined['peak'][f.name])}" for f in _fields("peak", "phrase")]
     memory = [f"{amounts.FORMS[f.unit](fused[f.name])} {f.phrase}" for f in _fields("fused", "phrase")]
-    said = (
-        f"<p>{title}{counted(plain['launches'], 'launch', 'launches')} become {fused['launches']}, "
-        f"{amounts.time(plain['us'])} become {amounts.time(fused['us'])}: <b>{faster}</b> "
-        "(predicted, linfuse without fusion)</p>"
-    )
-    if account.measured is not None:
-        said = f"<p>{title}<b>{escape(account.measured.headline)}</b></p>" + said.replace(title, "", 1)
     return (
-        f"{said}"
-        f'<p class="dim">{escape(dims)}{" on " if dims else ""}{escape(joined["title"])}: {escape(", ".join(peak))}. '
-        f"Memory: {escape(', '.join(memory))}</p>"
+        f'<p class="head">{title}{head}</p>'
+        f'<p class="dim">{more}{counted(len(joined["ops"]), "op")} in {kernels}, '
+        f"{counted(fused['launches'], 'launch', 'launches')}. "
+        f"{escape(dims)}{' on ' if dims else ''}{escape(joined['title'])}: {escape(', '.join(peak))}. "
+        f"Memory: {escape(', '.join(memory))}.</p>"
     )
+
+
+# ---- from input to output ----
+
+
+def _flow(account: Account) -> str:
+    """A box for each kernel and for each run of PyTorch's ops, in the order in which they run."""
+    boxes = []
+    for number, (first, part) in enumerate(zip(_firsts(account), account.parts), 1):
+        boxes += _of_pytorch(account, number)
+        boxes += [_kernel(part.facts, i, kernel) for i, kernel in enumerate(part.facts["kernels"], first)]
+    boxes += _of_pytorch(account, len(account.parts) + 1)
+    ends = ['<div class="box end">input</div>', *boxes, '<div class="box end">output</div>']
+    legend = "".join(
+        f'<span class="chip{mark}">{words}</span>' for mark, words in (("", "never stored"), (" stored", "stored"))
+    )
+    apart = "".join(_outside(part.facts) for part in account.parts)
+    return f'<div class="chips">{legend}</div>' + '<div class="arrow">↓</div>'.join(ends) + apart
+
+
+def _of_pytorch(account: Account, number: int) -> list[str]:
+    """PyTorch's ops that run before a part, by reason; one box, or none."""
+    here = [fallback for fallback in account.fallbacks if fallback.part == number]
+    reasons = dict.fromkeys(fallback.why for fallback in here)
+    lines = []
+    for why in reasons:
+        chips = "".join(_torch_chip(fallback) for fallback in here if fallback.why == why)
+        lines.append(f'<div class="chips">{chips}</div><p class="dim">{escape(why)}</p>')
+    return [f'<div class="box torch"><b>PyTorch</b>{"".join(lines)}</div>'] if here else []
+
+
+def _torch_chip(fallback: Fallback) -> str:
+    where = f" in {fallback.module}" if fallback.module else ""
+    return f'<span class="chip apart"><b>{escape(fallback.node)}</b> {escape(fallback.op + where)}</span>'
+
+
+def _kernel(facts: dict[str, Any], number: int, kernel: dict[str, Any]) -> str:
+    """What a kernel does, what it replaces, and by which rules."""
+    ops = {op["name"]: op for op in facts["ops"]}
+    chips = "".join(_chip(ops[name]) for name in kernel["covers"])
+    figures = ", ".join(_figures("kernels", kernel))
+    told = [
+        f"<p>{escape(f.phrase)} {escape(kernel[f.name])}</p>"
+        for f in native.fields() if f.section == "kernels" and f.unit == "text" and f.phrase and kernel[f.name]
+    ]
+    rules = [
+        f'<p class="dim"><b>{escape(note["rule"])}</b> at {escape(note["at"])}: {escape(note["why"])} '
+        f"({escape(note['class'])})</p>"
+        for note in facts["rewrites"] if note["at"] in kernel["covers"]
+    ]
+    replaced = counted(len(kernel["covers"]), "op")
+    return (
+        f'<div class="box kernel">'
+        f'<div class="top"><b>{number}. {escape(kernel["name"])}</b><span>{figures}</span></div>'
+        f'{"".join(told)}<p>replaces {replaced}</p><div class="chips">{chips}</div>{"".join(rules)}</div>'
+    )
+
+
+def _chip(op: dict[str, Any], words: str = "") -> str:
+    mark = " stored" if op["now"] == "stored" else ""
+    below = words or f"{op['op']} {_shape(op['shape'])}"
+    return f'<span class="chip{" apart" if words else mark}"><b>{escape(op["name"])}</b> {escape(below)}</span>'
+
+
+def _outside(facts: dict[str, Any]) -> str:
+    """What no kernel computes."""
+    covered = {name for kernel in facts["kernels"] for name in kernel["covers"]}
+    outside = [op for op in facts["ops"] if op["name"] not in covered and op["now"] != "inside"]
+    chips = "".join(_chip(op, f"{op['op']}, {_FATES.get(op['now'], op['now'])}") for op in outside)
+    return f'<p>In no kernel</p><div class="chips">{chips}</div>' if outside else ""
+
+
+def _not_rewritten(parts: Sequence[dict[str, Any]]) -> str:
+    """Rules that were refused, and those that hold for no kernel's ops."""
+    rows = []
+    for facts in parts:
+        covered = {name for kernel in facts["kernels"] for name in kernel["covers"]}
+        others = [note for note in facts["rewrites"] if note["at"] not in covered]
+        rows += [[note["at"], note["rule"], note["class"], note["why"]] for note in others]
+        rows += [[note["at"], note["rule"], "refused", note["why"]] for note in facts["refused"]]
+    return _heading("Refused, and other rewrites") + _text_table(["value", "rule", "", "why"], rows) if rows else ""
 
 
 # ---- the op table ----
@@ -139,9 +260,9 @@ _FATES = {
 }
 
 
-def _op_table(facts: dict[str, Any]) -> str:
+def _op_table(facts: dict[str, Any], first: int) -> str:
     plain = facts["plain"]
-    kernel = {name: str(i) for i, k in enumerate(facts["kernels"], 1) for name in k["covers"]}
+    kernel = {name: str(i) for i, k in enumerate(facts["kernels"], first) for name in k["covers"]}
     figures = [f.column for f in _fields("ops", "column")]
     head = ["value", "op", "shape", *figures, "share", "now", "kernel"]
     text_columns = {0, 1, 2, 3 + len(figures), 4 + len(figures)}
@@ -156,8 +277,7 @@ def _op_table(facts: dict[str, Any]) -> str:
             _row("td", [*cells, _FATES.get(op["now"], escape(op["now"])), kernel.get(op["name"], "")], text_columns)
         )
     rows.append(_row("th", ["all", "", "", *_figures("plain", plain), "", "", ""], text_columns))
-    launches = counted(plain["launches"], "launch", "launches")
-    return _heading(f"As written, op by op: {launches}") + f'<div class="scroll"><table>{"".join(rows)}</table></div>'
+    return f'<div class="scroll"><table>{"".join(rows)}</table></div>'
 
 
 def _row(tag: str, cells: Sequence[str], text_columns: set[int]) -> str:
@@ -166,19 +286,7 @@ def _row(tag: str, cells: Sequence[str], text_columns: set[int]) -> str:
     return f"<tr>{''.join(made)}</tr>"
 
 
-# ---- rewrites and fallbacks ----
-
-
-def _notes(facts: dict[str, Any]) -> str:
-    rows = [[n["at"], n["rule"], n["class"], n["why"]] for n in facts["rewrites"]]
-    rows += [[n["at"], n["rule"], "refused", n["why"]] for n in facts["refused"]]
-    if not rows:
-        return ""
-    return _heading("Rewritten, and refused") + _text_table(["value", "rule", "class", "why"], rows)
-
-
-def _fallbacks(fallbacks: Sequence[Fallback]) -> str:
-    return _text_table(["node", "calls", "module", "why"], [[f.node, f.op, f.module, f.why] for f in fallbacks])
+# ---- tables of text ----
 
 
 def _text_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -190,9 +298,11 @@ def _text_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return f'<div class="scroll"><table>{line("th", head)}{"".join(line("td", row) for row in rows)}</table></div>'
 
 
-# ---- pictures ----
+# ---- the roofline ----
 
 _WIDTH = 760
+_LEFT, _RIGHT, _TOP, _FOOT, _TALL = 84, 20, 16, 46, 340
+_MARK = 22  # px: marks nearer than this share a label
 
 
 def _svg(height: float, label: str, body: Sequence[str]) -> str:
@@ -210,101 +320,8 @@ def _text(x: float, y: float, text: str, anchor: str = "start", size: int = 12, 
     )
 
 
-def _box(x: float, y: float, width: float, height: float, colour: str, opacity: float, more: str = "") -> str:
-    corner = min(6.0, height / 4)
-    return (
-        f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" rx="{corner:.1f}" fill="{colour}" '
-        f'fill-opacity="{opacity}" stroke="{colour}"{more}/>'
-    )
-
-
 def _line(x1: float, y1: float, x2: float, y2: float, more: str = "") -> str:
     return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="currentColor"{more}/>'
-
-
-_CHIP, _GAP, _PAD = 40, 18, 12  # px: a value's height, from one to the next, inside a kernel's box
-
-
-class _Flow:
-    """Chips of values set one after another inside a frame, on as many lines as they take."""
-
-    def __init__(self, top: float):
-        self.x, self.y, self.body = float(2 * _PAD), top, list[str]()
-
-    def chip(self, op: dict[str, Any], colour: str, dashed: bool = False) -> None:
-        name, below = _short(op["name"], 26), f"{op['op']}  {_shape(op['shape'])}"
-        width = max(7.2 * len(name), 6.3 * len(below)) + 18
-        first = self.x == 2 * _PAD
-        if not first and self.x + _GAP + width > _WIDTH - 2 * _PAD:
-            self.x, self.y, first = float(2 * _PAD), self.y + _CHIP + _GAP / 2, True
-        if not first:
-            self.body.append(
-                _line(self.x, self.y + _CHIP / 2, self.x + _GAP, self.y + _CHIP / 2, ' stroke-opacity=".6"')
-            )
-            self.x += _GAP
-        more = ' stroke-dasharray="4 3"' if dashed else ""
-        self.body.append(_box(self.x, self.y, width, _CHIP, colour, 0.08 if dashed else 0.3, more))
-        self.body.append(_text(self.x + 9, self.y + 17, name, more=' font-weight="600"'))
-        self.body.append(_text(self.x + 9, self.y + 32, below, size=11, more=' fill-opacity=".8"'))
-        self.x += width
-
-    @property
-    def bottom(self) -> float:
-        return self.y + _CHIP
-
-
-def _short(name: str, most: int) -> str:
-    """The end of a module's path says more than its beginning."""
-    return name if len(name) <= most else "…" + name[1 - most :]
-
-
-def _groups(facts: dict[str, Any]) -> str:
-    """Each kernel a frame around the values it computes; those that reach memory in another colour."""
-    ops = {op["name"]: op for op in facts["ops"]}
-    body, y, seen = [*_legend()], 34.0, set[str]()
-    for number, kernel in enumerate(facts["kernels"], 1):
-        seen.update(kernel["covers"])
-        flow = _Flow(y + 30)
-        for name in kernel["covers"]:
-            flow.chip(ops[name], _STORED if ops[name]["now"] == "stored" else _INSIDE)
-        why = f"apart because {kernel['why_apart']}" if kernel["why_apart"] else ""
-        height = flow.bottom + _PAD - y + (18 if why else 0)
-        head = f"{number}. {kernel['name']}"
-        body.append(_box(_PAD, y, _WIDTH - 2 * _PAD, height, _PLAIN, 0.06))
-        body.append(_text(2 * _PAD, y + 19, _short(head, 60), more=' font-weight="600"'))
-        body.append(_text(_WIDTH - 2 * _PAD, y + 19, ", ".join(_figures("kernels", kernel)), "end"))
-        body += flow.body
-        if why:
-            body.append(_text(2 * _PAD, y + height - 9, _short(why, 115), size=11, more=' fill-opacity=".8"'))
-        y += height
-        if number < len(facts["kernels"]):
-            body += _arrow(_WIDTH / 2, y, y + 22)
-            y += 22
-    outside = [op for op in facts["ops"] if op["name"] not in seen and op["now"] != "inside"]
-    if outside:
-        flow = _Flow(y + 34)
-        for op in outside:
-            flow.chip({**op, "op": _FATES[op["now"]]}, _PLAIN, dashed=True)
-        body += [_text(2 * _PAD, y + 24, "In no kernel"), *flow.body]
-        y = flow.bottom
-    return _svg(y + 8, "fusion groups", body)
-
-
-def _legend() -> list[str]:
-    body = []
-    for x, colour, words in ((_PAD, _INSIDE, "never stored"), (_PAD + 130, _STORED, "written to memory")):
-        body += [_box(x, 8, 14, 14, colour, 0.3), _text(x + 20, 19, words, size=11)]
-    return body
-
-
-def _arrow(x: float, top: float, bottom: float) -> list[str]:
-    tip = f"M{x - 4:.1f} {bottom - 6:.1f} L{x:.1f} {bottom:.1f} L{x + 4:.1f} {bottom - 6:.1f}"
-    return [_line(x, top, x, bottom), f'<path d="{tip}" fill="none" stroke="currentColor"/>']
-
-
-# ---- the roofline ----
-
-_LEFT, _RIGHT, _TOP, _FOOT, _TALL = 84, 20, 16, 46, 340
 
 
 class _Axis:
@@ -323,25 +340,37 @@ class _Axis:
 
 
 def _roofline(parts: Sequence[dict[str, Any]]) -> str:
-    """Work per byte against work per second: ops as written hollow, kernels filled, under the machine's roof."""
+    """Work per byte against work per second: ops as written hollow, kernels filled, under the machine's roof. Marks
+    have numbers; a table says what they are, and why one lies above the roof."""
     peak = parts[0]["peak"]
     top, slope = max(peak["flops"], peak["product_flops"]), peak["bytes"]
+    kernels = [_point(kernel["name"], kernel) for one in parts for kernel in one["kernels"] if _has_costs(kernel)]
     ops = [_point(op["name"], op) for one in parts for op in one["ops"] if _has_costs(op)]
-    kernels = []
-    for part, one in enumerate(parts, 1):
-        of = f" of part {part}" if len(parts) > 1 else ""
-        kernels += [_point(f"kernel {i}{of}", k) for i, k in enumerate(one["kernels"], 1) if _has_costs(k)]
-    dots = ops + kernels
-    ridge = top / slope
+    dots, ridge = kernels + ops, top / slope
     x = _Axis(min([d[1] for d in dots] + [ridge]) / 2, max([d[1] for d in dots] + [ridge]) * 3, _LEFT, _WIDTH - _RIGHT)
-    y = _Axis(min([d[2] for d in dots] + [top]) / 2, top * 1.5, _TALL - _FOOT, _TOP)
-    body = _grid(x, y) + _roof(x, y, peak)
-    rings = [_ring(x(work), y(rate)) for _, work, rate in ops]
-    discs = [_disc(x(work), y(rate)) for _, work, rate in kernels]
-    body += [*rings, *discs, *_labels([(name, x(work), y(rate)) for name, work, rate in kernels + ops])]
-    body += [_ring(_LEFT + 14, _TOP + 10), _text(_LEFT + 26, _TOP + 14, "op as written", size=11)]
-    body += [_disc(_LEFT + 14, _TOP + 29), _text(_LEFT + 26, _TOP + 33, "fused kernel", size=11)]
-    return _svg(_TALL, "roofline", body)
+    y = _Axis(min([d[2] for d in dots] + [top]) / 2, max([d[2] for d in dots] + [top]) * 1.5, _TALL - _FOOT, _TOP)
+    roof, words = _roof(x, y, peak)
+    body = _grid(x, y) + roof
+    body += [_ring(x(work), y(rate)) for _, work, rate in ops]
+    body += [_disc(x(work), y(rate)) for _, work, rate in kernels]
+    body += _numbers([(x(work), y(rate)) for _, work, rate in dots], words)
+    legend = '<p class="dim">filled: fused kernels; hollow: ops as written</p>'
+    rows = []
+    for number, (name, work, rate) in enumerate(dots, 1):
+        kind = "kernel" if number <= len(kernels) else "op"
+        said = name + _above(work, rate, top, slope)
+        rows.append([str(number), kind, f"{work:.3g} FLOP/B", amounts.rate(rate), said])
+    table = _text_table(["", "", "work per byte", "rate", "name"], rows)
+    return f"{_svg(_TALL, 'roofline', body)}{legend}{table}"
+
+
+def _above(work: float, rate: float, top: float, slope: float) -> str:
+    """Why a point lies above the roof, where it does."""
+    if rate > 1.02 * top:
+        return " (above the roof: functions such as exp count as many operations and take fewer)"
+    if rate > 1.02 * slope * work:
+        return " (above the roof: what it reads is still in a cache)"
+    return ""
 
 
 def _has_costs(row: dict[str, Any]) -> bool:
@@ -361,36 +390,29 @@ def _disc(x: float, y: float) -> str:
     return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="7" fill="{_FUSED}"/>'
 
 
-def _labels(points: Sequence[tuple[str, float, float]]) -> list[str]:
-    """The points' names below them, where the roof does not run; one label for points that lie on each other, elsewhere
-    around them where another is, none where there is no room."""
-    clusters: list[tuple[float, float, list[str]]] = []
-    for name, x, y in points:
-        near = next((c for c in clusters if abs(c[0] - x) < 14 and abs(c[1] - y) < 10), None)
+def _numbers(points: Sequence[tuple[float, float]], words: Sequence[tuple[float, float, float]]) -> list[str]:
+    """The points' numbers below them; marks close to each other share one, and who finds no room has none. words: what
+    stands there already, as (middle, middle, half the width)."""
+    clusters: list[tuple[float, float, list[int]]] = []
+    for number, (x, y) in enumerate(points, 1):
+        near = next((c for c in clusters if abs(c[0] - x) < _MARK and abs(c[1] - y) < _MARK), None)
         if near:
-            near[2].append(name)
+            near[2].append(number)
         else:
-            clusters.append((x, y, [name]))
-    taken = [(x, y, 8.0) for _, x, y in points]  # middle, middle, half the width: the marks, then the labels
+            clusters.append((x, y, [number]))
+    taken = [*words, *((x, y, 8.0) for x, y in points)]  # the words, the marks, then the labels
     body = []
-    for x, y, names in clusters:
-        words = _listed(names)
-        half = 3.2 * len(words)
-        for dx, dy in ((0, 16), (half + 12, 1), (-half - 12, 1), (0, 29), (half + 12, 14), (0, 42), (0, -14)):
+    for x, y, numbers in clusters:
+        label = ", ".join(map(str, numbers[:4])) + (" …" if len(numbers) > 4 else "")
+        half = 4.0 * len(label) + 2
+        for dx, dy in ((0, 18), (half + 12, 1), (-half - 12, 1), (0, -18), (0, 32), (half + 12, 16)):
             at_x, at_y = min(max(x + dx, _LEFT + half), _WIDTH - _RIGHT - half), y + dy
-            free = all(abs(at_x - tx) >= half + other or abs(at_y - ty) >= 12 for tx, ty, other in taken)
-            if free and at_y < _TALL - _FOOT:
+            free = all(abs(at_x - tx) >= half + other or abs(at_y - ty) >= 14 for tx, ty, other in taken)
+            if free and _TOP < at_y < _TALL - _FOOT - 8:
                 taken.append((at_x, at_y, half))
-                body.append(_text(at_x, at_y + 4, words, "middle", 11))
+                body.append(_text(at_x, at_y + 4, label, "middle", 11))
                 break
     return body
-
-
-def _listed(names: Sequence[str]) -> str:
-    """Names in few words: the ends of their paths, the same one counted."""
-    ends = Counter(_short(name.rsplit(".", 1)[-1] or name, 22) for name in names)
-    words = [end if count == 1 else f"{end} ×{count}" for end, count in ends.items()]
-    return ", ".join(words[:3]) + (" …" if len(words) > 3 else "")
 
 
 def _decade(rate: float) -> str:
@@ -411,7 +433,8 @@ def _grid(x: _Axis, y: _Axis) -> list[str]:
     return body
 
 
-def _roof(x: _Axis, y: _Axis, peak: dict[str, float]) -> list[str]:
+def _roof(x: _Axis, y: _Axis, peak: dict[str, float]) -> tuple[list[str], list[tuple[float, float, float]]]:
+    """The lines with their words, and where these stand."""
     body, right, foot = [], _WIDTH - _RIGHT, 10.0**y.first
     highest = max(peak["flops"], peak["product_flops"])
     start = max(10.0**x.first, foot / peak["bytes"])
@@ -420,11 +443,13 @@ def _roof(x: _Axis, y: _Axis, peak: dict[str, float]) -> list[str]:
     roofs = {peak["flops"]: "fp32 peak"}
     if peak["product_flops"] > 1.02 * peak["flops"]:
         roofs[peak["product_flops"]] = "fp32 products on tensor cores"
-    for rate, words in roofs.items():
+    words: list[tuple[float, float, str]] = []  # end, base line
+    for rate, name in roofs.items():
         begin = min(rate / peak["bytes"], 10.0**x.last)
         body.append(_line(x(begin), y(rate), right, y(rate), ' stroke-width="2"'))
-        body.append(_text(right - 4, y(rate) - 6, f"{words} {amounts.rate(rate)}", "end", 11))
+        words.append((right - 4, y(rate) - 6, f"{name} {amounts.rate(rate)}"))
     middle = math.sqrt(start * ridge)
     memory = amounts.FORMS["B/s"](peak["bytes"])
-    body.append(_text(x(middle) - 8, y(middle * peak["bytes"]) - 8, f"memory {memory}", "end", 11))
-    return body
+    words.append((max(x(middle) - 8, _LEFT + 120), y(middle * peak["bytes"]) - 8, f"memory {memory}"))
+    body += [_text(end, base, text, "end", 11) for end, base, text in words]
+    return body, [(end - 3.2 * len(text), base - 4, 3.2 * len(text)) for end, base, text in words]

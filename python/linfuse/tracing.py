@@ -42,6 +42,20 @@ class Graph:
         node = self.node(name)
         return module_path(node) if node is not None else ""
 
+    def parts_before(self, name: str) -> int:
+        """How many parts run before a node that PyTorch runs: up to the first that wants its value."""
+        node = self.node(name)
+        for at, part in enumerate(self.compiled.parts):
+            needed, pending = set[Node](), list(part.nodes)
+            while pending:
+                one = pending.pop()
+                if one not in needed:
+                    needed.add(one)
+                    pending += one.all_input_nodes
+            if node in needed:
+                return at
+        return len(self.compiled.parts)
+
     def value(self, node: Node) -> Any:
         """What a leaf was at the call."""
         if node.op == "get_attr":

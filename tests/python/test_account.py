@@ -100,7 +100,7 @@ def test_every_field(accounts):
 
 def test_parts(accounts):
     one, two = accounts["mlp"].parts[0], accounts["lse_chain"].parts[0]
-    left = Fallback("sin_1", "torch.sin", "body.wave", "not supported yet: torch.sin")
+    left = Fallback("sin_1", "torch.sin", "body.wave", "not supported yet: torch.sin", 2)
     both = Account([one, two], [left], title="two", notes=["a note"])
     text = str(both)
     assert text.startswith("Part 1 of 2\n") and "Part 2 of 2\n" in text
@@ -110,7 +110,8 @@ def test_parts(accounts):
         for key in facts[side]:
             assert facts[side][key] == one.facts[side][key] + two.facts[side][key]
     assert [op["part"] for op in facts["ops"]] == [1] * len(one.facts["ops"]) + [2] * len(two.facts["ops"])
-    assert facts["fallbacks"] == [{"node": "sin_1", "op": "torch.sin", "module": "body.wave", "why": left.why}]
+    told = {"node": "sin_1", "op": "torch.sin", "module": "body.wave", "why": left.why, "part": 2}
+    assert facts["fallbacks"] == [told]
 
 
 def test_nothing():
@@ -184,13 +185,17 @@ def test_html(accounts, name):
     account = accounts[name]
     checker = check_html(account._repr_html_())
     words, facts = " ".join(checker.words), account.json()
-    assert checker.tags.count("svg") == 2
+    assert checker.tags.count("svg") == 1 and checker.tags.count("details") == 2
     assert checker.tags.count("tr") >= 2 + len(facts["ops"])
     for op in facts["ops"]:
         assert op["op"] in words
     for note in facts["rewrites"]:
         assert note["rule"] in words
-    assert f"Fused: {facts['fused']['launches']} launch" in words
+    for note in facts["refused"]:
+        assert note["why"] in words
+    for kernel in facts["kernels"]:
+        assert kernel["phases"] in words and f". {kernel['name']}" in words
+    assert words.index("(predicted)") < words.index("input") < words.index("output") < words.index("Roofline")
     # Text and lines take the notebook's colour, whatever it is: nothing is painted black or white.
     assert not re.search(r'(fill|stroke|color)\s*[=:]\s*"?(#000|#fff|black|white)', account._repr_html_())
 
