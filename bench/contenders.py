@@ -137,7 +137,7 @@ class Linfuse:
         for index, x in enumerate(inputs):
             self.bound.set_input(index, x.shape, x.ctypes.data)
         self.output = torch.empty(self.bound.output_shape(0)).numpy()
-        self.bound.set_output(0, self.output.ctypes.data)
+        self.bound.set_output(0, self.output.shape, self.output.ctypes.data)
         self.call = self.bound.run
 
     def end(self):
@@ -147,7 +147,7 @@ class Linfuse:
     def prepare(self, params):
         """Gives the parameters and prepares them; milliseconds of preparing alone."""
         for name, array in params.items():
-            self.program.set_param(name, array.ctypes.data, array.size)
+            self.program.set_param(name, array.shape, array.ctypes.data)
         start = time.perf_counter()
         self.program.prepare()
         return 1e3 * (time.perf_counter() - start)

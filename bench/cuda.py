@@ -191,22 +191,26 @@ def measure_linfuse(torch, clock, row, tensors, mode, native, check):
     again.close()
     begun = time.perf_counter()
     for value in row.spec.params:
-        program.borrow_param_cuda(value.name, tensors[value.name].data_ptr(), tensors[value.name].numel(), stream)
+        values = tensors[value.name]
+        program.set_param(value.name, values.shape, values.data_ptr(), borrow=True, memory=native.Place.DEVICE,
+                          stream=stream)
     program.prepare()
     prepared = time.perf_counter() - begun
     call = native.Call(program)
     shape = model.shape(native.Port.OUTPUT, 0, [row.rows])
     y = torch.full(shape, float("nan"), device="cuda")
     dims = (ctypes.c_int64 * 1)(row.rows)
-    size = call.workspace_at(ctypes.addressof(dims))
+    size = call.workspace(ctypes.addressof(dims))
     workspace = torch.full((size + 1,), 255, dtype=torch.uint8, device="cuda")
     inputs = (ctypes.c_void_p * 1)(tensors["x"].data_ptr())
     outputs = (ctypes.c_void_p * 1)(y.data_ptr())
-    words = [call.address, *map(ctypes.addressof, (dims, inputs, outputs)), stream, workspace.data_ptr(), size]
-    run_on = native.lib.lf_call_run_on
+    options = native.RunOptions(memory=native.Place.DEVICE, stream=stream, workspace=workspace.data_ptr(),
+                                workspace_bytes=size)
+    words = [call.address, *map(ctypes.addressof, (dims, inputs, outputs, options))]
+    run_at = native.lib.lf_call_run_at
 
     def run():
-        if run_on(*words):
+        if run_at(*words):
             raise native.Error(native.lib.lf_call_message(call.address).decode())
 
     run()

@@ -2,6 +2,7 @@
 """What bench/door.py measures: the cost of a call, of the first call, full size against C, a sweep against PyTorch."""
 
 import copy
+import functools
 import gc
 import importlib
 import os
@@ -149,8 +150,8 @@ def overhead(context):
     model, x = example("gelu_softmax", 64, context.device), torch.rand(8, 64, device=context.device)
     with torch.no_grad():
         want = model(x)
-        call, kept = c_call("gelu_softmax", 64, model, x)
-        backends = {"guards alone": nothing, "guards and the C call": only_c(call.run, kept[-1])}
+        run, _, kept = c_call("gelu_softmax", 64, model, x)
+        backends = {"guards alone": nothing, "guards and the C call": only_c(run, kept[-1])}
         calls = {"eager": model}
         for name, backend in {**backends, **{who: who for who in reversed(context.backends())}}.items():
             # a module each: Dynamo's guards would see the others' compilations
@@ -159,7 +160,7 @@ def overhead(context):
         bound = {name: (lambda f=f: f(x)) for name, f in calls.items()}
         if context.device == "cuda":
             bound["linfuse, graph replayed"] = captured(calls["linfuse"], x)
-            bound["linfuse from C"] = call.run  # by ctypes, which costs less than a microsecond
+            bound["linfuse from C"] = run  # by ctypes, which costs less than a microsecond
         times = turns(bound, context, 9 if context.quick else 20 if context.device == "cuda" else 60, 0.01)
     if context.device == "cpu":
         lines = subprocess.run(
@@ -302,15 +303,15 @@ def against_c(name, features, batch, context):
         fast = compiled(copy.deepcopy(model), "linfuse")
         error = apart(fast(x), want)
         calls = {"eager": lambda: model(x), "linfuse": lambda: fast(x)}
-        call, kept = c_call(name, features, model, x)
+        _, run_into, kept = c_call(name, features, model, x)
         context.wait()
         error = max(error, apart(kept[-1], want))
-        calls["C"] = lambda: run_into(call, kept[-1])
+        calls["C"] = lambda: run_into(kept[-1])
         least = torch.compile(copy.deepcopy(model), backend=only_c(calls["C"], kept[-1]))
         error = max(error, apart(least(x), want))
         calls["guards and C"] = lambda: least(x)
         if context.device == "cpu":
-            calls["C, new memory"] = lambda: run_into(call, torch.empty(want.shape))
+            calls["C, new memory"] = lambda: run_into(torch.empty(want.shape))
         else:
             calls["linfuse, graph replayed"] = captured(fast, x)
         rounds = 12 if context.quick else 20 if context.device == "cuda" else 30
@@ -327,7 +328,8 @@ def model_text(name, features):
 
 
 def c_call(name, features, model, x):
-    """The C call: model text, the module's weights, everything bound; and what it borrows."""
+    """The C call: model text, the module's weights, everything bound. What runs it as it is bound, what runs it into
+    another output, and what it borrows."""
     from linfuse import native
 
     context = native.Context(torch.get_num_threads())
@@ -337,21 +339,21 @@ def c_call(name, features, model, x):
     if name == "gelu_softmax":  # a Sequential calls its first module 0
         weights = {key.replace("0.", "linear."): value for key, value in weights.items()}
     for key, value in weights.items():
-        program.set_param(key, value.data_ptr(), value.numel())
+        program.set_param(key, value.shape, value.data_ptr())
     program.prepare()
     call = native.Call(program)
-    if x.is_cuda:
-        call.use_stream(torch.cuda.current_stream().cuda_stream)
-    call.set_input(0, x.shape, x.data_ptr())
+    place = native.Place.DEVICE if x.is_cuda else native.Place.HOST
+    options = native.RunOptions(stream=torch.cuda.current_stream().cuda_stream if x.is_cuda else 0)
+    call.set_input(0, x.shape, x.data_ptr(), place)
+    run = functools.partial(call.run, options)
+
+    def run_into(out):
+        call.set_output(0, out.shape, out.data_ptr(), place)
+        run()
+
     out = torch.empty(call.output_shape(0), device=x.device)
-    call.set_output(0, out.data_ptr())
-    call.run()
-    return call, [x, out]
-
-
-def run_into(call, out):
-    call.set_output(0, out.data_ptr())
-    call.run()
+    run_into(out)
+    return run, run_into, [x, call, out]
 
 
 # ---- many models, against PyTorch ----

@@ -40,7 +40,7 @@ static double ns_per_call(lf_call *call, int calls)
 {
     double start = now_ns();
     for (int i = 0; i < calls; i++)
-        need(lf_call_run(call), lf_call_message(call));
+        need(lf_call_run(call, NULL), lf_call_message(call));
     return (now_ns() - start) / calls;
 }
 
@@ -64,15 +64,16 @@ static lf_program *compile(lf_context *context)
 int main(int argc, char **argv)
 {
     const int batches = argc > 1 ? atoi(argv[1]) : 100;
-    const int64_t extents[] = {M, K};
+    const lf_tensor input = {.data = x, .rank = 2, .extents = (const int64_t[]){M, K}},
+                    output = {.data = y, .rank = 2, .extents = (const int64_t[]){M, N}};
     lf_context *context = NULL;
     lf_call *call = NULL;
     need(lf_context_new(&context), "no context");
     lf_program *program = compile(context);
     need(lf_call_new(program, &call), lf_program_message(program));
     lf_draw_uniform(1, "x", 0, 1, M * K, x);
-    need(lf_call_set_input(call, 0, 2, extents, x), lf_call_message(call));
-    need(lf_call_set_output(call, 0, y), lf_call_message(call));
+    need(lf_call_set_input(call, 0, &input), lf_call_message(call));
+    need(lf_call_set_output(call, 0, &output), lf_call_message(call));
     ns_per_call(call, WARM_UP);
     for (int i = 0; i < batches; i++)
         printf("%.1f\n", ns_per_call(call, CALLS));

@@ -16,6 +16,7 @@ Measures under a cache of its own for choices unless XDG_CACHE_HOME is set; time
 import argparse
 import ctypes
 import json
+import math
 import statistics
 import sys
 import time
@@ -107,14 +108,15 @@ def measure(native, product, precision, memory, x, w, b, y):
     program = native.Program(
         model, {"device": "cuda", "precision": precision, "tune": "true", "dim.B": str(product.rows[0])}
     )
-    program.borrow_param_cuda("linear.weight", w, product.n * product.k)
-    program.borrow_param_cuda("linear.bias", b, product.n)
+    there = native.RunOptions(memory=native.Place.DEVICE)
+    program.set_param("linear.weight", (product.n, product.k), w, borrow=True, memory=native.Place.DEVICE)
+    program.set_param("linear.bias", (product.n,), b, borrow=True, memory=native.Place.DEVICE)
     program.prepare()
     call = native.Call(program)
     inputs, outputs = (ctypes.c_void_p * 1)(x), (ctypes.c_void_p * 1)(y)
     for rows in product.rows:
         dims = (ctypes.c_int64 * 1)(rows)
-        call.run_on(*map(ctypes.addressof, (dims, inputs, outputs)), 0)
+        call.run_at(*map(ctypes.addressof, (dims, inputs, outputs)), there)
         memory.check(memory.cuda.cuCtxSynchronize())
         account = json.loads(program.explain([rows], json=True))
         yield {
@@ -141,14 +143,13 @@ def measure_reference(native, row, precision, memory):
     held = []
 
     def draw(value):
-        count = 1
-        for e in value.extents:
-            count *= row.rows if e == "B" else e
-        held.append(memory.drawn(value.name, getattr(value, "low", 0.0), getattr(value, "high", 1.0), count))
-        return held[-1], count
+        extents = [row.rows if e == "B" else e for e in value.extents]
+        low, high = getattr(value, "low", 0.0), getattr(value, "high", 1.0)
+        held.append(memory.drawn(value.name, low, high, math.prod(extents)))
+        return extents, held[-1]
 
     for value in row.spec.params:
-        program.borrow_param_cuda(value.name, *draw(value))
+        program.set_param(value.name, *draw(value), borrow=True, memory=native.Place.DEVICE)
     program.prepare()
     call = native.Call(program)
     shape = model.shape(native.Port.OUTPUT, 0, [row.rows])
@@ -159,9 +160,10 @@ def measure_reference(native, row, precision, memory):
     dims, outputs, inputs = (
         (ctypes.c_int64 * 1)(row.rows),
         (ctypes.c_void_p * 1)(held[-1]),
-        (ctypes.c_void_p * 1)(draw(row.spec.inputs[0])[0]),
+        (ctypes.c_void_p * 1)(draw(row.spec.inputs[0])[1]),
     )
-    call.run_on(*map(ctypes.addressof, (dims, inputs, outputs)), 0)
+    there = native.RunOptions(memory=native.Place.DEVICE)
+    call.run_at(*map(ctypes.addressof, (dims, inputs, outputs)), there)
     memory.check(memory.cuda.cuCtxSynchronize())
     one = statistics.median(call.time(3))
     time.sleep(REST)

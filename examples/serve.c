@@ -50,19 +50,15 @@ static int start(server *s, const char *folder)
     return 0;
 }
 
-/* One request: x as it lies in memory, any batch. *y: the caller's to free. */
-static int answer(server *s, const lf_array *x, float **y, int *rank, int64_t *extents)
+/* One request: x as it lies in memory, any batch. y: its data are the caller's to free. */
+static int answer(server *s, const lf_tensor *x, lf_tensor *y)
 {
-    if (lf_call_set_input(s->call, 0, lf_array_rank(x), lf_array_extents(x), lf_array_data(x)) != LF_OK ||
-        lf_call_output_shape(s->call, 0, rank, extents) != LF_OK)
+    if (lf_call_set_input(s->call, 0, x) != LF_OK || lf_call_output(s->call, 0, y) != LF_OK)
         return failed(lf_call_message(s->call));
-    size_t count = 1;
-    for (int i = 0; i < *rank; i++)
-        count *= (size_t)extents[i];
-    *y = malloc((count + 1) * sizeof **y);
-    if (!*y)
+    y->data = malloc(lf_tensor_bytes(y) + 1);
+    if (!y->data)
         return failed("out of memory");
-    if (lf_call_set_output(s->call, 0, *y) != LF_OK || lf_call_run(s->call) != LF_OK)
+    if (lf_call_set_output(s->call, 0, y) != LF_OK || lf_call_run(s->call, NULL) != LF_OK)
         return failed(lf_call_message(s->call));
     return 0;
 }
@@ -71,19 +67,18 @@ static int serve(server *s, const char *folder, const char *input, const char *o
 {
     if (start(s, folder) != 0)
         return 1;
-    lf_array *x = NULL;
-    if (lf_array_open(s->context, input, &x) != LF_OK)
+    lf_array *file = NULL;
+    if (lf_array_open(s->context, input, &file) != LF_OK)
         return failed(lf_context_message(s->context));
-    float *y = NULL;
-    int rank = 0;
-    int64_t extents[LF_MAX_RANK];
-    int bad = answer(s, x, &y, &rank, extents);
-    if (!bad && output && lf_array_save(s->context, output, rank, extents, y) != LF_OK)
+    const lf_tensor x = lf_array_tensor(file);
+    lf_tensor y = {.data = NULL};
+    int bad = answer(s, &x, &y);
+    if (!bad && output && lf_array_save(s->context, output, &y) != LF_OK)
         bad = failed(lf_context_message(s->context));
-    if (!bad && rank > 0)
-        printf("%lld rows served\n", (long long)extents[0]);
-    free(y);
-    lf_array_free(x);
+    if (!bad && y.rank > 0)
+        printf("%lld rows served\n", (long long)y.extents[0]);
+    free(y.data);
+    lf_array_free(file);
     return bad;
 }
 

@@ -68,6 +68,26 @@ typedef struct lf_call lf_call;
 typedef int32_t lf_value;
 #define LF_NO_VALUE ((lf_value)-1)
 
+/* ---- tensors ---- */
+
+typedef enum lf_memory { LF_HOST = 0, LF_DEVICE } lf_memory;
+
+/* Where the elements of a tensor are, and what they are. With strides and memory left 0 it is row-major, in host
+ * memory. data is not const because outputs have the same descriptor; elements that a function only reads stay as they
+ * are. extents and strides are borrowed for the duration of a function, data as long as its description says. */
+typedef struct lf_tensor {
+    void *data;             /* the first element; NULL only where there are none */
+    lf_dtype dtype;
+    int rank;               /* 0 to LF_MAX_RANK */
+    const int64_t *extents; /* one per axis; may be NULL where rank is 0 */
+    const int64_t *strides; /* in elements, one per axis; NULL means row-major without gaps */
+    lf_memory memory;
+} lf_tensor;
+
+/* The number of elements, and their bytes without gaps: what a buffer for them needs. 0 where tensor is NULL. */
+LF_API size_t lf_tensor_count(const lf_tensor *tensor);
+LF_API size_t lf_tensor_bytes(const lf_tensor *tensor);
+
 /* The version of the library, "0.2.0": LF_VERSION_* of the header it was built with. */
 LF_API const char *lf_version(void);
 /* A status in words, such as "bad argument". */
@@ -222,10 +242,13 @@ LF_API const char *lf_model_dim_name(const lf_model *model, size_t index);
  * has_rows: gets one answer per input, whether it carries rows; may be NULL. */
 LF_API bool lf_model_rows_independent(const lf_model *model, bool *has_rows);
 
-/* The model's meaning: every op in double precision. inputs, params and outputs are in port order; inputs and params
- * are f32, outputs are caller's doubles, row-major, of the extents the ports have at dims. */
-LF_API lf_status lf_model_eval(lf_model *model, const int64_t *dims, const float *const *inputs,
-                               const float *const *params, double *const *outputs);
+/* Evaluates the model as it is written, every op in double precision: slow, and what everything else is tested against.
+ * inputs:  one per input, in host memory; they say what the named extents are. May be NULL where there are none.
+ * params:  one per parameter, likewise.
+ * outputs: for each output, memory for its elements, row-major; NULL only where it has none.
+ * Fails:   LF_ERR_DATA (tensors that do not fit the model or each other). */
+LF_API lf_status lf_model_eval(lf_model *model, const lf_tensor *inputs, const lf_tensor *params,
+                               double *const *outputs);
 
 /* ---- compiling ---- */
 
@@ -255,12 +278,10 @@ LF_API lf_status lf_options_check(lf_options *options);
 /* The message of the last failure; never NULL. */
 LF_API const char *lf_options_message(const lf_options *options);
 /* The words that an option takes, one for each index from 0; NULL past the last, and where it takes no fixed words.
- *   key    the option: "device", "precision", "fuse", ...
- *   index  which word; lives as long as the library */
+ * key:     the option: "device", "precision", "fuse", ... */
 LF_API const char *lf_option_word(const char *key, size_t index);
 /* What rounding to a precision takes from an operand of a product, relative to it and on average: 2^-24 in fp32, 2^-9
- * in bf16. 0 where there is no precision of that name.
- *   precision  as the option of that name has it */
+ * in bf16. 0 where there is no precision of that name. */
 LF_API double lf_precision_unit(const char *precision);
 
 /* Rewrites, fuses and plans a model.
@@ -273,34 +294,42 @@ LF_API void lf_program_free(lf_program *program);
 /* The message of the last failure; never NULL. */
 LF_API const char *lf_program_message(const lf_program *program);
 
-/* Gives a parameter its values (of its dtype, row-major, the declared extents); they are copied. May be called again:
- * the next prepare makes the change count. */
-LF_API lf_status lf_program_set_param(lf_program *program, const char *name, const void *data, size_t count);
-/* The same for a program compiled for cuda from the GPU's memory (data: an address there), once the work on stream (a
- * CUstream; NULL is the default one) is done, for which it waits. */
-LF_API lf_status lf_program_set_param_cuda(lf_program *program, const char *name, const void *data, size_t count,
-                                           void *stream);
-/* The same, and the values stay where and as they are until the parameter is given anew or the program is freed: runs
- * read them there where nothing else was made of them (and they begin at a multiple of 256 bytes), and the GPU holds
- * one copy less. */
-LF_API lf_status lf_program_borrow_param_cuda(lf_program *program, const char *name, const void *data, size_t count,
-                                              void *stream);
-/* The same as lf_program_set_param without the copy: the values are borrowed, and stay where and as they are until the
- * parameter is given anew or the program is freed. After a change of them, give them again and prepare. */
-LF_API lf_status lf_program_borrow_param(lf_program *program, const char *name, const void *data, size_t count);
-/* Whether lent parameters still look as they did when they were prepared: every value of those of up to 16384 elements,
- * a sample spread over larger ones. A net under callers who are told of changes by other means, not a proof that
- * nothing changed. True before the first prepare. Any thread may ask while calls run. */
-LF_API bool lf_program_params_hold(const lf_program *program);
-/* All parameters of the model from a safetensors file; further tensors in the file are ignored. */
-LF_API lf_status lf_program_load_params(lf_program *program, const char *path);
-/* Folds and packs the parameters. Needed before the first call and after parameters changed. */
-LF_API lf_status lf_program_prepare(lf_program *program);
-/* One parameter's values as given, NULL when there are none yet or when they are on the GPU alone. */
-LF_API const void *lf_program_param(const lf_program *program, const char *name);
+/* What becomes of the memory that a parameter is given from. */
+typedef enum lf_holding {
+    LF_COPY,   /* the values are copied; the memory may go */
+    LF_BORROW  /* the memory stays where and as it is until the parameter is given anew or the program is freed */
+} lf_holding;
 
-/* Bytes the program holds: parameters as given (borrowed ones are not its own), parameters prepared, everything else.
- * Any pointer may be NULL. */
+/* Gives a parameter its values. They count from the next lf_program_prepare on.
+ * name:    the parameter's.
+ * values:  of the declared dtype and extents; not this program's own. In device memory: for programs compiled for cuda.
+ * holding: LF_BORROW saves a copy. Values that the caller changed have to be given again. From device memory that does
+ *          not begin at a multiple of 256 bytes, values are copied all the same.
+ * stream:  device memory: a CUstream whose work the values wait for, NULL is the default one; the function waits too.
+ * Fails:   LF_ERR_DATA (dtype, rank or extents are not the model's), LF_ERR_UNSUPPORTED (strides, where values are not
+ *          copied from host memory), LF_ERR_DEVICE. After LF_ERR_NOMEM and LF_ERR_DEVICE it may have no values. */
+LF_API lf_status lf_program_set_param(lf_program *program, const char *name, const lf_tensor *values,
+                                      lf_holding holding, void *stream);
+/* Gives all parameters their values, copied from a safetensors file. Other tensors in the file are ignored.
+ * Fails:   LF_ERR_IO, LF_ERR_DATA (not such a file; a tensor is missing, or of other extents). Parameters before the
+ *          one that failed have their new values. */
+LF_API lf_status lf_program_load_params(lf_program *program, const char *path);
+/* A parameter's values as given, for reading until it is given anew or prepared; those in host memory where they are in
+ * device memory too. data is NULL where there is no such parameter, or it has no values. */
+LF_API lf_tensor lf_program_param(const lf_program *program, const char *name);
+
+/* Folds and packs the parameters. Needed before the first run and after parameters changed; no call may run meanwhile.
+ * Fails:   LF_ERR_DATA (a parameter has no values), LF_ERR_DEVICE. */
+LF_API lf_status lf_program_prepare(lf_program *program);
+/* Whether borrowed parameters in host memory still look as they did when they were prepared: every value of those of
+ * up to 16384 elements, a sample spread over larger ones. A net under callers who are told of changes by other means,
+ * not a proof that nothing changed. True before the first prepare. Any thread may ask while calls run. */
+LF_API bool lf_program_params_hold(const lf_program *program);
+
+/* Bytes that the program holds. Any pointer may be NULL.
+ * params:   parameters as given, without borrowed ones.
+ * prepared: parameters as they were folded and packed.
+ * other:    everything else. */
 LF_API void lf_program_memory(const lf_program *program, size_t *params, size_t *prepared, size_t *other);
 
 /* ---- the account: what was done, and what it is expected to cost ---- */
@@ -308,17 +337,17 @@ LF_API void lf_program_memory(const lf_program *program, size_t *params, size_t 
 /* Costs as written, rewrites, refusals, kernels, costs now. It borrows its program, which must outlive it. */
 typedef struct lf_account lf_account;
 
-/* Takes the account of a program.
- *   program  whose; prepared or not. Messages: lf_program_message
- *   dims     the values of the named extents, in the order of lf_model_dim_name; NULL: those of the options, 1024 where
- *            they have none
- *   out      the account, to be ended with lf_account_free */
+/* Takes the account of a program, prepared or not.
+ * program: gets the message of a failure.
+ * dims:    the values of the named extents; NULL: those of the options, where a name without one counts as 1024.
+ * out:     the account; free it with lf_account_free.
+ * Fails:   LF_ERR_DATA (the model cannot be run at dims). */
 LF_API lf_status lf_program_account(lf_program *program, const int64_t *dims, lf_account **out);
 LF_API void lf_account_free(lf_account *account);
 
-/* The account as the JSON object of `linfuse explain --json`, or as text for people.
- *   json  which of them
- *   out   the caller's, to be ended with lf_string_free. LF_ERR_NOMEM is all that can fail, but for a NULL */
+/* Prints an account.
+ * json:    the JSON object of `linfuse explain --json`; otherwise text for people.
+ * out:     the text, NUL-terminated; the caller owns it and frees it with lf_string_free. */
 LF_API lf_status lf_account_print(const lf_account *account, bool json, char **out);
 /* lf_program_account and lf_account_print in one call. */
 LF_API lf_status lf_program_explain(lf_program *program, const int64_t *dims, bool json, char **out);
@@ -333,74 +362,100 @@ typedef struct lf_field {
     bool each;           /* the section is a list, and each of its rows has one */
 } lf_field;
 
-/* All fields there are, section by section.
- *   index  from 0. Returns NULL past the last */
+/* A field by its place among all, section by section. NULL where index is past the last. */
 LF_API const lf_field *lf_account_field(size_t index);
 /* The rows of a section: 1 where it is no list, 0 where there is no section of that name. */
 LF_API size_t lf_account_rows(const lf_account *account, const char *section);
 /* A number of the account.
- *   section, name  as lf_field has them: "fused", "workspace_bytes"
- *   row            of a list; otherwise 0
+ * section, name: as lf_field has them: "fused", "workspace_bytes".
+ * row:     of a list; otherwise 0.
  * Returns NaN where there is no such number. */
 LF_API double lf_account_number(const lf_account *account, const char *section, const char *name, size_t row);
 /* A text of the account, likewise; NULL where there is none. It lives as long as the account. */
 LF_API const char *lf_account_text(const lf_account *account, const char *section, const char *name, size_t row);
 
-/* The program's kernels as CUDA C for an architecture (sm_70, sm_75: ordinary units; sm_80, sm_86, sm_89, sm_90,
- * sm_90a: tensor cores); needs no GPU. Caller owns *out, lf_string_free. */
+/* Prints the program's kernels as CUDA C; needs no GPU.
+ * arch:    sm_70, sm_75 (ordinary units), sm_80, sm_86, sm_89, sm_90 or sm_90a (tensor cores).
+ * out:     the text, NUL-terminated; the caller owns it and frees it with lf_string_free.
+ * Fails:   LF_ERR_UNSUPPORTED (a precision that needs tensor cores). */
 LF_API lf_status lf_program_emit(lf_program *program, const char *arch, char **out);
 
 /* ---- calling ---- */
 
+/* Makes a call. Any thread may, while others run calls of the same program.
+ * program: gets the message of a failure.
+ * out:     the call; free it with lf_call_free.
+ * Fails:   LF_ERR_DEVICE (a program that can only be explained). */
 LF_API lf_status lf_call_new(lf_program *program, lf_call **out);
 LF_API void lf_call_free(lf_call *call);
+/* The message of the last failure; never NULL. */
 LF_API const char *lf_call_message(const lf_call *call);
 
-/* Binds an input: of its dtype, row-major, borrowed until it is bound anew. Named extents are learnt here. */
-LF_API lf_status lf_call_set_input(lf_call *call, size_t index, int rank, const int64_t *extents, const void *data);
-/* The extents of an output for the inputs bound now; *rank <= LF_MAX_RANK. */
-LF_API lf_status lf_call_output_shape(lf_call *call, size_t index, int *rank, int64_t *extents);
-/* Binds where an output goes: the caller's memory, row-major, borrowed likewise. It may not overlap an input. */
-LF_API lf_status lf_call_set_output(lf_call *call, size_t index, void *data);
-/* Runs. After the first run at some extents, a run at them allocates nothing. */
-LF_API lf_status lf_call_run(lf_call *call);
-/* Binds everything and runs, in one go, for callers to whom every call of a function is dear. dims: the values of the
- * named extents, in the order of lf_model_dim_name (NULL where there are none). inputs, outputs: one address each, in
- * order of declaration, bound as by lf_call_set_input and lf_call_set_output. threads: how many may work on this run,
- * the caller's included; 0 means as many as the context has, more than it has are not had. Results do not depend on
- * it. */
-LF_API lf_status lf_call_run_at(lf_call *call, const int64_t *dims, const float *const *inputs, float *const *outputs,
-                                int threads);
-/* For a program compiled for cuda. Without it inputs and outputs are host memory, which a run copies to the GPU and
- * back before it returns. With it they are the GPU's memory (device addresses as pointers), and a run launches on this
- * stream (a CUstream or cudaStream_t; NULL is the default one), does not synchronise, and may be captured into a graph.
+/* Binds an input. The named extents are learnt from all inputs.
+ * index:   from 0.
+ * tensor:  row-major, of the declared dtype and rank; its data are borrowed until the input is bound anew. On a GPU,
+ *          all tensors of a call are in device memory, or all in host memory, from which a run copies them, and back.
+ * Fails:   LF_ERR_DATA (dtype, rank or extents are not the model's), LF_ERR_UNSUPPORTED (strides). */
+LF_API lf_status lf_call_set_input(lf_call *call, size_t index, const lf_tensor *tensor);
+/* Describes an output for the inputs bound now: dtype, rank, extents, memory. With memory of lf_tensor_bytes in data it
+ * is what lf_call_set_output takes.
+ * index:   from 0.
+ * out:     data is what is bound, or NULL. extents belong to the call and hold until inputs are bound anew.
+ * Fails:   LF_ERR_ARG (an input is not bound), LF_ERR_DATA (inputs do not fit each other). */
+LF_API lf_status lf_call_output(lf_call *call, size_t index, lf_tensor *out);
+/* Binds where an output goes.
+ * index:   from 0.
+ * tensor:  row-major, of the output's dtype and, when it runs, of its extents; its data are borrowed until the output
+ *          is bound anew, and overlap no input and no other output.
+ * Fails:   as lf_call_set_input. */
+LF_API lf_status lf_call_set_output(lf_call *call, size_t index, const lf_tensor *tensor);
+
+/* How to run. All zero, or NULL in its place, is right for programs on the CPU and for tensors in host memory.
+ * The last three are for programs compiled for cuda. */
+typedef struct lf_run_options {
+    int threads;            /* CPU: how many may work on this run, the caller's included; 0, or more than the context's
+                               thread count, means that. Results do not depend on it. */
+    lf_memory memory;       /* lf_call_run_at alone: where the addresses are */
+    void *stream;           /* a CUstream or cudaStream_t; NULL is the default one */
+    void *workspace;        /* device memory for this run, lf_call_workspace bytes at a multiple of 256. What is in it
+                               does not matter, before or after. NULL: the call's own memory */
+    size_t workspace_bytes;
+} lf_run_options;
+
+/* Runs. After the first run at some extents, a run at them allocates nothing. On a GPU with tensors in device memory it
+ * launches on the stream and does not wait, and may be captured into a graph, which may be launched as long as the call
+ * lives and no parameter of its program is given anew. Runs of one call come one after the other, also on the GPU: on
+ * one stream, or ordered by events. Runs of different calls need no order.
  * Programs use the CUDA context that is current when the first of them is compiled in a context of linfuse, or else the
- * first GPU's primary one. */
-LF_API lf_status lf_call_use_stream(lf_call *call, void *stream);
-/* cuda: how many bytes of the GPU's memory a run wants beside inputs, outputs and weights, at the extents of the inputs
- * bound now, or at these values of the named extents; for arrays that begin at multiples of 16 bytes. */
-LF_API lf_status lf_call_workspace(lf_call *call, size_t *bytes);
-LF_API lf_status lf_call_workspace_at(lf_call *call, const int64_t *dims, size_t *bytes);
-/* cuda: lends that memory (a device address, a multiple of 256) for the runs to come, in place of the call's own; NULL:
- * the call's own again. Whatever stands in it when a run begins makes no difference, and nothing in it is needed once
- * the run is over. Where a run wants more than was lent, it is LF_ERR_ARG, and the message has the bytes; but where it
- * does for an array's odd address, the call takes memory of its own. */
-LF_API lf_status lf_call_use_workspace(lf_call *call, void *memory, size_t bytes);
-/* cuda: lf_call_use_stream and lf_call_run_at in one go, workspace (NULL: as lf_call_use_workspace left it) lent for
- * this run alone. Runs of one call must come one after the other, also on the GPU: on one stream, or ordered by events;
- * that includes launches of a graph a run was captured into, which may be launched as long as the call lives and no
- * parameter of its program is given anew. Runs of different calls need no order. */
-LF_API lf_status lf_call_run_on(lf_call *call, const int64_t *dims, const float *const *inputs, float *const *outputs,
-                                void *stream, void *workspace, size_t workspace_bytes);
-/* How many rows the last run redid as written because a guarded rewrite met a number that is not finite. On cuda it
- * waits for the stream. */
+ * first GPU's primary one.
+ * options: may be NULL.
+ * Fails:   LF_ERR_ARG (parameters not prepared; a tensor not bound, overlapping another or in other memory; too little
+ *          workspace, with the bytes), LF_ERR_DATA (tensors that do not fit each other), LF_ERR_DEVICE. */
+LF_API lf_status lf_call_run(lf_call *call, const lf_run_options *options);
+/* Fast path: binds and runs in one call.
+ * dims:    the values of the named extents; may be NULL where there are none.
+ * inputs:  one address per input, of as many elements as it has at dims, row-major, borrowed as by lf_call_set_input.
+ * outputs: one address per output, likewise.
+ * options: may be NULL.
+ * Fails:   as lf_call_set_input, lf_call_set_output and lf_call_run. */
+LF_API lf_status lf_call_run_at(lf_call *call, const int64_t *dims, const void *const *inputs, void *const *outputs,
+                                const lf_run_options *options);
+/* How many bytes of device memory a run needs beside inputs, outputs and weights, for tensors that begin at multiples
+ * of 16 bytes. For programs compiled for cuda.
+ * dims:    the values of the named extents; NULL: those of the inputs bound now.
+ * bytes:   gets the answer.
+ * Fails:   LF_ERR_DATA (the model cannot be run at dims). */
+LF_API lf_status lf_call_workspace(lf_call *call, const int64_t *dims, size_t *bytes);
+/* How many rows the last run redid as written, because a guarded rewrite met a number that is not finite. Waits for the
+ * stream of a run on a GPU. */
 LF_API int64_t lf_call_rows_redone(const lf_call *call);
 /* Bytes of workspace the call holds. */
 LF_API size_t lf_call_memory(const lf_call *call);
 
 /* ---- the op table ---- */
 
-/* The op table: one row an op. NULL where index is past the end. */
+/* An op that a model may use: its name, its kind, its arguments with their defaults as PyTorch has them. NULL where
+ * index is past the end. */
 LF_API const char *lf_op_name(size_t index);
 LF_API const char *lf_op_kind(size_t index);
 LF_API const char *lf_op_signature(size_t index);

@@ -26,22 +26,15 @@ LF_API lf_status lf_array_open(lf_context *context, const char *path, lf_array *
 /* Frees an array and what was read from it. array: may be NULL. */
 LF_API void lf_array_free(lf_array *array);
 
-/* The number of axes, 0 to LF_MAX_RANK; -1 where array is NULL. */
-LF_API int lf_array_rank(const lf_array *array);
-/* The extents, one per axis; NULL where array is NULL. They belong to the array. */
-LF_API const int64_t *lf_array_extents(const lf_array *array);
-/* The elements, row-major; NULL where array is NULL. They belong to the array. */
-LF_API const float *lf_array_data(const lf_array *array);
+/* The array as a tensor in host memory, f32, row-major, for reading as long as the array lives. */
+LF_API lf_tensor lf_array_tensor(const lf_array *array);
 
 /* Writes a .npy file. A failure leaves no half-written file behind.
  * context:  gets the message of a failure.
  * path:     the file; replaced where it exists.
- * rank:     the number of axes, 0 to LF_MAX_RANK.
- * extents:  one per axis; may be NULL where rank is 0.
- * data:     the elements, row-major; may be NULL where there are none.
- * Fails:    LF_ERR_ARG, LF_ERR_IO, LF_ERR_NOMEM. */
-LF_API lf_status lf_array_save(lf_context *context, const char *path, int rank, const int64_t *extents,
-                               const float *data);
+ * tensor:   f32, row-major, in host memory.
+ * Fails:    LF_ERR_ARG, LF_ERR_IO, LF_ERR_UNSUPPORTED (another dtype or memory, strides). */
+LF_API lf_status lf_array_save(lf_context *context, const char *path, const lf_tensor *tensor);
 
 /* ---- numbers from a seed ---- */
 
@@ -60,10 +53,11 @@ LF_API lf_status lf_program_draw_params(lf_program *program, uint64_t seed);
 /* Runs a call that is bound, several times, and measures each run by the GPU's own clock. The GPU's cache is flushed
  * before each run; copies from and to host memory are not counted.
  * call:     of a program compiled for cuda, with inputs and outputs bound.
+ * options:  as for lf_call_run; may be NULL.
  * runs:     how many.
  * seconds:  one per run; may be NULL where runs is 0.
- * Fails:    LF_ERR_ARG (a program for the CPU, unbound inputs or outputs), or as lf_call_run. */
-LF_API lf_status lf_call_time(lf_call *call, size_t runs, double *seconds);
+ * Fails:    as lf_call_run; LF_ERR_ARG (a program for the CPU). */
+LF_API lf_status lf_call_time(lf_call *call, const lf_run_options *options, size_t runs, double *seconds);
 
 /* What a device can do: its peak of f32 multiply-adds and of memory traffic, per second. "cpu" is measured on this
  * machine with the context's threads, once; the result is kept in the user's cache.

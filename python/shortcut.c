@@ -70,16 +70,14 @@ typedef struct world {
 enum { WORLD = sizeof(world) / sizeof(PyObject *) };
 
 static world its;
-static lf_status (*run_at)(lf_call *call, const int64_t *dims, const float *const *inputs, float *const *outputs,
-                           int threads);
-static lf_status (*run_on)(lf_call *call, const int64_t *dims, const float *const *inputs, float *const *outputs,
-                           void *stream, void *workspace, size_t bytes);
+static lf_status (*run_at)(lf_call *call, const int64_t *dims, const void *const *inputs, void *const *outputs,
+                           const lf_run_options *options);
 static bool (*params_hold)(const lf_program *program);
 
 /* words: a tuple. Returns how many it wants to have in it, and takes everything if they are. The others are functions
- * of the C library, wherever it was loaded from: lf_call_run_at, lf_call_run_on, lf_program_params_hold. */
-LF_API Py_ssize_t lf_shortcut_teach(PyObject *words, void *at, void *on, void *hold);
-LF_API Py_ssize_t lf_shortcut_teach(PyObject *words, void *at, void *on, void *hold)
+ * of the C library, wherever it was loaded from: lf_call_run_at, lf_program_params_hold. */
+LF_API Py_ssize_t lf_shortcut_teach(PyObject *words, void *at, void *hold);
+LF_API Py_ssize_t lf_shortcut_teach(PyObject *words, void *at, void *hold)
 {
     PyObject **to = (PyObject **)&its;
     if (PyTuple_Size(words) != WORLD)
@@ -89,7 +87,6 @@ LF_API Py_ssize_t lf_shortcut_teach(PyObject *words, void *at, void *on, void *h
         Py_IncRef(to[i]);
     }
     *(void **)&run_at = at;
-    *(void **)&run_on = on;
     *(void **)&params_hold = hold;
     return WORLD;
 }
@@ -119,13 +116,11 @@ typedef struct ready {
     const int64_t *dims;
     lf_program *program;     /* whose parameters may be written without PyTorch's knowledge; NULL: nobody looks */
     lf_call *call;
-    const float **in_at;     /* slot's arrays */
-    float **out_at;
-    int threads;             /* on the CPU; 0: on a GPU */
-    void *stream;
+    const void **in_at;      /* slot's arrays */
+    void **out_at;
+    lf_run_options options;  /* on a GPU without the address of workspace */
     uintptr_t aligned;       /* what addresses of inputs are multiples of */
-    size_t room_bytes;       /* of workspace */
-    PyObject *room_maker;    /* what makes it; NULL: slot has it */
+    PyObject *room_maker;    /* what makes workspace; NULL: slot has it */
     stamp param[MOST];
 } ready;
 
@@ -294,16 +289,15 @@ static bool put_inputs(const shortcut *s, const ready *r, PyObject *const *args)
 static bool run(const ready *r)
 {
     PyObject *room = NULL;
-    void *room_at = NULL;
-    if (r->threads == 0 && !(r->room_maker ? put_address(room = call_maker(r->room_maker), &room_at)
-                                           : put_pointer(PyObject_GetAttr(r->slot, its.room_at), &room_at))) {
+    lf_run_options options = r->options;
+    if (options.memory == LF_DEVICE &&
+        !(r->room_maker ? put_address(room = call_maker(r->room_maker), &options.workspace)
+                        : put_pointer(PyObject_GetAttr(r->slot, its.room_at), &options.workspace))) {
         drop(&room);
         return false;
     }
     void *state = PyEval_SaveThread();
-    const lf_status status =
-        r->threads > 0 ? run_at(r->call, r->dims, r->in_at, r->out_at, r->threads)
-                       : run_on(r->call, r->dims, r->in_at, r->out_at, r->stream, room_at, r->room_bytes);
+    const lf_status status = run_at(r->call, r->dims, r->in_at, r->out_at, &options);
     PyEval_RestoreThread(state);
     drop(&room); /* its memory is the stream's next work's */
     PyObject *runs = status == LF_OK ? PyObject_GetAttr(r->slot, its.runs) : NULL,
@@ -461,10 +455,11 @@ LF_API PyObject *lf_shortcut_set(PyObject *function, PyObject *how)
                      .call = at[2],
                      .in_at = at[3],
                      .out_at = at[4],
-                     .threads = (int)(intptr_t)where[0],
-                     .stream = where[1],
+                     .options = {.threads = (int)(intptr_t)where[0],
+                                 .memory = where[0] ? LF_HOST : LF_DEVICE,
+                                 .stream = where[1],
+                                 .workspace_bytes = (size_t)where[3]},
                      .aligned = (uintptr_t)where[2],
-                     .room_bytes = (size_t)where[3],
                      .room_maker = maker == its.none ? NULL : maker};
         Py_IncRef(how);
         for (Py_ssize_t i = 0; i < s->params; i++) {

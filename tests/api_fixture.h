@@ -142,6 +142,19 @@ static inline void rig_end(rig *r)
 
 /* ---- tensors ---- */
 
+/* A tensor of f32 in host memory, for the duration of a block: F32(x, 8, 4) is f32[8, 4]. */
+#define EXTENTS(...) (const int64_t[]){__VA_ARGS__}
+#define F32(memory_, ...)                                                                                              \
+    (&(lf_tensor){.data = (void *)(memory_),                                                                           \
+                  .rank = (int)(sizeof EXTENTS(__VA_ARGS__) / sizeof(int64_t)),                                        \
+                  .extents = EXTENTS(__VA_ARGS__)})
+/* The same in device memory, by an address. */
+#define ON_DEVICE(address_, ...)                                                                                       \
+    (&(lf_tensor){.data = (void *)(uintptr_t)(address_),                                                               \
+                  .rank = (int)(sizeof EXTENTS(__VA_ARGS__) / sizeof(int64_t)),                                        \
+                  .extents = EXTENTS(__VA_ARGS__),                                                                     \
+                  .memory = LF_DEVICE})
+
 /* What a call reads and writes, by port, and what it should write. */
 typedef struct tensors {
     const lf_model *model;
@@ -195,34 +208,89 @@ static inline void tensors_end(tensors *t)
     }
 }
 
-static inline void tensors_bind(tensors *t, lf_call *call)
+/* A parameter's values, row-major, by its declared extents. */
+static inline lf_status give_from(lf_memory memory, lf_program *program, const char *name, const void *data,
+                                  lf_holding holding)
 {
+    lf_tensor values = lf_program_param(program, name);
+    values.data = (void *)data;
+    values.memory = memory;
+    return lf_program_set_param(program, name, &values, holding, NULL);
+}
+
+static inline lf_status give(lf_program *program, const char *name, const float *data)
+{
+    return give_from(LF_HOST, program, name, data, LF_COPY);
+}
+
+/* From an address in device memory. */
+static inline lf_status give_there(lf_program *program, const char *name, uintptr_t address, lf_holding holding)
+{
+    return give_from(LF_DEVICE, program, name, (const void *)address, holding);
+}
+
+static inline lf_status lend_param(lf_program *program, const char *name, const float *data)
+{
+    return give_from(LF_HOST, program, name, data, LF_BORROW);
+}
+
+/* A port's tensor at these extents, which are written to `extents`. */
+static inline lf_tensor tensor_of(const lf_model *model, lf_port port, size_t index, const int64_t *dims,
+                                  int64_t *extents, void *data)
+{
+    const int rank = lf_model_port_rank(model, port, index);
+    for (int axis = 0; axis < rank; axis++)
+        extents[axis] = lf_model_port_extent(model, port, index, axis, dims);
+    return (lf_tensor){.data = data, .rank = rank, .extents = extents};
+}
+
+static inline void tensors_bind(const tensors *t, lf_call *call)
+{
+    int64_t extents[LF_MAX_RANK];
     for (size_t i = 0; i < t->ins; i++) {
-        int64_t extents[LF_MAX_RANK];
-        int rank = lf_model_port_rank(t->model, LF_PORT_INPUT, i);
-        for (int axis = 0; axis < rank; axis++)
-            extents[axis] = lf_model_port_extent(t->model, LF_PORT_INPUT, i, axis, t->dims);
-        OK_CALL(call, lf_call_set_input(call, i, rank, extents, t->in[i]));
+        const lf_tensor input = tensor_of(t->model, LF_PORT_INPUT, i, t->dims, extents, t->in[i]);
+        OK_CALL(call, lf_call_set_input(call, i, &input));
     }
-    for (size_t i = 0; i < t->outs; i++)
-        OK_CALL(call, lf_call_set_output(call, i, t->out[i]));
+    for (size_t i = 0; i < t->outs; i++) {
+        const lf_tensor output = tensor_of(t->model, LF_PORT_OUTPUT, i, t->dims, extents, t->out[i]);
+        OK_CALL(call, lf_call_set_output(call, i, &output));
+    }
+}
+
+/* The fast path, in host memory by so many threads, and in device memory. */
+static inline lf_status run_at(lf_call *call, const int64_t *dims, const float *const *in, float *const *out,
+                               int threads)
+{
+    const lf_run_options options = {.threads = threads};
+    return lf_call_run_at(call, dims, (const void *const *)in, (void *const *)out, &options);
+}
+
+static inline lf_status run_on(lf_call *call, const int64_t *dims, const float *const *in, float *const *out,
+                               void *stream, void *workspace, size_t bytes)
+{
+    const lf_run_options options = {
+        .memory = LF_DEVICE, .stream = stream, .workspace = workspace, .workspace_bytes = bytes};
+    return lf_call_run_at(call, dims, (const void *const *)in, (void *const *)out, &options);
 }
 
 static inline void tensors_run(tensors *t, lf_call *call)
 {
     tensors_bind(t, call);
-    OK_CALL(call, lf_call_run(call));
+    OK_CALL(call, lf_call_run(call, NULL));
 }
 
 /* want: the model's meaning at the program's parameters. */
 static inline void tensors_eval(tensors *t, lf_model *model, const lf_program *program)
 {
-    const float *params[64];
-    size_t count = lf_model_port_count(model, LF_PORT_PARAM);
+    int64_t extents[MAX_PORTS][LF_MAX_RANK];
+    lf_tensor inputs[MAX_PORTS], params[64];
+    const size_t count = lf_model_port_count(model, LF_PORT_PARAM);
     assert_true(count <= 64);
+    for (size_t i = 0; i < t->ins; i++)
+        inputs[i] = tensor_of(model, LF_PORT_INPUT, i, t->dims, extents[i], t->in[i]);
     for (size_t i = 0; i < count; i++)
         params[i] = lf_program_param(program, lf_model_port_name(model, LF_PORT_PARAM, i));
-    OK_MODEL(model, lf_model_eval(model, t->dims, (const float *const *)t->in, params, t->want));
+    OK_MODEL(model, lf_model_eval(model, inputs, params, t->want));
 }
 
 /* ---- comparisons ---- */

@@ -224,7 +224,7 @@ static void a_backend_of_somebody_elses(void **state)
     r.model = model_of(r.context, plain_text);
     r.program = program_of(r.context, r.model, "device=recorder precision=bf16");
     assert_said("open compile(bf16)");
-    OK_PROGRAM(r.program, lf_program_set_param(r.program, "w", w, 12));
+    OK_PROGRAM(r.program, give(r.program, "w", w));
     OK_PROGRAM(r.program, lf_program_prepare(r.program));
     assert_said("unprepare prepare");
     assert_true(fused_given && !exact_given && !params_on_device[0]);
@@ -236,14 +236,14 @@ static void a_backend_of_somebody_elses(void **state)
     lf_string_free(text);
 
     OK_PROGRAM(r.program, lf_call_new(r.program, &r.call));
-    OK_CALL(r.call, lf_call_run_at(r.call, &five, (const float *const[]){x}, (float *const[]){y}, 0));
+    OK_CALL(r.call, run_at(r.call, &five, (const float *const[]){x}, (float *const[]){y}, 0));
     assert_said("call_new run");
     assert_true(last.batch == 5 && last.dims[0] == 5 && last.input[0] == x && last.output[0] == y && !last.on_device);
     assert_true(last.input_count[0] == 20 && last.output_count[0] == 15 && !last.stream && !last.workspace);
-    OK_CALL(r.call, lf_call_run_on(r.call, &five, (const float *const[]){x}, (float *const[]){y}, &bytes, w, sizeof w));
+    OK_CALL(r.call, run_on(r.call, &five, (const float *const[]){x}, (float *const[]){y}, &bytes, w, sizeof w));
     assert_said("run");
     assert_true(last.on_device && last.stream == &bytes && last.workspace == w && last.workspace_bytes == sizeof w);
-    OK_CALL(r.call, lf_call_workspace_at(r.call, &five, &bytes));
+    OK_CALL(r.call, lf_call_workspace(r.call, &five, &bytes));
     assert_said("workspace");
     assert_int_equal(bytes, 5000);
     assert_int_equal(lf_call_rows_redone(r.call), 7);
@@ -261,11 +261,11 @@ static void its_memory(void **state)
     r.model = model_of(r.context, guarded_text);
     r.program = program_of(r.context, r.model, "device=recorder");
     assert_said("open compile(fp32, guarded, exact)");
-    OK_PROGRAM(r.program, lf_program_set_param_cuda(r.program, "w", there, 720, NULL));
+    OK_PROGRAM(r.program, give_there(r.program, "w", (uintptr_t)there, LF_COPY));
     assert_said("unprepare copy");
-    OK_PROGRAM(r.program, lf_program_borrow_param_cuda(r.program, "w", there, 720, NULL));
+    OK_PROGRAM(r.program, give_there(r.program, "w", (uintptr_t)there, LF_BORROW));
     assert_said("wait unprepare drop");
-    OK_PROGRAM(r.program, lf_program_borrow_param_cuda(r.program, "b", there + 1, 30, NULL)); /* not aligned */
+    OK_PROGRAM(r.program, give_there(r.program, "b", (uintptr_t)(there + 1), LF_BORROW)); /* not aligned */
     assert_said("unprepare copy");
     OK_PROGRAM(r.program, lf_program_prepare(r.program));
     assert_said("unprepare read read prepare"); /* folded from both */
@@ -284,8 +284,8 @@ static void weights_that_are_not_finite(void **state)
     r.program = program_of(r.context, r.model, "device=recorder");
     for (int bad = 0; bad < 2; bad++) {
         w[17] = bad ? NAN : 1;
-        OK_PROGRAM(r.program, lf_program_set_param(r.program, "w", w, 720));
-        OK_PROGRAM(r.program, lf_program_set_param(r.program, "b", b, 30));
+        OK_PROGRAM(r.program, give(r.program, "w", w));
+        OK_PROGRAM(r.program, give(r.program, "b", b));
         OK_PROGRAM(r.program, lf_program_prepare(r.program));
         assert_true(exact_given && fused_given == !bad);
     }
@@ -318,7 +318,7 @@ static void what_it_refuses(void **state)
     assert_said("compile(fp32)");
     answer = LF_OK;
     OK_MODEL(r.model, lf_program_new(r.model, options, &r.program));
-    OK_PROGRAM(r.program, lf_program_set_param(r.program, "w", w, 12));
+    OK_PROGRAM(r.program, give(r.program, "w", w));
     answer = LF_ERR_DEVICE;
     assert_int_equal(lf_program_prepare(r.program), LF_ERR_DEVICE);
     assert_non_null(strstr(lf_program_message(r.program), "no to prepare"));
@@ -328,10 +328,10 @@ static void what_it_refuses(void **state)
     OK_PROGRAM(r.program, lf_program_prepare(r.program));
     OK_PROGRAM(r.program, lf_call_new(r.program, &r.call));
     answer = LF_ERR_DATA;
-    assert_int_equal(lf_call_run_at(r.call, &one, (const float *const[]){x}, (float *const[]){y}, 0), LF_ERR_DATA);
+    assert_int_equal(run_at(r.call, &one, (const float *const[]){x}, (float *const[]){y}, 0), LF_ERR_DATA);
     assert_non_null(strstr(lf_call_message(r.call), "no to run"));
     double seconds; /* it has no clock */
-    assert_int_equal(lf_call_time(r.call, 1, &seconds), LF_ERR_ARG);
+    assert_int_equal(lf_call_time(r.call, NULL, 1, &seconds), LF_ERR_ARG);
     lf_options_free(options);
     said[0] = '\0';
     rig_end(&r);

@@ -232,13 +232,13 @@ static lf_status run(rig *r, int64_t rows, void *stream, lf_cuda_ptr workspace, 
 {
     const float *in[] = {(const float *)(uintptr_t)0x10000000};
     float *out[] = {(float *)(uintptr_t)0x20000000, (float *)(uintptr_t)0x30000000};
-    return lf_call_run_on(r->call, &rows, in, out, stream, (void *)(uintptr_t)workspace, bytes);
+    return run_on(r->call, &rows, in, out, stream, (void *)(uintptr_t)workspace, bytes);
 }
 
 static size_t workspace_at(rig *r, int64_t rows)
 {
     size_t bytes = 0;
-    OK_CALL(r->call, lf_call_workspace_at(r->call, &rows, &bytes));
+    OK_CALL(r->call, lf_call_workspace(r->call, &rows, &bytes));
     return bytes;
 }
 
@@ -298,7 +298,7 @@ static void a_run_like_the_last_has_its_own_arrays(void **state)
     assert_int_equal(words[0][IN], 0x10000000);
     assert_int_equal(words[0][ROWS], rows);
     memcpy(before, words, sizeof words);
-    OK_CALL(r.call, lf_call_run_on(r.call, &rows, in, out, NULL, NULL, 0));
+    OK_CALL(r.call, run_on(r.call, &rows, in, out, NULL, NULL, 0));
     for (int i = 0; i < 2; i++) {
         before[i][IN] = 0x11000000, before[i][OUT] = 0x21000000, before[i][OUT + 1] = 0x31000000;
         assert_memory_equal(words[i], before[i], (OUT + 2) * sizeof words[i][0]);
@@ -309,11 +309,11 @@ static void a_run_like_the_last_has_its_own_arrays(void **state)
     looking = false; /* preparing launches kernels of its own */
     OK_PROGRAM(r.program, lf_program_prepare(r.program));
     looking = true;
-    OK_CALL(r.call, lf_call_run_on(r.call, &rows, in, out, NULL, NULL, 0));
+    OK_CALL(r.call, run_on(r.call, &rows, in, out, NULL, NULL, 0));
     assert_int_not_equal(words[0][PREPARED], before[0][PREPARED]);
     assert_true(is_there(words[0][PREPARED], 48 * 40 * sizeof(float)));
     rows = 200;
-    OK_CALL(r.call, lf_call_run_on(r.call, &rows, in, out, NULL, NULL, 0));
+    OK_CALL(r.call, run_on(r.call, &rows, in, out, NULL, NULL, 0));
     assert_int_equal(words[0][ROWS], rows);
     looking = false;
     assert_int_equal(fake_free(away), 0);
@@ -337,16 +337,14 @@ static void lent_workspace_takes_the_place_of_the_calls_own(void **state)
     assert_non_null(strstr(lf_call_message(r.call), want));
     assert_int_equal(run(&r, 300, NULL, lent + 4, bytes), LF_ERR_ARG);
     OK_CALL(r.call, run(&r, 300, NULL, lent, bytes));
-    const int64_t extents[2] = {300, 40};
     size_t again = 0;
-    OK_CALL(r.call, lf_call_set_input(r.call, 0, 2, extents, (const float *)(uintptr_t)0x10000000));
-    OK_CALL(r.call, lf_call_workspace(r.call, &again));
+    OK_CALL(r.call, lf_call_set_input(r.call, 0, ON_DEVICE(0x10000000, 300, 40)));
+    OK_CALL(r.call, lf_call_workspace(r.call, NULL, &again));
     assert_int_equal(again, bytes);
-    OK_CALL(r.call, lf_call_use_workspace(r.call, (void *)(uintptr_t)lent, bytes));
-    OK_CALL(r.call, lf_call_run(r.call));
+    const lf_run_options options = {.workspace = (void *)(uintptr_t)lent, .workspace_bytes = bytes};
+    OK_CALL(r.call, lf_call_run(r.call, &options));
     assert_int_equal(allocs, before);
-    OK_CALL(r.call, lf_call_use_workspace(r.call, NULL, 0));
-    OK_CALL(r.call, lf_call_run(r.call));
+    OK_CALL(r.call, lf_call_run(r.call, NULL)); /* lent for that run alone */
     assert_int_equal(allocs, before + 1);
     end(&r);
 }
@@ -398,15 +396,15 @@ static void lent_parameters_stay_the_callers(void **state)
     const uintptr_t at = 0x50000000, beside = at + 4; /* where kernels have it, and where they have not */
     size_t copied, lent, cannot;
     rig r = begin(norm_text);
-    OK_PROGRAM(r.program, lf_program_set_param_cuda(r.program, "w", (const float *)at, 48 * 40, NULL));
+    OK_PROGRAM(r.program, give_there(r.program, "w", at, LF_COPY));
     OK_PROGRAM(r.program, lf_program_prepare(r.program));
     lf_program_memory(r.program, NULL, &copied, NULL);
-    OK_PROGRAM(r.program, lf_program_borrow_param_cuda(r.program, "w", (const float *)at, 48 * 40, NULL));
+    OK_PROGRAM(r.program, give_there(r.program, "w", at, LF_BORROW));
     OK_PROGRAM(r.program, lf_program_prepare(r.program));
     lf_program_memory(r.program, NULL, &lent, NULL);
     assert_int_equal(lent + 48 * 40 * sizeof(float), copied);
     OK_CALL(r.call, run(&r, 300, NULL, 0, 0));
-    OK_PROGRAM(r.program, lf_program_borrow_param_cuda(r.program, "w", (const float *)beside, 48 * 40, NULL));
+    OK_PROGRAM(r.program, give_there(r.program, "w", beside, LF_BORROW));
     OK_PROGRAM(r.program, lf_program_prepare(r.program));
     lf_program_memory(r.program, NULL, &cannot, NULL);
     assert_int_equal(cannot, copied);
@@ -419,8 +417,7 @@ static size_t bytes_of_w(const char *text, const char *options)
     size_t copied, lent;
     rig r = begin_with(text, options);
     lf_program_memory(r.program, NULL, &copied, NULL);
-    OK_PROGRAM(r.program,
-               lf_program_borrow_param_cuda(r.program, "w", (const float *)(uintptr_t)0x50000000, 48 * 40, NULL));
+    OK_PROGRAM(r.program, give_there(r.program, "w", 0x50000000, LF_BORROW));
     OK_PROGRAM(r.program, lf_program_prepare(r.program));
     lf_program_memory(r.program, NULL, &lent, NULL);
     OK_CALL(r.call, run(&r, 300, NULL, 0, 0));
@@ -442,13 +439,11 @@ static void a_weight_is_kept_once(void **state)
 }
 
 /* Bytes that come to the host when w and then all else is prepared from the GPU's memory. */
-static size_t brought_by(const char *text, const char *options, size_t count, bool borrowed)
+static size_t brought_by(const char *text, const char *options, bool borrowed)
 {
-    const float *const at = (const float *)(uintptr_t)0x50000000;
     rig r = begin_with(text, options);
     brought = 0;
-    OK_PROGRAM(r.program, (borrowed ? lf_program_borrow_param_cuda
-                                    : lf_program_set_param_cuda)(r.program, "w", at, count, NULL));
+    OK_PROGRAM(r.program, give_there(r.program, "w", 0x50000000, borrowed ? LF_BORROW : LF_COPY));
     for (int again = 0; again < 2; again++) { /* the second time from what is still there */
         OK_PROGRAM(r.program, lf_program_prepare(r.program));
         OK_CALL(r.call, run(&r, 300, NULL, 0, 0));
@@ -468,34 +463,34 @@ static void parameters_stay_on_the_device(void **state)
     enum { ALL = 48 * 40 * sizeof(float), FOUND = (2 + 40) * sizeof(unsigned) };
     for (int borrowed = 0; borrowed < 2; borrowed++) {
         /* only what is found out about its range, each time */
-        assert_int_equal(brought_by(norm_text, "device=cuda", 48 * 40, borrowed), 2 * FOUND);
+        assert_int_equal(brought_by(norm_text, "device=cuda", borrowed), 2 * FOUND);
         /* once: what they are folded from, looked at for what is not finite, or wanted in double precision */
-        assert_in_range(brought_by(guard_text, "device=cuda", 48 * 40, borrowed), ALL, ALL + 2 * FOUND);
-        assert_int_equal(brought_by(narrow_text, "device=cuda", 3 * 40, borrowed), 3 * 40 * sizeof(float));
+        assert_in_range(brought_by(guard_text, "device=cuda", borrowed), ALL, ALL + 2 * FOUND);
+        assert_int_equal(brought_by(narrow_text, "device=cuda", borrowed), 3 * 40 * sizeof(float));
         /* a rule that is not exact, and leaves the weights as they are */
-        assert_int_equal(brought_by(slopes_text, "device=cuda", 48 * 40, borrowed), 2 * FOUND);
+        assert_int_equal(brought_by(slopes_text, "device=cuda", borrowed), 2 * FOUND);
     }
     /* where kernels read lines alone, no second copy is kept on the device */
-    assert_int_equal(brought_by(norm_text, "device=cuda precision=bf16", 48 * 40, false), ALL + 2 * FOUND);
-    assert_int_equal(brought_by(norm_text, "device=cuda precision=bf16", 48 * 40, true), 2 * FOUND);
+    assert_int_equal(brought_by(norm_text, "device=cuda precision=bf16", false), ALL + 2 * FOUND);
+    assert_int_equal(brought_by(norm_text, "device=cuda precision=bf16", true), 2 * FOUND);
 }
 
 /* A copy that cannot be made leaves the parameter without values, and says so; given again, it works. */
 static void a_copy_that_cannot_be_made_is_told(void **state)
 {
     (void)state;
-    const float *const at = (const float *)(uintptr_t)0x50000000;
+    const uintptr_t at = 0x50000000;
     rig r = begin(norm_text);
     limit = 100;
-    assert_int_equal(lf_program_set_param_cuda(r.program, "w", at, 48 * 40, NULL), LF_ERR_NOMEM);
+    assert_int_equal(give_there(r.program, "w", at, LF_COPY), LF_ERR_NOMEM);
     assert_non_null(strstr(lf_program_message(r.program), "parameter"));
     limit = (size_t)1 << 30;
     assert_int_equal(lf_program_prepare(r.program), LF_ERR_DATA);
     assert_non_null(strstr(lf_program_message(r.program), "w has no values"));
-    OK_PROGRAM(r.program, lf_program_set_param_cuda(r.program, "w", at, 48 * 40, NULL));
-    OK_PROGRAM(r.program, lf_program_set_param_cuda(r.program, "w", at, 48 * 40, NULL)); /* the first is not lost */
+    OK_PROGRAM(r.program, give_there(r.program, "w", at, LF_COPY));
+    OK_PROGRAM(r.program, give_there(r.program, "w", at, LF_COPY)); /* the first is not lost */
     OK_PROGRAM(r.program, lf_program_prepare(r.program));
-    assert_null(lf_program_param(r.program, "w"));
+    assert_int_equal(lf_program_param(r.program, "w").memory, LF_DEVICE);
     OK_CALL(r.call, run(&r, 300, NULL, 0, 0));
     end(&r);
 }
@@ -504,18 +499,18 @@ static void a_copy_that_cannot_be_made_is_told(void **state)
 static void a_read_that_fails_leaves_no_values(void **state)
 {
     (void)state;
-    const float *const at = (const float *)(uintptr_t)0x50000000;
+    const uintptr_t at = 0x50000000;
     size_t given;
     rig r = begin_with(norm_text, "device=cuda precision=bf16");
     unreadable = true;
-    assert_int_equal(lf_program_set_param_cuda(r.program, "w", at, 48 * 40, NULL), LF_ERR_DEVICE);
+    assert_int_equal(give_there(r.program, "w", at, LF_COPY), LF_ERR_DEVICE);
     assert_non_null(strstr(lf_program_message(r.program), "parameter w"));
     unreadable = false;
-    assert_null(lf_program_param(r.program, "w"));
+    assert_null(lf_program_param(r.program, "w").data);
     assert_int_equal(lf_program_prepare(r.program), LF_ERR_DATA);
     end(&r);
     r = begin(guard_text);
-    OK_PROGRAM(r.program, lf_program_borrow_param_cuda(r.program, "w", at, 48 * 40, NULL));
+    OK_PROGRAM(r.program, give_there(r.program, "w", at, LF_BORROW));
     lf_program_memory(r.program, &given, NULL, NULL);
     const size_t before = given;
     unreadable = true;
@@ -523,9 +518,9 @@ static void a_read_that_fails_leaves_no_values(void **state)
     unreadable = false;
     lf_program_memory(r.program, &given, NULL, NULL);
     assert_int_equal(given, before);
-    assert_null(lf_program_param(r.program, "w"));
+    assert_true(lf_program_param(r.program, "w").data == (void *)at); /* there alone */
     OK_PROGRAM(r.program, lf_program_prepare(r.program));
-    assert_non_null(lf_program_param(r.program, "w"));
+    assert_int_equal(lf_program_param(r.program, "w").memory, LF_HOST);
     OK_CALL(r.call, run(&r, 300, NULL, 0, 0));
     end(&r);
 }
@@ -548,7 +543,7 @@ static void coming_rows_get_their_shared_memory(void **state)
         }
         const float *in[] = {(const float *)(uintptr_t)(ALIGNED + 4)};
         float *out[] = {(float *)(uintptr_t)(2 * ALIGNED)};
-        OK_CALL(r.call, lf_call_run_on(r.call, (int64_t[]){7}, in, out, NULL, NULL, 0));
+        OK_CALL(r.call, run_on(r.call, (int64_t[]){7}, in, out, NULL, NULL, 0));
         assert_int_equal(launched.shared, LF_CUDA_PLAIN_SHARED);
         end(&r);
         capability = 8;
@@ -565,20 +560,55 @@ static void wrong_questions_are_told(void **state)
     const int64_t rows = 5, none = -5;
     size_t bytes;
     rig r = begin(norm_text);
-    assert_int_equal(lf_call_workspace(r.call, &bytes), LF_ERR_ARG); /* no input is bound */
-    assert_int_equal(lf_call_workspace_at(r.call, &rows, NULL), LF_ERR_ARG);
-    assert_int_equal(lf_call_workspace_at(r.call, NULL, &bytes), LF_ERR_ARG);
-    assert_int_equal(lf_call_workspace_at(r.call, &none, &bytes), LF_ERR_DATA);
+    REFUSES(LF_ERR_ARG, "input x is not bound", lf_call_workspace(r.call, NULL, &bytes), lf_call_message(r.call));
+    REFUSES(LF_ERR_ARG, "`bytes`", lf_call_workspace(r.call, &rows, NULL), lf_call_message(r.call));
+    REFUSES(LF_ERR_DATA, "-5", lf_call_workspace(r.call, &none, &bytes), lf_call_message(r.call));
+    const int64_t turned[] = {1, 48};
+    lf_tensor w = *ON_DEVICE(0x50000000, 48, 40);
+    w.strides = turned;
+    REFUSES(LF_ERR_UNSUPPORTED, "parameter w: `strides`", lf_program_set_param(r.program, "w", &w, LF_COPY, NULL),
+            lf_program_message(r.program));
     end(&r);
     rig here = rig_begin(1, norm_text, NULL);
-    float w[48 * 40] = {0};
-    assert_int_equal(lf_call_workspace_at(here.call, &rows, &bytes), LF_ERR_ARG);
-    assert_non_null(strstr(lf_call_message(here.call), "cuda"));
-    assert_int_equal(lf_call_use_workspace(here.call, w, sizeof w), LF_ERR_ARG);
-    assert_int_equal(run(&here, 5, NULL, 0, 0), LF_ERR_ARG);
-    assert_int_equal(lf_program_set_param_cuda(here.program, "w", w, 48 * 40, NULL), LF_ERR_ARG);
-    assert_int_equal(lf_program_borrow_param_cuda(here.program, "w", w, 48 * 40, NULL), LF_ERR_ARG);
+    REFUSES(LF_ERR_ARG, "cuda", lf_call_workspace(here.call, &rows, &bytes), lf_call_message(here.call));
+    REFUSES(LF_ERR_ARG, "`memory`", run(&here, 5, NULL, 0, 0), lf_call_message(here.call));
+    REFUSES(LF_ERR_ARG, "device memory", give_there(here.program, "w", 0x50000000, LF_COPY),
+            lf_program_message(here.program));
+    REFUSES(LF_ERR_ARG, "input x: device memory", lf_call_set_input(here.call, 0, ON_DEVICE(0x50000000, 5, 40)),
+            lf_call_message(here.call));
+    REFUSES(LF_ERR_ARG, "cuda", lf_call_time(here.call, NULL, 0, NULL), lf_call_message(here.call));
     rig_end(&here);
+}
+
+/* Tensors of one run are all in host memory or all in device memory, by the fast path and without it, in turns. */
+static void one_sort_of_memory(void **state)
+{
+    (void)state;
+    static float x[300 * 40], y[300 * 48], z[300];
+    rig r = begin(norm_text);
+    lf_tensor out[2];
+    OK_CALL(r.call, lf_call_set_input(r.call, 0, ON_DEVICE(0x10000000, 300, 40)));
+    for (size_t o = 0; o < 2; o++) {
+        OK_CALL(r.call, lf_call_output(r.call, o, &out[o]));
+        assert_int_equal(out[o].memory, LF_DEVICE);
+        out[o].data = o ? (void *)z : (void *)y;
+        out[o].memory = LF_HOST;
+        OK_CALL(r.call, lf_call_set_output(r.call, o, &out[o]));
+    }
+    REFUSES(LF_ERR_ARG, "some tensors are in host memory and some in device memory", lf_call_run(r.call, NULL),
+            lf_call_message(r.call));
+    brought = 0;
+    OK_CALL(r.call, run(&r, 300, NULL, 0, 0)); /* all there */
+    OK_CALL(r.call, lf_call_run(r.call, NULL));
+    assert_int_equal(brought, 0);
+    const float *in[] = {x};
+    float *to[] = {y, z};
+    OK_CALL(r.call, run_at(r.call, (int64_t[]){300}, in, to, 0)); /* all here */
+    assert_int_equal(brought, lf_tensor_bytes(&out[0]) + lf_tensor_bytes(&out[1]));
+    brought = 0;
+    OK_CALL(r.call, lf_call_set_input(r.call, 0, ON_DEVICE(0x10000000, 300, 40)));
+    assert_int_equal(lf_call_run(r.call, NULL), LF_ERR_ARG);
+    end(&r);
 }
 
 int main(void)
@@ -590,6 +620,7 @@ int main(void)
         cmocka_unit_test(too_little_memory_is_told),
         cmocka_unit_test(lent_parameters_stay_the_callers),
         cmocka_unit_test(wrong_questions_are_told),
+        cmocka_unit_test(one_sort_of_memory),
         cmocka_unit_test(coming_rows_get_their_shared_memory),
         cmocka_unit_test(the_first_calls_kernel_comes_with_the_program),
         cmocka_unit_test(a_run_like_the_last_has_its_own_arrays),

@@ -202,6 +202,15 @@ static void run_typed(const cpu_model *m, const char *text, bool fuse, const lf_
             fail_msg("%s: %s", #call, lf_##handle##_message(handle));                                                \
     } while (0)
 
+/* A value at these extents, which are written to `extents`. */
+static lf_tensor tensor_of(const lf_graph *g, lf_node node, const int64_t *dims, int64_t *extents, void *data)
+{
+    const lf_node_info *info = lf_at(g, node);
+    for (int axis = 0; axis < info->shape.rank; axis++)
+        extents[axis] = lf_extent_at(info->shape.dim[axis], dims);
+    return (lf_tensor){.data = data, .dtype = info->dtype, .rank = info->shape.rank, .extents = extents};
+}
+
 static void run_program(const cpu_model *m, const char *text, int64_t batch, bool odd)
 {
     rig r; /* for data and references */
@@ -220,30 +229,28 @@ static void run_program(const cpu_model *m, const char *text, int64_t batch, boo
     lf_model *model = NULL;
     lf_program *program = NULL;
     lf_call *call = NULL;
+    int64_t extents[LF_MAX_RANK];
     assert_int_equal(lf_context_new(&context), LF_OK);
     OK(context, lf_model_read(context, "test", text, strlen(text), &model));
     OK(model, lf_program_new(model, NULL, &program));
     for (int32_t i = 0; i < r.graph.params; i++) {
-        const lf_node_info *info = lf_at(&r.graph, r.graph.param[i]);
-        const size_t count = (size_t)lf_shape_count(&info->shape, NULL);
-        if (i % 2)
-            OK(program, lf_program_set_param(program, info->name, r.typed[r.graph.param[i]], count));
-        else
-            OK(program, lf_program_borrow_param(program, info->name, r.typed[r.graph.param[i]], count));
+        const lf_node param = r.graph.param[i];
+        const lf_tensor values = tensor_of(&r.graph, param, dims, extents, r.typed[param]);
+        OK(program, lf_program_set_param(program, lf_at(&r.graph, param)->name, &values, i % 2 ? LF_COPY : LF_BORROW,
+                                         NULL));
     }
     OK(program, lf_program_prepare(program));
     assert_true(lf_program_params_hold(program));
     assert_int_equal(lf_call_new(program, &call), LF_OK);
     for (int32_t i = 0; i < r.graph.inputs; i++) {
-        const lf_shape *shape = &lf_at(&r.graph, r.graph.input[i])->shape;
-        int64_t extents[LF_MAX_RANK];
-        for (int axis = 0; axis < shape->rank; axis++)
-            extents[axis] = lf_extent_at(shape->dim[axis], dims);
-        OK(call, lf_call_set_input(call, (size_t)i, shape->rank, extents, in.typed[i]));
+        const lf_tensor input = tensor_of(&r.graph, r.graph.input[i], dims, extents, in.typed[i]);
+        OK(call, lf_call_set_input(call, (size_t)i, &input));
     }
-    for (int32_t i = 0; i < r.graph.outputs; i++)
-        OK(call, lf_call_set_output(call, (size_t)i, out.typed[i]));
-    OK(call, lf_call_run(call));
+    for (int32_t i = 0; i < r.graph.outputs; i++) {
+        const lf_tensor output = tensor_of(&r.graph, r.graph.output[i], dims, extents, out.typed[i]);
+        OK(call, lf_call_set_output(call, (size_t)i, &output));
+    }
+    OK(call, lf_call_run(call, NULL));
     double **plain = eager(&r, dims, &in), *ref[RIG_PORTS] = {0};
     rig_eval(&r, dims, &in, ref);
     for (int32_t i = 0; i < r.graph.outputs; i++) {
@@ -336,15 +343,19 @@ static void positions_are_carried(void **state)
     assert_non_null(strstr(lf_program_message(program), "input x is bf16"));
     OK(program, lf_program_prepare(program));
     assert_int_equal(lf_call_new(program, &call), LF_OK);
-    OK(call, lf_call_set_input(call, 0, 2, matrix, x));
-    OK(call, lf_call_set_input(call, 1, 1, matrix, target));
-    OK(call, lf_call_set_output(call, 0, y));
-    OK(call, lf_call_run(call));
+    const lf_tensor input = {.data = (void *)x, .dtype = LF_BF16, .rank = 2, .extents = matrix},
+                    positions = {.data = (void *)target, .dtype = LF_I64, .rank = 1, .extents = matrix};
+    lf_tensor output = {.data = y, .dtype = LF_BF16, .rank = 2, .extents = matrix};
+    OK(call, lf_call_set_input(call, 0, &input));
+    OK(call, lf_call_set_input(call, 1, &positions));
+    OK(call, lf_call_set_output(call, 0, &output));
+    OK(call, lf_call_run(call, NULL));
     for (int i = 0; i < 4; i++, cases++)
         assert_int_equal(y[i], x[i] ^ 0x8000);
     /* bytes, not elements, overlap */
-    OK(call, lf_call_set_output(call, 0, (uint16_t *)(uintptr_t)x + 2));
-    assert_int_equal(lf_call_run(call), LF_ERR_ARG);
+    output.data = (uint16_t *)(uintptr_t)x + 2;
+    OK(call, lf_call_set_output(call, 0, &output));
+    assert_int_equal(lf_call_run(call, NULL), LF_ERR_ARG);
     lf_call_free(call);
     lf_program_free(program);
     lf_model_free(model);

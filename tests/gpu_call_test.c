@@ -55,7 +55,7 @@ static bool compile_one(long number)
     rig r = begin((int)(number / precision_count()), (int)(number % precision_count()));
     for (int i = 0; i < 4; i++) {
         size_t bytes;
-        OK_CALL(r.call, lf_call_workspace_at(r.call, &rows[i], &bytes));
+        OK_CALL(r.call, lf_call_workspace(r.call, &rows[i], &bytes));
     }
     rig_end(&r);
     return true;
@@ -322,9 +322,9 @@ static void too_little_memory_is_told(void **state)
         tensors_run(&before, r.call);
         for (int device = 0; device < 2; device++) { /* copies of host memory; workspace */
             size_t bytes = 0;
-            lf_status status = device ? lf_call_run_on(r.call, &many, in, out, NULL, NULL, 0)
-                                      : lf_call_run_at(r.call, &many, in, out, 0);
-            OK_CALL(r.call, lf_call_workspace_at(r.call, &many, &bytes));
+            lf_status status = device ? run_on(r.call, &many, in, out, NULL, NULL, 0)
+                                      : run_at(r.call, &many, in, out, 0);
+            OK_CALL(r.call, lf_call_workspace(r.call, &many, &bytes));
             if (device && bytes >> 38 == 0) /* little enough to be had: then there is nothing to see */
                 continue;
             expect(LF_ERR_NOMEM, status, lf_call_message(r.call), __FILE__, __LINE__);
@@ -391,13 +391,10 @@ static void parameters_are_taken_from_the_device(void **state)
         lf_cuda_ptr at[2];
         for (int i = 0; i < 2; i++) {
             at[i] = gpu_memory(&g, (param[i].count + 1) * sizeof(float));
-            const float *data = (const float *)(uintptr_t)at[i] + (way == 2);
-            CUDA(g.driver->to_device((lf_cuda_ptr)(uintptr_t)data, lf_program_param(r.program, param[i].name),
+            const lf_cuda_ptr data = at[i] + (way == 2) * sizeof(float);
+            CUDA(g.driver->to_device(data, lf_program_param(r.program, param[i].name).data,
                                      param[i].count * sizeof(float), NULL));
-            assert_int_equal(lf_program_set_param_cuda(second, param[i].name, data, param[i].count + 1, NULL),
-                             LF_ERR_DATA);
-            OK_PROGRAM(second, (way ? lf_program_borrow_param_cuda
-                                    : lf_program_set_param_cuda)(second, param[i].name, data, param[i].count, NULL));
+            OK_PROGRAM(second, give_there(second, param[i].name, (uintptr_t)data, way ? LF_BORROW : LF_COPY));
             if (!way)
                 CUDA(g.driver->set_bytes(at[i], 0xff, param[i].count * sizeof(float), NULL)); /* ours again */
         }

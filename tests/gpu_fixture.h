@@ -147,7 +147,7 @@ static inline on_gpu on_gpu_begin(const gpu *g, const tensors *t, lf_call *call)
     }
     for (size_t i = 0; i < t->outs; i++)
         d.out[i] = gpu_memory(g, t->out_count[i] * sizeof(float));
-    OK_CALL(call, lf_call_workspace_at(call, t->dims, &d.workspace_bytes));
+    OK_CALL(call, lf_call_workspace(call, t->dims, &d.workspace_bytes));
     d.workspace = gpu_memory(g, d.workspace_bytes);
     CUDA(g->driver->stream_wait(NULL));
     return d;
@@ -178,7 +178,7 @@ static inline lf_status on_gpu_launch(const on_gpu *d, const tensors *t, lf_call
         in[i] = (const float *)(uintptr_t)d->in[i];
         out[i] = (float *)(uintptr_t)d->out[i];
     }
-    return lf_call_run_on(call, t->dims, in, out, stream, lend ? (void *)(uintptr_t)d->workspace : NULL,
+    return run_on(call, t->dims, in, out, stream, lend ? (void *)(uintptr_t)d->workspace : NULL,
                           lend ? d->workspace_bytes : 0);
 }
 

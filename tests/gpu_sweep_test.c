@@ -64,8 +64,8 @@ static bool one_program(shape s, int precision, const int64_t *rows, int count, 
     assert_true(w && b);
     draw_whole(w, weights, 7, "w");
     draw_whole(b, (size_t)s.n, 7, "b");
-    OK_PROGRAM(r.program, lf_program_set_param(r.program, "w", w, weights));
-    OK_PROGRAM(r.program, lf_program_set_param(r.program, "b", b, (size_t)s.n));
+    OK_PROGRAM(r.program, give(r.program, "w", w));
+    OK_PROGRAM(r.program, give(r.program, "b", b));
     OK_PROGRAM(r.program, lf_program_prepare(r.program));
     bool good = true;
     for (int i = 0; i < count && good; i++) {

@@ -13,7 +13,7 @@ static void set_whole_params(rig *r)
         float *data = malloc(count * sizeof *data);
         assert_non_null(data);
         draw_whole(data, count, 7, name);
-        OK_PROGRAM(r->program, lf_program_set_param(r->program, name, data, count));
+        OK_PROGRAM(r->program, give(r->program, name, data));
         free(data);
     }
     OK_PROGRAM(r->program, lf_program_prepare(r->program));
@@ -275,7 +275,7 @@ static void wide_rows_keep_their_digits(void **state)
                 w[5 * 256 + i] *= i % 2 ? 1e-18f : 0.0f;
         if (weights == 2)
             w[77 * 256 + 3] = INFINITY, w[78 * 256 + 3] = NAN;
-        OK_PROGRAM(r.program, lf_program_set_param(r.program, "w", w, 320 * 256));
+        OK_PROGRAM(r.program, give(r.program, "w", w));
         OK_PROGRAM(r.program, lf_program_prepare(r.program));
         tensors t = tensors_begin(r.model, &rows);
         float *x = t.in[0];
@@ -359,7 +359,7 @@ static void spread_rows_keep_their_digits(void **state)
         lf_draw_uniform(4, "w", -0.1f, 0.1f, SPREAD_N * SPREAD_K, w);
         for (int i = 0; i < SPREAD_N * SPREAD_K; i++)
             w[i] *= spread_weight((spread)how, i / SPREAD_K, i % SPREAD_K);
-        OK_PROGRAM(r.program, lf_program_set_param(r.program, "w", w, SPREAD_N * SPREAD_K));
+        OK_PROGRAM(r.program, give(r.program, "w", w));
         OK_PROGRAM(r.program, lf_program_prepare(r.program));
         for (size_t b = 0; b < sizeof batches / sizeof *batches; b++) {
             tensors t = tensors_begin(r.model, &batches[b]);
@@ -398,8 +398,8 @@ static void large_logits_keep_their_digits(void **state)
         draw_whole(w, N * K, 5, "w");
         for (int i = 0; i < N; i++)
             b[i] = base[at];
-        OK_PROGRAM(r.program, lf_program_set_param(r.program, "w", w, N * K));
-        OK_PROGRAM(r.program, lf_program_set_param(r.program, "b", b, N));
+        OK_PROGRAM(r.program, give(r.program, "w", w));
+        OK_PROGRAM(r.program, give(r.program, "b", b));
         OK_PROGRAM(r.program, lf_program_prepare(r.program));
         for (size_t m = 0; m < sizeof rows / sizeof *rows; m++)
             for (size_t s = 0; s < (base[at] == 0.0f ? sizeof times / sizeof *times : 1); s++) {
@@ -489,7 +489,7 @@ static void device_memory_is_taken(void **state)
     const lf_cuda_driver *driver;
     assert_int_equal(lf_cuda_driver_find(&driver, NULL), LF_OK);
     rig r = rig_begin(1, softmax_text, "device=cuda");
-    const int64_t rows = 70, extents[2] = {70, 500};
+    const int64_t rows = 70;
     tensors t = tensors_begin(r.model, &rows), host = tensors_begin(r.model, &rows);
     tensors_run(&host, r.call);
     void *context;
@@ -501,10 +501,12 @@ static void device_memory_is_taken(void **state)
     assert_int_equal(driver->alloc(&in, t.in_count[0] * 4), 0);
     assert_int_equal(driver->alloc(&out, t.out_count[0] * 4), 0);
     assert_int_equal(driver->to_device(in, t.in[0], t.in_count[0] * 4, NULL), 0);
-    OK_CALL(r.call, lf_call_use_stream(r.call, NULL));
-    OK_CALL(r.call, lf_call_set_input(r.call, 0, 2, extents, (const float *)(uintptr_t)in));
-    OK_CALL(r.call, lf_call_set_output(r.call, 0, (float *)(uintptr_t)out));
-    OK_CALL(r.call, lf_call_run(r.call));
+    OK_CALL(r.call, lf_call_set_input(r.call, 0, ON_DEVICE(in, rows, 500)));
+    lf_tensor y;
+    OK_CALL(r.call, lf_call_output(r.call, 0, &y));
+    y.data = (void *)(uintptr_t)out;
+    OK_CALL(r.call, lf_call_set_output(r.call, 0, &y));
+    OK_CALL(r.call, lf_call_run(r.call, NULL));
     assert_int_equal(driver->to_host(t.out[0], out, t.out_count[0] * 4, NULL), 0);
     assert_int_equal(driver->stream_wait(NULL), 0);
     assert_same_bits(&t, &host, "device memory");

@@ -61,7 +61,7 @@ static bool compile_one(long number)
     told(shape);
     stay();
     rig r = begin(which, precision, "");
-    OK_CALL(r.call, lf_call_workspace_at(r.call, lf_tile_table[shape].few ? &few : &many, &bytes));
+    OK_CALL(r.call, lf_call_workspace(r.call, lf_tile_table[shape].few ? &few : &many, &bytes));
     rig_end(&r);
     return true;
 }

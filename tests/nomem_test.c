@@ -313,8 +313,13 @@ static void reading(void)
     float result[ROWS];
     lf_draw_uniform(1, "x", -1, 1, ROWS * K, x);
     lf_draw_uniform(1, "p", -1, 1, N * K, param); /* one for all of them: the longest */
-    TRY(lf_model_message(model), lf_model_eval(model, (int64_t[]){ROWS}, (const float *[]){x},
-        (const float *[]){param, param, param, param, param, param}, (double *[]){j, k}));
+    const int64_t rows = ROWS, turned[] = {1, ROWS};
+    int64_t extents[6][LF_MAX_RANK];
+    lf_tensor params[6], input = *F32(x, ROWS, K);
+    input.strides = turned; /* so that it is copied */
+    for (size_t i = 0; i < 6; i++)
+        params[i] = tensor_of(model, LF_PORT_PARAM, i, &rows, extents[i], param);
+    TRY(lf_model_message(model), lf_model_eval(model, &input, params, (double *[]){j, k}));
     for (int i = 0; i < ROWS; i++)
         result[i] = (float)k[i];
     same_floats(&values, result, ROWS);
@@ -347,15 +352,15 @@ static void building(void)
     lf_context_free(context);
 }
 
-static void run_at(lf_call *call, int64_t rows, float **kept_j, float **kept_k)
+static void run_rows(lf_call *call, int64_t rows, float **kept_j, float **kept_k)
 {
     static float x[ROWS * K], j[ROWS * 8], k[ROWS];
     lf_draw_uniform(2, "x", -1, 1, ROWS * K, x);
     x[3 * K + 1] = INFINITY; /* a row to be redone */
-    TRY(lf_call_message(call), lf_call_set_input(call, 0, 2, (int64_t[]){rows, K}, x));
-    TRY(lf_call_message(call), lf_call_set_output(call, 0, j));
-    TRY(lf_call_message(call), lf_call_set_output(call, 1, k));
-    TRY(lf_call_message(call), lf_call_run(call));
+    TRY(lf_call_message(call), lf_call_set_input(call, 0, F32(x, rows, K)));
+    TRY(lf_call_message(call), lf_call_set_output(call, 0, F32(j, rows, 8)));
+    TRY(lf_call_message(call), lf_call_set_output(call, 1, F32(k, rows)));
+    TRY(lf_call_message(call), lf_call_run(call, NULL));
     assert_int_equal(lf_call_rows_redone(call), 1);
     for (int i = 0; i < 8; i++)
         assert_false(isfinite(j[3 * 8 + i]));
@@ -388,14 +393,14 @@ static void running(void)
     lf_model_free(model);
     lf_call *call;
     TRY(lf_program_message(program), lf_program_draw_params(program, 5));
-    TRY(lf_program_message(program), lf_program_set_param(program, "b", b, N));
+    TRY(lf_program_message(program), give(program, "b", b));
     TRY(lf_program_message(program), lf_program_prepare(program));
     MAKE(call, lf_program_message(program), lf_call_new(program, &call));
-    run_at(call, 9, &kept[0], &kept[1]);
-    run_at(call, ROWS, &kept[2], &kept[3]); /* more of everything */
+    run_rows(call, 9, &kept[0], &kept[1]);
+    run_rows(call, ROWS, &kept[2], &kept[3]); /* more of everything */
     TRY(lf_program_message(program), lf_program_draw_params(program, 6));
     TRY(lf_program_message(program), lf_program_prepare(program));
-    run_at(call, 9, &kept[4], &kept[5]);
+    run_rows(call, 9, &kept[4], &kept[5]);
     lf_call_free(call);
     lf_program_free(program);
     lf_context_free(context);
@@ -463,17 +468,17 @@ static void files(void)
     lf_model *model;
     lf_program *program;
     for (int i = 0; i < 2; i++) /* to a new file, and over one that is there */
-        TRY(lf_context_message(context), lf_array_save(context, "a.npy", 2, (int64_t[]){2, 3}, values));
+        TRY(lf_context_message(context), lf_array_save(context, "a.npy", F32(values, 2, 3)));
     MAKE(array, lf_context_message(context), lf_array_open(context, "a.npy", &array));
-    assert_memory_equal(lf_array_data(array), values, sizeof values);
+    assert_memory_equal(lf_array_tensor(array).data, values, sizeof values);
     lf_array_free(array);
     MAKE(array, lf_context_message(context), lf_array_open(context, "odd.npy", &array)); /* not aligned, so copied */
-    assert_memory_equal(lf_array_data(array), values, sizeof values);
+    assert_memory_equal(lf_array_tensor(array).data, values, sizeof values);
     lf_array_free(array);
     MAKE(model, lf_context_message(context), lf_model_read(context, "m.lf", small, strlen(small), &model));
     MAKE(program, lf_model_message(model), lf_program_new(model, NULL, &program));
     TRY(lf_program_message(program), lf_program_load_params(program, "w.safetensors"));
-    assert_memory_equal(lf_program_param(program, "w"), values, sizeof values);
+    assert_memory_equal(lf_program_param(program, "w").data, values, sizeof values);
     lf_program_free(program);
     lf_model_free(model);
     lf_context_free(context);

@@ -110,6 +110,15 @@ static int rule_index(const char *name)
     return 0;
 }
 
+/* A leaf as a call takes it, with the extents in force, which are written to `extents`. */
+static lf_tensor tensor_of(const subject *s, lf_node leaf, int64_t *extents, float *data)
+{
+    const lf_shape *shape = &lf_at(&s->graph.g, leaf)->shape;
+    for (int axis = 0; axis < shape->rank; axis++)
+        extents[axis] = lf_extent_at(shape->dim[axis], s->graph.dims);
+    return (lf_tensor){.data = data, .rank = shape->rank, .extents = extents};
+}
+
 /* key, value pairs, NULL at the end. hint: also tell the compiler the extents. NULL: failed, and said so. */
 static lf_program *compile(subject *s, lf_model *model, const char *label, bool hint, const char *const *pairs)
 {
@@ -133,9 +142,11 @@ static lf_program *compile(subject *s, lf_model *model, const char *label, bool 
     if (status == LF_OK)
         status = lf_program_new(model, options, &program);
     const lf_graph *g = &s->graph.g;
-    for (int32_t i = 0; status == LF_OK && i < g->params; i++)
-        status = lf_program_set_param(program, lf_at(g, g->param[i])->name, s->leaf[g->param[i]],
-                                      (size_t)rnd_count(&s->graph, g->param[i]));
+    for (int32_t i = 0; status == LF_OK && i < g->params; i++) {
+        int64_t extents[LF_MAX_RANK];
+        const lf_tensor values = tensor_of(s, g->param[i], extents, s->leaf[g->param[i]]);
+        status = lf_program_set_param(program, lf_at(g, g->param[i])->name, &values, LF_COPY, NULL);
+    }
     if (status == LF_OK)
         status = lf_program_prepare(program);
     if (status != LF_OK) {
@@ -157,14 +168,17 @@ static bool bind(subject *s, const char *label, lf_call *call, float *const *lea
     const lf_graph *g = &s->graph.g;
     lf_status status = LF_OK;
     for (int32_t i = 0; i < g->inputs && status == LF_OK; i++) {
-        const lf_shape *shape = &lf_at(g, g->input[i])->shape;
         int64_t extents[LF_MAX_RANK], skip = s->has_rows[i] ? from * (rnd_count(&s->graph, g->input[i]) / s->batch) : 0;
-        for (int a = 0; a < shape->rank; a++)
-            extents[a] = lf_extent_at(shape->dim[a], s->graph.dims);
-        status = lf_call_set_input(call, (size_t)i, shape->rank, extents, leaf[g->input[i]] + skip);
+        const lf_tensor input = tensor_of(s, g->input[i], extents, leaf[g->input[i]] + skip);
+        status = lf_call_set_input(call, (size_t)i, &input);
     }
-    for (int32_t o = 0; o < g->outputs && status == LF_OK; o++)
-        status = lf_call_set_output(call, (size_t)o, out[o]);
+    for (int32_t o = 0; o < g->outputs && status == LF_OK; o++) {
+        lf_tensor output;
+        status = lf_call_output(call, (size_t)o, &output);
+        output.data = out[o];
+        if (status == LF_OK)
+            status = lf_call_set_output(call, (size_t)o, &output);
+    }
     return status == LF_OK || fail(s, label, "binding: %s", lf_call_message(call));
 }
 
@@ -179,7 +193,7 @@ static float **run(subject *s, const char *label, lf_program *program, float *co
         for (int32_t o = 0; o < outputs(s); o++)
             poison(to[o] - CANARY, output_count(s, o) + 2 * CANARY);
         ok = bind(s, label, call, leaf, from, to);
-        ok = ok && (lf_call_run(call) == LF_OK || fail(s, label, "running: %s", lf_call_message(call)));
+        ok = ok && (lf_call_run(call, NULL) == LF_OK || fail(s, label, "running: %s", lf_call_message(call)));
         ok = ok && canaries_live(s, label, to);
     }
     ok = ok && same_bits(s, "second run", out, again, "the first and the second run of one call");
@@ -196,18 +210,20 @@ static float **run(subject *s, const char *label, lf_program *program, float *co
 static bool judge_begin(subject *s, rnd_judge *j, float *const *leaf)
 {
     const lf_graph *g = &s->graph.g;
-    const float **in = need((size_t)g->inputs * sizeof *in), **par = need((size_t)g->params * sizeof *par);
+    lf_tensor *in = need((size_t)g->inputs * sizeof *in), *par = need((size_t)g->params * sizeof *par);
+    int64_t(*extents)[LF_MAX_RANK] = need((size_t)(g->inputs + g->params) * sizeof *extents);
     double **ref = need((size_t)g->outputs * sizeof *ref);
     for (int32_t i = 0; i < g->inputs; i++)
-        in[i] = leaf[g->input[i]];
+        in[i] = tensor_of(s, g->input[i], extents[i], leaf[g->input[i]]);
     for (int32_t i = 0; i < g->params; i++)
-        par[i] = leaf[g->param[i]];
+        par[i] = tensor_of(s, g->param[i], extents[g->inputs + i], leaf[g->param[i]]);
     for (int32_t o = 0; o < g->outputs; o++)
         ref[o] = need((size_t)output_count(s, o) * sizeof(double));
-    lf_status status = lf_model_eval(s->one, s->graph.dims, in, par, ref);
+    lf_status status = lf_model_eval(s->one, in, par, ref);
     bool ok = rnd_judge_begin(j, &s->graph, (const float *const *)leaf, ref, s->c->seed) && status == LF_OK;
     free(in);
     free(par);
+    free(extents);
     return ok || fail(s, "eval", "evaluating in double: %s", lf_model_message(s->one));
 }
 

@@ -226,7 +226,7 @@ static void sums_that_overflow(void **state)
     tensors t = tensors_begin(r.model, (int64_t[]){ROWS}), as_written = tensors_begin(r.model, (int64_t[]){ROWS});
     lf_program *programs[] = {r.program, plain.program};
     for (int i = 0; i < 2; i++) {
-        OK_PROGRAM(programs[i], lf_program_set_param(programs[i], "w", w, 30 * 24));
+        OK_PROGRAM(programs[i], give(programs[i], "w", w));
         OK_PROGRAM(programs[i], lf_program_prepare(programs[i]));
     }
     int64_t huge = 0;
@@ -273,8 +273,8 @@ static void folding_loses_nothing(void **state)
             w[i] = cases[c].w[i % 2];
         for (int i = 0; i < 16; i++)
             s[i] = cases[c].s;
-        OK_PROGRAM(r.program, lf_program_set_param(r.program, "w", w, 16 * 4));
-        OK_PROGRAM(r.program, lf_program_set_param(r.program, "s", s, 16));
+        OK_PROGRAM(r.program, give(r.program, "w", w));
+        OK_PROGRAM(r.program, give(r.program, "s", s));
         OK_PROGRAM(r.program, lf_program_prepare(r.program));
         tensors t = tensors_begin(r.model, (int64_t[]){ROWS});
         for (size_t k = 0; k < 4; k++)
@@ -300,7 +300,7 @@ static void a_finite_result_hides_nothing(void **state)
     for (int i = 0; i < 30 * 24; i++)
         /* the sum of a column is 28: Inf stays Inf; the first output alone is -Inf */
         w[i] = i / 24 == 0 ? -1.0f : 1.0f;
-    OK_PROGRAM(r.program, lf_program_set_param(r.program, "w", w, 30 * 24));
+    OK_PROGRAM(r.program, give(r.program, "w", w));
     OK_PROGRAM(r.program, lf_program_prepare(r.program));
     tensors t = tensors_begin(r.model, (int64_t[]){9});
     t.in[0][4 * 24] = INFINITY;
@@ -326,9 +326,9 @@ static void weights_that_are_not_finite(void **state)
             float values[30 * 24];
             size_t count = e % 2 ? 30 : 30 * 24;
             tensors_run(&clean, r.call);
-            memcpy(values, lf_program_param(r.program, names[e % 2]), count * sizeof *values);
+            memcpy(values, lf_program_param(r.program, names[e % 2]).data, count * sizeof *values);
             values[17] = evil[e / 2];
-            OK_PROGRAM(r.program, lf_program_set_param(r.program, names[e % 2], values, count));
+            OK_PROGRAM(r.program, give(r.program, names[e % 2], values));
             OK_PROGRAM(r.program, lf_program_prepare(r.program));
             t.in[0][50] = NAN;
             tensors_run(&t, r.call);
@@ -359,7 +359,7 @@ static void weights_that_were_rewritten_away(void **state)
     tensors_run(&t, r.call);
     for (int i = 0; i < 5; i++)
         assert_true(t.out[0][i] == 0.0f);
-    OK_PROGRAM(r.program, lf_program_set_param(r.program, "w", w, 6));
+    OK_PROGRAM(r.program, give(r.program, "w", w));
     OK_PROGRAM(r.program, lf_program_prepare(r.program));
     tensors_run(&t, r.call);
     tensors_eval(&t, r.model, r.program);
@@ -402,8 +402,8 @@ static void nothing_to_redo(void **state)
             tensors t = tensors_begin(r.model, dims[i]);
             int64_t extents[] = {dims[i][0], dims[i][1], 24};
             tensors_bind(&t, r.call);
-            OK_CALL(r.call, lf_call_set_input(r.call, 0, 3, extents, NULL));
-            OK_CALL(r.call, lf_call_run(r.call));
+            OK_CALL(r.call, lf_call_set_input(r.call, 0, &(lf_tensor){.rank = 3, .extents = extents}));
+            OK_CALL(r.call, lf_call_run(r.call, NULL));
             tensors_eval(&t, r.model, r.program);
             assert_close(&t, tolerance(30), "empty");
             tensors_end(&t);
@@ -413,8 +413,8 @@ static void nothing_to_redo(void **state)
     rig r = rig_begin(1, "input x f32[B, S, 24]\n" LINEAR "m = mean(a, dim=2)\nn = mean(m, dim=1)\nreturn n\n", NULL);
     tensors t = tensors_begin(r.model, (int64_t[]){5, 0});
     tensors_bind(&t, r.call);
-    OK_CALL(r.call, lf_call_set_input(r.call, 0, 3, (int64_t[]){5, 0, 24}, NULL));
-    OK_CALL(r.call, lf_call_run(r.call));
+    OK_CALL(r.call, lf_call_set_input(r.call, 0, F32(NULL, 5, 0, 24)));
+    OK_CALL(r.call, lf_call_run(r.call, NULL));
     for (int i = 0; i < 5; i++)
         assert_true(isnan(t.out[0][i]));
     tensors_end(&t);

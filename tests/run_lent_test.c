@@ -22,8 +22,8 @@ static lent lend(const rig *from, lf_program *to)
         l.elements[i] = port_elements(from->model, LF_PORT_PARAM, i, (int64_t[MAX_DIMS]){0});
         l.data[i] = malloc(l.elements[i] * sizeof(float));
         assert_non_null(l.data[i]);
-        memcpy(l.data[i], lf_program_param(from->program, name), l.elements[i] * sizeof(float));
-        OK_PROGRAM(to, lf_program_borrow_param(to, name, l.data[i], l.elements[i]));
+        memcpy(l.data[i], lf_program_param(from->program, name).data, l.elements[i] * sizeof(float));
+        OK_PROGRAM(to, lend_param(to, name, l.data[i]));
     }
     return l;
 }
@@ -91,20 +91,20 @@ static void what_was_given_last_counts(void **state)
     const int64_t one = 1;
     for (int round = 0; round < 6; round++) {
         w[0] = (float)round;
-        OK_PROGRAM(r.program, (round % 3 == 1 ? lf_program_set_param : lf_program_borrow_param)(r.program, "w", w, 4));
-        assert_ptr_equal(lf_program_param(r.program, "w") == w, round % 3 != 1);
-        assert_int_equal(lf_call_run_at(r.call, &one, in, out, 0), LF_ERR_ARG);
+        OK_PROGRAM(r.program, give_from(LF_HOST, r.program, "w", w, round % 3 == 1 ? LF_COPY : LF_BORROW));
+        assert_int_equal(lf_program_param(r.program, "w").data == w, round % 3 != 1);
+        assert_int_equal(run_at(r.call, &one, in, out, 0), LF_ERR_ARG);
         assert_non_null(strstr(lf_call_message(r.call), "not prepared"));
         OK_PROGRAM(r.program, lf_program_prepare(r.program));
-        OK_CALL(r.call, lf_call_run_at(r.call, &one, in, out, 0));
+        OK_CALL(r.call, run_at(r.call, &one, in, out, 0));
         assert_true(y == (float)(round + 9));
     }
-    assert_int_equal(lf_program_borrow_param(NULL, "w", w, 4), LF_ERR_ARG);
-    assert_int_equal(lf_program_borrow_param(r.program, "v", w, 4), LF_ERR_ARG);
-    assert_int_equal(lf_program_borrow_param(r.program, "w", NULL, 4), LF_ERR_ARG);
-    assert_int_equal(lf_program_borrow_param(r.program, "w", w, 5), LF_ERR_DATA);
-    assert_non_null(strstr(lf_program_message(r.program), "4 elements, not 5"));
-    OK_CALL(r.call, lf_call_run_at(r.call, &one, in, out, 0)); /* what was refused changed nothing */
+    assert_int_equal(lf_program_set_param(NULL, "w", F32(w, 1, 4), LF_BORROW, NULL), LF_ERR_ARG);
+    assert_int_equal(lend_param(r.program, "v", w), LF_ERR_ARG);
+    assert_int_equal(lend_param(r.program, "w", NULL), LF_ERR_ARG);
+    assert_int_equal(lf_program_set_param(r.program, "w", F32(w, 1, 5), LF_BORROW, NULL), LF_ERR_DATA);
+    assert_non_null(strstr(lf_program_message(r.program), "parameter w is f32[1, 4], but extent 1 of the tensor is 5"));
+    OK_CALL(r.call, run_at(r.call, &one, in, out, 0)); /* what was refused changed nothing */
     rig_end(&r);
 }
 
@@ -119,8 +119,8 @@ static void writes_into_lent_values_are_seen(void **state)
     rig r = rig_begin(2, text, NULL);
     assert_true(lf_program_params_hold(r.program)); /* copies: nobody can write into them */
     lf_draw_uniform(3, "w", -1, 1, SMALL + LARGE, w);
-    OK_PROGRAM(r.program, lf_program_borrow_param(r.program, "w", w, SMALL));
-    OK_PROGRAM(r.program, lf_program_borrow_param(r.program, "u", w + SMALL, LARGE));
+    OK_PROGRAM(r.program, lend_param(r.program, "w", w));
+    OK_PROGRAM(r.program, lend_param(r.program, "u", w + SMALL));
     assert_true(lf_program_params_hold(r.program));
     OK_PROGRAM(r.program, lf_program_prepare(r.program));
     for (int i = 0; i < SMALL; i++) {
@@ -157,8 +157,8 @@ static void one_go_gives_the_same_bits(void **state)
             const int64_t dims[MAX_DIMS] = {batches[turn % 4], 1 + turn % 3};
             tensors a = tensors_begin(r.model, dims), b = tensors_begin(r.model, dims);
             tensors_bind(&a, r.call);
-            const lf_status want = lf_call_run(r.call);
-            const lf_status got = lf_call_run_at(call, dims, (const float *const *)b.in, b.out, turn % 5);
+            const lf_status want = lf_call_run(r.call, NULL);
+            const lf_status got = run_at(call, dims, (const float *const *)b.in, b.out, turn % 5);
             assert_int_equal(got, want);
             if (got == LF_OK)
                 assert_same_bits(&a, &b, spread[i].name);
@@ -179,18 +179,18 @@ static void one_go_refuses(void **state)
     const int64_t two = 2, minus = -1, none = 0;
     tensors t = tensors_begin(r.model, &two);
     const float *const *in = (const float *const *)t.in, *missing[] = {NULL};
-    assert_int_equal(lf_call_run_at(NULL, &two, in, t.out, 0), LF_ERR_ARG);
-    assert_int_equal(lf_call_run_at(r.call, NULL, in, t.out, 0), LF_ERR_ARG);
-    assert_int_equal(lf_call_run_at(r.call, &two, NULL, t.out, 0), LF_ERR_ARG);
-    assert_int_equal(lf_call_run_at(r.call, &two, in, NULL, 0), LF_ERR_ARG);
-    assert_int_equal(lf_call_run_at(r.call, &minus, in, t.out, 0), LF_ERR_DATA);
-    assert_int_equal(lf_call_run_at(r.call, &two, missing, t.out, 0), LF_ERR_ARG);
-    assert_non_null(strstr(lf_call_message(r.call), "input x: no data"));
-    assert_int_equal(lf_call_run(r.call), LF_ERR_ARG); /* and what was refused is not bound */
-    assert_int_equal(lf_call_run_at(r.call, &two, in, (float *[]){t.in[0]}, 0), LF_ERR_ARG);
+    assert_int_equal(run_at(NULL, &two, in, t.out, 0), LF_ERR_ARG);
+    assert_int_equal(run_at(r.call, NULL, in, t.out, 0), LF_ERR_ARG);
+    assert_int_equal(run_at(r.call, &two, NULL, t.out, 0), LF_ERR_ARG);
+    assert_int_equal(run_at(r.call, &two, in, NULL, 0), LF_ERR_ARG);
+    assert_int_equal(run_at(r.call, &minus, in, t.out, 0), LF_ERR_DATA);
+    assert_int_equal(run_at(r.call, &two, missing, t.out, 0), LF_ERR_ARG);
+    assert_non_null(strstr(lf_call_message(r.call), "input x: the address must not be NULL"));
+    assert_int_equal(lf_call_run(r.call, NULL), LF_ERR_ARG); /* and what was refused is not bound */
+    assert_int_equal(run_at(r.call, &two, in, (float *[]){t.in[0]}, 0), LF_ERR_ARG);
     assert_non_null(strstr(lf_call_message(r.call), "overlaps"));
-    OK_CALL(r.call, lf_call_run_at(r.call, &none, missing, (float *[]){NULL}, 0));
-    OK_CALL(r.call, lf_call_run_at(r.call, &two, in, t.out, 4096));
+    OK_CALL(r.call, run_at(r.call, &none, missing, (float *[]){NULL}, 0));
+    OK_CALL(r.call, run_at(r.call, &two, in, t.out, 4096));
     tensors_eval(&t, r.model, r.program);
     assert_close(&t, tolerance(45), "after refusals");
     tensors_end(&t);

@@ -166,14 +166,14 @@ static void plant(size_t law, char initial, float bad, const char *words)
         const bool variance = strcmp(name, "var") == 0; /* drawn, some would be negative */
         if (name[0] != initial && !variance)
             continue;
-        const float *given = lf_program_param(r.program, name);
+        const float *given = lf_program_param(r.program, name).data;
         float *values = malloc(count * sizeof *values);
         assert_true(values && given);
         for (size_t k = 0; k < count; k++)
             values[k] = variance ? 0.5f : given[k];
         if (name[0] == initial)
             values[count * 3 / 7] = bad;
-        OK_PROGRAM(r.program, lf_program_set_param(r.program, name, values, count));
+        OK_PROGRAM(r.program, give(r.program, name, values));
         free(values);
         planted = planted || name[0] == initial;
     }

@@ -104,12 +104,15 @@ static void shapes_are_told(void **state)
         tensors t = tensors_begin(r.model, (int64_t[]){5, S});
         tensors_bind(&t, r.call);
         for (size_t o = 0; o < t.outs; o++) {
-            int rank = -1;
-            int64_t extents[LF_MAX_RANK];
-            OK_CALL(r.call, lf_call_output_shape(r.call, o, &rank, extents));
-            assert_int_equal(rank, lf_model_port_rank(r.model, LF_PORT_OUTPUT, o));
-            for (int axis = 0; axis < rank; axis++)
-                assert_int_equal(extents[axis], lf_model_port_extent(r.model, LF_PORT_OUTPUT, o, axis, t.dims));
+            lf_tensor y;
+            OK_CALL(r.call, lf_call_output(r.call, o, &y));
+            assert_int_equal(y.dtype, lf_model_port_dtype(r.model, LF_PORT_OUTPUT, o));
+            assert_int_equal(y.rank, lf_model_port_rank(r.model, LF_PORT_OUTPUT, o));
+            assert_true(y.data == t.out[o] && !y.strides && y.memory == LF_HOST);
+            assert_int_equal(lf_tensor_count(&y), t.out_count[o]);
+            assert_int_equal(lf_tensor_bytes(&y), t.out_count[o] * sizeof(float));
+            for (int axis = 0; axis < y.rank; axis++)
+                assert_int_equal(y.extents[axis], lf_model_port_extent(r.model, LF_PORT_OUTPUT, o, axis, t.dims));
         }
         tensors_end(&t);
         rig_end(&r);
@@ -126,8 +129,8 @@ static void integers_are_exact(void **state)
         w[i] = (float)(i * 7 % 9 - 4);
     for (int i = 0; i < 70; i++)
         b[i] = (float)(i % 5 - 2);
-    OK_PROGRAM(r.program, lf_program_set_param(r.program, "w", w, 70 * 45));
-    OK_PROGRAM(r.program, lf_program_set_param(r.program, "b", b, 70));
+    OK_PROGRAM(r.program, give(r.program, "w", w));
+    OK_PROGRAM(r.program, give(r.program, "b", b));
     OK_PROGRAM(r.program, lf_program_prepare(r.program));
     tensors t = tensors_begin(r.model, (int64_t[]){67});
     for (size_t i = 0; i < t.in_count[0]; i++)
@@ -257,9 +260,9 @@ static void new_parameters_count_after_prepare(void **state)
     tensors_run(&old, r.call);
     float b[70];
     lf_draw_uniform(99, "b", 0.0f, 1.0f, 70, b);
-    OK_PROGRAM(r.program, lf_program_set_param(r.program, "b", b, 70));
+    OK_PROGRAM(r.program, give(r.program, "b", b));
     tensors_bind(&t, r.call);
-    assert_int_equal(lf_call_run(r.call), LF_ERR_ARG);
+    assert_int_equal(lf_call_run(r.call, NULL), LF_ERR_ARG);
     assert_non_null(strstr(lf_call_message(r.call), "prepared"));
     for (size_t i = 0; i < t.out_count[0]; i++)
         assert_true(t.out[0][i] == 12345.0f); /* nothing was written */
@@ -334,14 +337,17 @@ static void *use_program(void *arg)
     for (int run = 0; run < 30 && u->good; run++) {
         for (size_t i = 0; i < u->again.ins; i++) {
             int64_t extents[LF_MAX_RANK];
-            int rank = lf_model_port_rank(u->r->model, LF_PORT_INPUT, i);
-            for (int axis = 0; axis < rank; axis++)
-                extents[axis] = lf_model_port_extent(u->r->model, LF_PORT_INPUT, i, axis, u->again.dims);
-            u->good &= lf_call_set_input(call, i, rank, extents, u->again.in[i]) == LF_OK;
+            const lf_tensor input =
+                tensor_of(u->r->model, LF_PORT_INPUT, i, u->again.dims, extents, u->again.in[i]);
+            u->good &= lf_call_set_input(call, i, &input) == LF_OK;
         }
-        for (size_t o = 0; o < u->again.outs; o++)
-            u->good &= lf_call_set_output(call, o, u->again.out[o]) == LF_OK;
-        u->good &= lf_call_run(call) == LF_OK;
+        for (size_t o = 0; o < u->again.outs; o++) {
+            lf_tensor output;
+            u->good &= lf_call_output(call, o, &output) == LF_OK;
+            output.data = u->again.out[o];
+            u->good &= lf_call_set_output(call, o, &output) == LF_OK;
+        }
+        u->good &= lf_call_run(call, NULL) == LF_OK;
         for (size_t o = 0; o < u->again.outs && u->good; o++)
             u->good &= memcmp(u->first.out[o], u->again.out[o], u->again.out_count[o] * sizeof(float)) == 0;
     }
@@ -389,7 +395,10 @@ static void a_forked_child_runs(void **state)
     pid_t child = fork();
     if (child == 0) {
         alarm(60);
-        bool good = lf_call_set_output(r.call, 0, again.out[0]) == LF_OK && lf_call_run(r.call) == LF_OK &&
+        lf_tensor output;
+        bool good = lf_call_output(r.call, 0, &output) == LF_OK;
+        output.data = again.out[0];
+        good = good && lf_call_set_output(r.call, 0, &output) == LF_OK && lf_call_run(r.call, NULL) == LF_OK &&
                     memcmp(t.out[0], again.out[0], t.out_count[0] * sizeof(float)) == 0;
         rig_end(&r);
         _exit(good ? 0 : 1);

@@ -98,8 +98,8 @@ static tensors outputs_of(lf_context *context, const char *text, int64_t batch)
         size_t count = port_elements(model, LF_PORT_PARAM, i, (int64_t[]){1, 1});
         float *copy = malloc(count * sizeof *copy);
         assert_non_null(copy);
-        memcpy(copy, lf_program_param(program, name), count * sizeof *copy);
-        OK_PROGRAM(program, lf_program_set_param(program, name, copy, count));
+        memcpy(copy, lf_program_param(program, name).data, count * sizeof *copy);
+        OK_PROGRAM(program, give(program, name, copy));
         free(copy);
     }
     OK_PROGRAM(program, lf_program_prepare(program));
@@ -343,7 +343,7 @@ static void calls_refused_to_many_at_once(void **state)
         assert_true(askers[i].good);
     }
     /* And what is said later is about what failed later. */
-    assert_int_equal(lf_program_set_param(r.program, "nobody", (const float *)&r, 1), LF_ERR_ARG);
+    assert_int_equal(give(r.program, "nobody", (const float *)&r), LF_ERR_ARG);
     assert_non_null(strstr(lf_program_message(r.program), "nobody"));
     lf_program_free(cannot);
     rig_end(&r);

@@ -141,7 +141,7 @@ static lf_status run(rig *r, int64_t rows)
 {
     const float *in[] = {(const float *)(uintptr_t)0x10000000};
     float *out[] = {(float *)(uintptr_t)0x20000000};
-    return lf_call_run_on(r->call, &rows, in, out, NULL, NULL, 0);
+    return run_on(r->call, &rows, in, out, NULL, NULL, 0);
 }
 
 /* How often some shape was timed in a run, which is then launched in `last`. */
@@ -298,7 +298,7 @@ static void maps_follow_their_inputs(void **state)
         for (uintptr_t at = 0x10000000; at < 0x10000400; at += 0x100) {
             const float *in[] = {(const float *)at};
             moved_to = NULL;
-            OK_CALL(r.call, lf_call_run_on(r.call, &one[i].rows, in, out, NULL, NULL, 0));
+            OK_CALL(r.call, run_on(r.call, &one[i].rows, in, out, NULL, NULL, 0));
             assert_ptr_equal(moved_to, one[i].as_it_lies ? (void *)at : NULL);
         }
         rig_end(&r);
@@ -312,15 +312,15 @@ static void lent_workspace_is_enough(void **state)
     rig r = rig_begin(1, text, "device=cuda precision=tf32");
     const int64_t rows = 300;
     size_t bytes = 0;
-    OK_CALL(r.call, lf_call_workspace_at(r.call, &rows, &bytes));
+    OK_CALL(r.call, lf_call_workspace(r.call, &rows, &bytes));
     float *out[] = {(float *)(uintptr_t)0x20000000};
     void *lent = (void *)(uintptr_t)0x30000000;
     for (uintptr_t at = 0x10000000; at <= 0x10000004; at += 4) {
         const float *in[] = {(const float *)at};
-        OK_CALL(r.call, lf_call_run_on(r.call, &rows, in, out, NULL, lent, bytes));
+        OK_CALL(r.call, run_on(r.call, &rows, in, out, NULL, lent, bytes));
     }
     const float *in[] = {(const float *)(uintptr_t)0x10000000};
-    assert_int_equal(lf_call_run_on(r.call, &rows, in, out, NULL, lent, bytes - 1), LF_ERR_ARG);
+    assert_int_equal(run_on(r.call, &rows, in, out, NULL, lent, bytes - 1), LF_ERR_ARG);
     rig_end(&r);
 }
 

@@ -34,7 +34,7 @@ from .counters import registry
 from .program import ALIGNED
 from .weights import Prepared, Slot, stamp
 
-_run_on = native.lib.lf_call_run_on
+_run_at = native.lib.lf_call_run_at
 _stream_of: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # not there, and not wanted, without CUDA
 _capturing: Any = getattr(torch._C, "_cuda_isCurrentStreamCapturing", None)
 _current_gpu: Any = getattr(torch._C, "_cuda_getDevice", None)
@@ -64,7 +64,7 @@ class CudaPrepared(Prepared):
             stream = _stream_of(self.device.index)
             for name, param in zip(names, params):
                 values = param.detach().to(self.device).contiguous()
-                self.program.set_param_cuda(name, values.data_ptr(), values.numel(), stream)
+                self.program.set_param(name, values.shape, values.data_ptr(), memory=native.Place.DEVICE, stream=stream)
             self.program.prepare()
         self.workspaces.clear()
         known[:] = stamps
@@ -95,7 +95,7 @@ class CudaPrepared(Prepared):
         """Bytes a run at these extents wants."""
         found = self.workspaces.get(sized.key)
         if found is None:
-            found = self.workspaces[sized.key] = slot.call.workspace_at(sized.dims_at)
+            found = self.workspaces[sized.key] = slot.call.workspace(sized.dims_at)
         return found
 
 
@@ -164,7 +164,8 @@ class CudaPart(fused.Part):
                 address = room.data_ptr()
                 if size <= _KEPT and not capturing:
                     slot.room, slot.room_at, slot.room_size = room, address, size
-            status = _run_on(slot.handle, sized.dims_at, slot.inputs_at, slot.outputs_at, stream, address, size)
+            slot.options.workspace, slot.options.workspace_bytes = address, size
+            status = _run_at(slot.handle, sized.dims_at, slot.inputs_at, slot.outputs_at, slot.options_at)
             if status:
                 return str(native.lib.lf_call_message(slot.handle).decode())
             slot.runs += 1

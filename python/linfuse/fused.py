@@ -186,7 +186,8 @@ class Part(native.OfThisProcess):
             for tensor in results:
                 slot.outputs[at] = tensor.data_ptr()
                 at += 1
-            status = _run_at(slot.handle, sized.dims_at, slot.inputs_at, slot.outputs_at, threads)
+            slot.options.threads = threads
+            status = _run_at(slot.handle, sized.dims_at, slot.inputs_at, slot.outputs_at, slot.options_at)
             slot.runs += not status
             message = native.lib.lf_call_message(slot.handle).decode() if status else None
         finally:

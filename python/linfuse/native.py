@@ -51,6 +51,13 @@ class Dtype(enum.IntEnum):
     i64 = 3
 
 
+class Place(enum.IntEnum):
+    """lf_memory: where a tensor is."""
+
+    HOST = 0
+    DEVICE = 1
+
+
 class Port(enum.IntEnum):
     """lf_port: what a model asks for and gives."""
 
@@ -98,6 +105,29 @@ class _Arg(ctypes.Structure):
     ]
 
 
+class _Tensor(ctypes.Structure):
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("dtype", ctypes.c_int),
+        ("rank", ctypes.c_int),
+        ("extents", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("memory", ctypes.c_int),
+    ]
+
+
+class RunOptions(ctypes.Structure):
+    """lf_run_options: how a call runs."""
+
+    _fields_ = [
+        ("threads", ctypes.c_int),
+        ("memory", ctypes.c_int),
+        ("stream", ctypes.c_void_p),
+        ("workspace", ctypes.c_void_p),
+        ("workspace_bytes", ctypes.c_size_t),
+    ]
+
+
 _ARG_VALUE, _ARG_NUMBER, _ARG_BOOL, _ARG_STRING, _ARG_LIST, _ARG_NONE = range(6)
 
 class _Field(ctypes.Structure):
@@ -112,6 +142,7 @@ _handle, _out = ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p)
 _text, _address, _size, _int = ctypes.c_char_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
 _int64s = ctypes.POINTER(ctypes.c_int64)
 _status = ctypes.c_int
+_tensor = ctypes.POINTER(_Tensor)
 
 # name -> result, arguments. A function that is not here is not used from Python.
 _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
@@ -121,6 +152,7 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "lf_context_message": (_text, [_handle]),
     "lf_context_set_threads": (_status, [_handle, _int]),
     "lf_context_threads": (_int, [_handle]),
+    "lf_tensor_bytes": (_size, [_tensor]),
     "lf_model_read": (_status, [_handle, _text, _text, _size, _out]),
     "lf_model_read_file": (_status, [_handle, _text, _out]),
     "lf_model_copy": (_status, [_handle, _handle, _out]),
@@ -150,32 +182,25 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "lf_program_new": (_status, [_handle, _handle, _out]),
     "lf_program_free": (None, [_handle]),
     "lf_program_message": (_text, [_handle]),
-    "lf_program_set_param": (_status, [_handle, _text, _address, _size]),
-    "lf_program_set_param_cuda": (_status, [_handle, _text, _address, _size, _address]),
-    "lf_program_borrow_param_cuda": (_status, [_handle, _text, _address, _size, _address]),
-    "lf_program_borrow_param": (_status, [_handle, _text, _address, _size]),
+    "lf_program_set_param": (_status, [_handle, _text, _tensor, _int, _address]),
     "lf_program_params_hold": (ctypes.c_bool, [_handle]),
     "lf_program_load_params": (_status, [_handle, _text]),
     "lf_program_draw_params": (_status, [_handle, ctypes.c_uint64]),
     "lf_program_prepare": (_status, [_handle]),
-    "lf_program_param": (_address, [_handle, _text]),
+    "lf_program_param": (_Tensor, [_handle, _text]),
     "lf_program_memory": (None, [_handle] + [ctypes.POINTER(_size)] * 3),
     "lf_program_explain": (_status, [_handle, _int64s, ctypes.c_bool, _out]),
     "lf_program_emit": (_status, [_handle, _text, _out]),
     "lf_call_new": (_status, [_handle, _out]),
     "lf_call_free": (None, [_handle]),
     "lf_call_message": (_text, [_handle]),
-    "lf_call_set_input": (_status, [_handle, _size, _int, _int64s, _address]),
-    "lf_call_output_shape": (_status, [_handle, _size, ctypes.POINTER(_int), _int64s]),
-    "lf_call_set_output": (_status, [_handle, _size, _address]),
-    "lf_call_run": (_status, [_handle]),
-    "lf_call_run_at": (_status, [_handle, _address, _address, _address, _int]),
-    "lf_call_use_stream": (_status, [_handle, _address]),
-    "lf_call_workspace": (_status, [_handle, ctypes.POINTER(_size)]),
-    "lf_call_workspace_at": (_status, [_handle, _address, ctypes.POINTER(_size)]),
-    "lf_call_use_workspace": (_status, [_handle, _address, _size]),
-    "lf_call_run_on": (_status, [_handle, _address, _address, _address, _address, _address, _size]),
-    "lf_call_time": (_status, [_handle, _size, ctypes.POINTER(ctypes.c_double)]),
+    "lf_call_set_input": (_status, [_handle, _size, _tensor]),
+    "lf_call_output": (_status, [_handle, _size, _tensor]),
+    "lf_call_set_output": (_status, [_handle, _size, _tensor]),
+    "lf_call_run": (_status, [_handle, _address]),
+    "lf_call_run_at": (_status, [_handle, _address, _address, _address, _address]),
+    "lf_call_workspace": (_status, [_handle, _address, ctypes.POINTER(_size)]),
+    "lf_call_time": (_status, [_handle, _address, _size, ctypes.POINTER(ctypes.c_double)]),
     "lf_call_rows_redone": (ctypes.c_int64, [_handle]),
     "lf_call_memory": (_size, [_handle]),
     "lf_account_field": (ctypes.POINTER(_Field), [_size]),
@@ -264,6 +289,16 @@ def _fail(status: int, message: bytes | None) -> Error:
 
 def _int64_array(numbers: Sequence[int]) -> Any:
     return (ctypes.c_int64 * max(len(numbers), 1))(*numbers)
+
+
+def _tensor_at(extents: Sequence[int], address: int, place: Place) -> tuple[Any, Any]:
+    """A tensor of f32, row-major, and what has to live as long."""
+    tensor = _Tensor(address, Dtype.f32, len(extents), _int64_array(extents), None, place)
+    return ctypes.byref(tensor), tensor
+
+
+def _address_of(options: RunOptions | None) -> int | None:
+    return None if options is None else ctypes.addressof(options)
 
 
 def _taken_text(address: ctypes.c_void_p) -> str:
@@ -539,21 +574,13 @@ class Program(_Handle):
         super().__init__(made.value, self.context)
         self.on_gpu = (options or {}).get("device") == "cuda"
 
-    def set_param(self, name: str, address: int, count: int) -> None:
-        """Copies a parameter's values: count f32 numbers, row-major. Counts from the next prepare on."""
-        self._check(lib.lf_program_set_param(self.address, name.encode(), address, count))
-
-    def set_param_cuda(self, name: str, address: int, count: int, stream: int = 0) -> None:
-        """The same from an address on the GPU, once the work on stream is done."""
-        self._check(lib.lf_program_set_param_cuda(self.address, name.encode(), address, count, stream))
-
-    def borrow_param_cuda(self, name: str, address: int, count: int, stream: int = 0) -> None:
-        """The same, and the memory stays as it is until the parameter is given anew: the GPU holds one copy less."""
-        self._check(lib.lf_program_borrow_param_cuda(self.address, name.encode(), address, count, stream))
-
-    def borrow_param(self, name: str, address: int, count: int) -> None:
-        """The same without the copy: the memory stays as it is until the parameter is given anew."""
-        self._check(lib.lf_program_borrow_param(self.address, name.encode(), address, count))
+    def set_param(self, name: str, extents: Sequence[int], address: int, *, borrow: bool = False,
+                  memory: Place = Place.HOST, stream: int = 0) -> None:
+        """Gives a parameter its values: f32, row-major. They count from the next prepare on. borrow: they are not
+        copied, and stay as they are until the parameter is given anew. On a GPU, once the work on stream is done."""
+        tensor, kept = _tensor_at(extents, address, memory)
+        self._check(lib.lf_program_set_param(self.address, name.encode(), tensor, borrow, stream))
+        del kept
 
     def load_params(self, path: str | os.PathLike[str]) -> None:
         """All parameters from a safetensors file."""
@@ -563,12 +590,12 @@ class Program(_Handle):
         """Parameters drawn from a seed, as the command does without weights."""
         self._check(lib.lf_program_draw_params(self.address, seed))
 
-    def param(self, name: str, count: int) -> bytes:
-        """A parameter's values as given: count f32 numbers, which the program has in host memory."""
-        address = lib.lf_program_param(self.address, name.encode())
-        if not address:
+    def param(self, name: str) -> bytes:
+        """A parameter's values as given, which the program has in host memory."""
+        tensor = lib.lf_program_param(self.address, name.encode())
+        if not tensor.data or tensor.memory != Place.HOST:
             raise Error(f"parameter {name} has no values in host memory", Status.DATA)
-        return bytes((ctypes.c_char * (4 * count)).from_address(address))
+        return ctypes.string_at(tensor.data, lib.lf_tensor_bytes(ctypes.byref(tensor)))
 
     def prepare(self) -> None:
         """Folds and packs the parameters; needed before the first call and after parameters changed."""
@@ -605,57 +632,43 @@ class Call(_Handle):
         super().__init__(made.value, program)
         self.on_gpu = program.on_gpu
 
-    def set_input(self, index: int, extents: Iterable[int], address: int) -> None:
+    def set_input(self, index: int, extents: Sequence[int], address: int, memory: Place = Place.HOST) -> None:
         """Binds an input: f32, row-major, borrowed until it is bound anew."""
-        extents = tuple(extents)
-        self._check(lib.lf_call_set_input(self.address, index, len(extents), _int64_array(extents), address))
+        tensor, kept = _tensor_at(extents, address, memory)
+        self._check(lib.lf_call_set_input(self.address, index, tensor))
+        del kept
 
     def output_shape(self, index: int) -> tuple[int, ...]:
         """The extents of an output for the inputs bound now."""
-        rank, extents = ctypes.c_int(), (ctypes.c_int64 * MAX_RANK)()
-        self._check(lib.lf_call_output_shape(self.address, index, ctypes.byref(rank), extents))
-        return tuple(extents[: rank.value])
+        tensor = _Tensor()
+        self._check(lib.lf_call_output(self.address, index, ctypes.byref(tensor)))
+        return tuple(tensor.extents[: tensor.rank])
 
-    def set_output(self, index: int, address: int) -> None:
+    def set_output(self, index: int, extents: Sequence[int], address: int, memory: Place = Place.HOST) -> None:
         """Binds where an output goes, borrowed likewise."""
-        self._check(lib.lf_call_set_output(self.address, index, address))
+        tensor, kept = _tensor_at(extents, address, memory)
+        self._check(lib.lf_call_set_output(self.address, index, tensor))
+        del kept
 
-    def run(self) -> None:
+    def run(self, options: RunOptions | None = None) -> None:
         """Runs. Other Python threads run meanwhile."""
-        self._check(lib.lf_call_run(self.address))
+        self._check(lib.lf_call_run(self.address, _address_of(options)))
 
-    def run_at(self, dims: int, inputs: int, outputs: int, threads: int = 0) -> None:
-        """Binds everything and runs, in one go. dims, inputs, outputs: addresses of arrays, of int64s and addresses."""
-        self._check(lib.lf_call_run_at(self.address, dims, inputs, outputs, threads))
+    def run_at(self, dims: int, inputs: int, outputs: int, options: RunOptions | None = None) -> None:
+        """Binds and runs in one call. dims, inputs, outputs: addresses of arrays, of int64s and addresses."""
+        self._check(lib.lf_call_run_at(self.address, dims, inputs, outputs, _address_of(options)))
 
-    def use_stream(self, stream: int) -> None:
-        """Inputs and outputs are addresses on the GPU from here on; runs are launched on this stream."""
-        self._check(lib.lf_call_use_stream(self.address, stream))
-
-    def workspace(self) -> int:
-        """Bytes of the GPU's memory a run wants at the extents of the inputs bound now."""
+    def workspace(self, dims: int = 0) -> int:
+        """Bytes of the GPU's memory a run needs at these extents, the address of an array of int64s; 0: at those of the
+        inputs bound now."""
         size = ctypes.c_size_t()
-        self._check(lib.lf_call_workspace(self.address, ctypes.byref(size)))
+        self._check(lib.lf_call_workspace(self.address, dims, ctypes.byref(size)))
         return size.value
 
-    def workspace_at(self, dims: int) -> int:
-        """The same at these extents: the address of an array of int64s."""
-        size = ctypes.c_size_t()
-        self._check(lib.lf_call_workspace_at(self.address, dims, ctypes.byref(size)))
-        return size.value
-
-    def use_workspace(self, address: int, size: int) -> None:
-        """Lends that memory for the runs to come; 0: the call's own again."""
-        self._check(lib.lf_call_use_workspace(self.address, address, size))
-
-    def run_on(self, dims: int, inputs: int, outputs: int, stream: int, workspace: int = 0, size: int = 0) -> None:
-        """run_at with addresses on the GPU, on this stream, with this workspace."""
-        self._check(lib.lf_call_run_on(self.address, dims, inputs, outputs, stream, workspace, size))
-
-    def time(self, runs: int) -> list[float]:
+    def time(self, runs: int, options: RunOptions | None = None) -> list[float]:
         """Seconds of so many runs by the GPU's clock, its cache flushed before each."""
         seconds = (ctypes.c_double * max(runs, 1))()
-        self._check(lib.lf_call_time(self.address, runs, seconds))
+        self._check(lib.lf_call_time(self.address, _address_of(options), runs, seconds))
         return list(seconds[:runs])
 
     @property

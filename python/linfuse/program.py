@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import math
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -85,7 +84,7 @@ def _copy(name: str, text: str, device: str, options: dict[str, str], threads: i
     program = Program(native.Model.read(native.Context(threads), text, name), name, device, options, threads)
     for spec, values in zip(program.params, weights):
         address = ctypes.cast(values, ctypes.c_void_p).value or 0
-        program._program.set_param(spec.name, address, len(values) // 4)
+        program._program.set_param(spec.name, spec.extents, address)
     program._program.prepare()
     return program
 
@@ -143,7 +142,7 @@ class Program:
         return f"<linfuse.Program {self.name}: {listed(self.inputs)} -> {listed(self.outputs)}>"
 
     def __reduce__(self) -> Any:
-        weights = [self._program.param(spec.name, math.prod(map(int, spec.extents))) for spec in self.params]
+        weights = [self._program.param(spec.name) for spec in self.params]
         return _copy, (self.name, self._text, *self._compiled_for, weights)
 
     @property
@@ -188,7 +187,7 @@ class Program:
             shape, address, kept = _bound(weights[names[spec.name]], f"parameter {spec.name}", parameter=True)
             if shape != spec.extents:
                 raise Error(f"{self.name}: parameter {spec} is given as {list(shape)}", Status.DATA)
-            self._program.set_param(spec.name, address, math.prod(shape))
+            self._program.set_param(spec.name, shape, address)
             del kept  # its values are copied
 
     # ---- calling ----
@@ -208,12 +207,13 @@ class Program:
         self._calls.append(call)  # one that failed is not used again
         return results[0] if len(results) == 1 else tuple(results)
 
-    def _bind_outputs(self, call: native.Call, make: Any) -> list[Any]:
+    def _bind_outputs(self, call: native.Call, make: Any, memory: native.Place = native.Place.HOST) -> list[Any]:
         results = []
         for i in range(len(self.outputs)):
-            result, address = make(call.output_shape(i))
+            shape = call.output_shape(i)
+            result, address = make(shape)
             results.append(result)
-            call.set_output(i, address)
+            call.set_output(i, shape, address, memory)
         return results
 
     def _call_on_gpu(self, given: Sequence[Array]) -> Any:
@@ -224,16 +224,15 @@ class Program:
         idle = self._on_stream.setdefault(stream, [])
         capturing = torch.cuda.is_current_stream_capturing()
         call = idle.pop() if idle and not capturing else native.Call(self._program)
-        call.use_stream(stream)
         kept = []
         for i, value in enumerate(given):
             shape, address, owner = _bound(value, f"{self.name}: input {self.inputs[i].name}", device=device)
             kept.append(owner)
-            call.set_input(i, shape, address)
-        results = self._bind_outputs(call, _tensor_maker(torch, device))
+            call.set_input(i, shape, address, native.Place.DEVICE)
+        results = self._bind_outputs(call, _tensor_maker(torch, device), native.Place.DEVICE)
         room = torch.empty(call.workspace(), dtype=torch.uint8, device=device)
-        call.use_workspace(room.data_ptr(), room.numel())
-        call.run()
+        options = native.RunOptions(stream=stream, workspace=room.data_ptr(), workspace_bytes=room.numel())
+        call.run(options)
         (self._captured if capturing else idle).append(call)
         return results[0] if len(results) == 1 else tuple(results)
 

@@ -43,7 +43,7 @@ def _load() -> ctypes.PyDLL | None:
     try:
         library = ctypes.PyDLL(str(native.library_path().with_name(_LIBRARY_NAME)))
         library.lf_shortcut_teach.restype = ctypes.c_ssize_t
-        library.lf_shortcut_teach.argtypes = [ctypes.py_object] + [ctypes.c_void_p] * 3
+        library.lf_shortcut_teach.argtypes = [ctypes.py_object] + [ctypes.c_void_p] * 2
         library.lf_shortcut_new.restype = ctypes.py_object
         library.lf_shortcut_new.argtypes = [ctypes.py_object] * 3 + [ctypes.c_ssize_t] * 2
         library.lf_shortcut_set.restype = ctypes.py_object
@@ -51,7 +51,7 @@ def _load() -> ctypes.PyDLL | None:
     except (OSError, AttributeError):
         return None
     words = (None, 1, _REFUSALS, *map(sys.intern, _NAMES))
-    functions = native.lib.lf_call_run_at, native.lib.lf_call_run_on, native.lib.lf_program_params_hold
+    functions = native.lib.lf_call_run_at, native.lib.lf_program_params_hold
     return library if library.lf_shortcut_teach(words, *map(_address, functions)) == len(words) else None
 
 

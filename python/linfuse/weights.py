@@ -61,17 +61,20 @@ def context(device: torch.device, threads: int) -> Context:
 class Slot:
     """One thread's use of a program: a call, and room for the addresses it is given."""
 
-    __slots__ = ("call", "handle", "inputs", "inputs_at", "outputs", "outputs_at", "room", "room_at", "room_size",
-                 "runs", "runs_before_reset", "stream")
+    __slots__ = ("call", "handle", "inputs", "inputs_at", "options", "options_at", "outputs", "outputs_at", "room",
+                 "room_at", "room_size", "runs", "runs_before_reset", "stream")
 
-    def __init__(self, call: native.Call, inputs: int, outputs: int):
+    def __init__(self, call: native.Call, inputs: int, outputs: int, stream: int):
         self.call = call
         self.handle = call.address or 0
         self.inputs = (ctypes.c_void_p * max(inputs, 1))()
         self.outputs = (ctypes.c_void_p * max(outputs, 1))()
         self.inputs_at, self.outputs_at = ctypes.addressof(self.inputs), ctypes.addressof(self.outputs)
         self.runs = self.runs_before_reset = 0
-        self.stream = 0  # a GPU's, of all its runs
+        self.stream = stream  # a GPU's, of all its runs
+        place = native.Place.DEVICE if call.on_gpu else native.Place.HOST
+        self.options = native.RunOptions(memory=place, stream=stream)
+        self.options_at = ctypes.addressof(self.options)
         self.room: torch.Tensor | None = None  # workspace on a GPU, where it is small
         self.room_at = self.room_size = 0  # its address, and bytes of it
 
@@ -101,7 +104,7 @@ class Prepared(native.OfThisProcess):
         known = self.forget(len(params))  # an interrupt may come before all is done
         self._held = [*self._held, *held]
         for name, values in zip(names, held):
-            self.program.borrow_param(name, values.data_ptr(), values.numel())
+            self.program.set_param(name, values.shape, values.data_ptr(), borrow=True)
         self.program.prepare()
         self.copied = [at for at, param in enumerate(params) if held[at].data_ptr() != param.data_ptr()]
         self._held = held
@@ -207,8 +210,7 @@ class Family(native.OfThisProcess):
 
     def new_slot(self, prepared: Prepared, stream: int) -> Slot:
         """A slot more, in use. Needs the lock."""
-        slot = Slot(native.Call(prepared.program), *self.ports)
-        slot.stream = stream
+        slot = Slot(native.Call(prepared.program), *self.ports, stream)
         prepared.slots.append(slot)
         return slot
 

@@ -120,7 +120,7 @@ static int gpu_times(lf_call *call, int64_t runs, double *seconds)
 {
     const struct timespec rest = {.tv_nsec = 300000000}; /* a GPU that was at its power limit is slower for a while */
     nanosleep(&rest, NULL);
-    lf_status status = lf_call_time(call, (size_t)runs, seconds);
+    lf_status status = lf_call_time(call, NULL, (size_t)runs, seconds);
     return status == LF_OK ? CLI_OK : cli_fail_status(status, lf_call_message(call));
 }
 

@@ -81,9 +81,10 @@ static int open_input(const cli_session *s, cli_tensor *t)
     if (status != LF_OK)
         return cli_fail_status(status, lf_context_message(s->context));
     t->path = path;
-    t->rank = lf_array_rank(t->file);
-    memcpy(t->extents, lf_array_extents(t->file), (size_t)t->rank * sizeof *t->extents);
-    t->data = lf_array_data(t->file);
+    const lf_tensor tensor = lf_array_tensor(t->file);
+    t->rank = tensor.rank;
+    memcpy(t->extents, tensor.extents, (size_t)t->rank * sizeof *t->extents);
+    t->data = tensor.data;
     return CLI_OK;
 }
 
@@ -121,7 +122,8 @@ static int save_outputs(const cli_session *s, const cli_tensors *outputs)
     for (size_t i = 0; i < outputs->count; i++) {
         const cli_tensor *t = &outputs->at[i];
         const char *path = value_of(&s->options->outputs, t->name);
-        lf_status status = path ? lf_array_save(s->context, path, t->rank, t->extents, t->data) : LF_OK;
+        const lf_tensor tensor = cli_tensor_as(t);
+        lf_status status = path ? lf_array_save(s->context, path, &tensor) : LF_OK;
         if (status != LF_OK)
             return cli_fail_status(status, lf_context_message(s->context));
     }

@@ -118,15 +118,16 @@ static int make_outputs(const cli_session *s, const int64_t *dims, cli_sample *s
 }
 
 typedef struct arguments {
-    const float **inputs, **params;
-    float **gathered; /* per input, NULL where the input is taken whole */
+    lf_tensor *inputs, *params;
+    int64_t (*extents)[LF_MAX_RANK]; /* per input */
+    float **gathered;                /* per input, NULL where the input is taken whole */
     int64_t *dims;
 } arguments;
 
 static int eval(const cli_session *s, const lf_program *program, const cli_tensors *inputs, cli_sample *sample,
                 arguments *a)
 {
-    if (!a->inputs || !a->params || !a->gathered || !a->dims)
+    if (!a->inputs || !a->params || !a->extents || !a->gathered || !a->dims)
         return cli_fail("no memory for the reference in double precision");
     memcpy(a->dims, s->dims, s->dim_count * sizeof *a->dims);
     if (sample->rows)
@@ -137,14 +138,19 @@ static int eval(const cli_session *s, const lf_program *program, const cli_tenso
         a->gathered[i] = rows ? gather(sample, t) : NULL;
         if (rows && !a->gathered[i])
             return CLI_BAD;
-        a->inputs[i] = rows ? a->gathered[i] : t->data;
+        a->inputs[i] = cli_tensor_as(t);
+        if (!rows)
+            continue;
+        a->inputs[i].data = a->gathered[i];
+        a->inputs[i].extents = memcpy(a->extents[i], t->extents, sizeof t->extents);
+        a->extents[i][0] = sample->count;
     }
     for (size_t i = 0; i < lf_model_port_count(s->model, LF_PORT_PARAM); i++)
         a->params[i] = lf_program_param(program, lf_model_port_name(s->model, LF_PORT_PARAM, i));
     int code = make_outputs(s, a->dims, sample);
     if (code != CLI_OK)
         return code;
-    lf_status status = lf_model_eval(s->model, a->dims, a->inputs, a->params, sample->outputs);
+    lf_status status = lf_model_eval(s->model, a->inputs, a->params, sample->outputs);
     return status == LF_OK ? CLI_OK : cli_fail_status(status, lf_model_message(s->model));
 }
 
@@ -153,6 +159,7 @@ int cli_sample_eval(const cli_session *s, const lf_program *program, const cli_t
     arguments a = {
         .inputs = calloc(inputs->count + 1, sizeof *a.inputs),
         .params = calloc(lf_model_port_count(s->model, LF_PORT_PARAM) + 1, sizeof *a.params),
+        .extents = calloc(inputs->count + 1, sizeof *a.extents),
         .gathered = calloc(inputs->count + 1, sizeof *a.gathered),
         .dims = calloc(s->dim_count + 1, sizeof *a.dims),
     };
@@ -160,6 +167,7 @@ int cli_sample_eval(const cli_session *s, const lf_program *program, const cli_t
     for (size_t i = 0; i < inputs->count && a.gathered; i++)
         free(a.gathered[i]);
     free(a.gathered);
+    free(a.extents);
     free(a.inputs);
     free(a.params);
     free(a.dims);

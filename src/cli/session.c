@@ -229,10 +229,8 @@ int cli_program_params_from(const cli_session *s, lf_program *program, const lf_
     lf_status status = LF_OK;
     for (size_t i = 0; i < lf_model_port_count(s->model, LF_PORT_PARAM) && status == LF_OK; i++) {
         const char *name = lf_model_port_name(s->model, LF_PORT_PARAM, i);
-        size_t count = 1;
-        for (int axis = 0; axis < lf_model_port_rank(s->model, LF_PORT_PARAM, i); axis++)
-            count *= (size_t)lf_model_port_extent(s->model, LF_PORT_PARAM, i, axis, s->dims);
-        status = lf_program_set_param(program, name, lf_program_param(other, name), count);
+        const lf_tensor values = lf_program_param(other, name);
+        status = lf_program_set_param(program, name, &values, LF_COPY, NULL);
     }
     return program_status(status, program);
 }

@@ -5,6 +5,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -108,6 +109,11 @@ int cli_tensors_inputs(const cli_session *s, cli_tensors *out)
     return code;
 }
 
+lf_tensor cli_tensor_as(const cli_tensor *t)
+{
+    return (lf_tensor){.data = (void *)t->data, .dtype = LF_F32, .rank = t->rank, .extents = t->extents};
+}
+
 void cli_tensors_draw(const cli_session *s, cli_tensors *inputs)
 {
     for (size_t i = 0; i < inputs->count; i++)
@@ -126,18 +132,24 @@ static int bind(lf_call *call, const cli_tensors *inputs, cli_tensors *outputs)
     int code = CLI_OK;
     for (size_t i = 0; i < inputs->count && code == CLI_OK; i++) {
         const cli_tensor *t = &inputs->at[i];
-        lf_status status = lf_call_set_input(call, i, t->rank, t->extents, t->data);
+        const lf_tensor tensor = cli_tensor_as(t);
+        lf_status status = lf_call_set_input(call, i, &tensor);
         if (status != LF_OK && t->path)
             return cli_fail("%s: %s", t->path, lf_call_message(call));
         code = call_status(status, call);
     }
     for (size_t i = 0; i < outputs->count && code == CLI_OK; i++) {
         cli_tensor *t = &outputs->at[i];
-        code = call_status(lf_call_output_shape(call, i, &t->rank, t->extents), call);
+        lf_tensor tensor;
+        code = call_status(lf_call_output(call, i, &tensor), call);
+        if (code != CLI_OK)
+            return code;
+        t->rank = tensor.rank;
+        memcpy(t->extents, tensor.extents, (size_t)t->rank * sizeof *t->extents);
+        code = cli_tensor_alloc(t);
+        tensor.data = t->own;
         if (code == CLI_OK)
-            code = cli_tensor_alloc(t);
-        if (code == CLI_OK)
-            code = call_status(lf_call_set_output(call, i, t->own), call);
+            code = call_status(lf_call_set_output(call, i, &tensor), call);
     }
     return code;
 }
@@ -155,7 +167,7 @@ int cli_call_new(const cli_session *s, lf_program *program, const cli_tensors *i
 int cli_call_run(lf_call *call, double *seconds)
 {
     double start = cli_now();
-    lf_status status = lf_call_run(call);
+    lf_status status = lf_call_run(call, NULL);
     if (seconds)
         *seconds = cli_now() - start;
     return call_status(status, call);

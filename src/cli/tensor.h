@@ -24,6 +24,9 @@ typedef struct cli_tensors {
 
 void cli_tensors_free(cli_tensors *t);
 
+/* The tensor as linfuse takes it. */
+lf_tensor cli_tensor_as(const cli_tensor *t);
+
 /* Memory for count elements of size bytes, not zeroed; the caller frees it. NULL, with a line said, where that is more
  * than there is: more than the whole machine has is refused before the system could grant it and fail later. */
 void *cli_alloc(size_t count, size_t size, const char *what);

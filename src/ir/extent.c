@@ -154,14 +154,20 @@ const char *lf_extent_text(const lf_graph *g, lf_extent e)
     return keep(g, text);
 }
 
-const char *lf_shape_text(const lf_graph *g, const lf_shape *s)
+void lf_shape_write(const lf_graph *g, const lf_shape *s, char *text, size_t size)
 {
-    char text[1024] = "[";
+    snprintf(text, size, "[");
     for (int i = 0; i < s->rank; i++) {
         if (i)
-            add(text, sizeof text, ", ");
-        add_extent(g, s->dim[i], text, sizeof text);
+            add(text, size, ", ");
+        add_extent(g, s->dim[i], text, size);
     }
-    add(text, sizeof text, "]");
+    add(text, size, "]");
+}
+
+const char *lf_shape_text(const lf_graph *g, const lf_shape *s)
+{
+    char text[1024];
+    lf_shape_write(g, s, text, sizeof text);
     return keep(g, text);
 }

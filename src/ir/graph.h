@@ -172,6 +172,8 @@ lf_window lf_window_of(const lf_graph *g, lf_node n);
 /* The shape as text, "[B, 8192]"; lives in the arena. */
 const char *lf_shape_text(const lf_graph *g, const lf_shape *s);
 const char *lf_extent_text(const lf_graph *g, lf_extent e);
+/* The shape as text of at most size bytes, cut where it is longer; needs no memory, so threads may share the graph. */
+void lf_shape_write(const lf_graph *g, const lf_shape *s, char *text, size_t size);
 
 /* The strides, by axis of `to`, at which a value of shape `from` is read when broadcast to it: 0 where it repeats.
  * Row-major. Asserts that from broadcasts to `to`. */

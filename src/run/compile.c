@@ -101,18 +101,6 @@ static lf_status find_batch(lf_program *p)
     return LF_OK;
 }
 
-static lf_status describe_inputs(lf_program *p)
-{
-    const lf_graph *g = &p->written;
-    p->input_text = lf_arena_array(&p->arena, (size_t)g->inputs, sizeof *p->input_text);
-    bool made = p->input_text != NULL;
-    for (int32_t i = 0; made && i < g->inputs; i++) {
-        p->input_text[i] = lf_shape_text(g, &lf_at(g, g->input[i])->shape);
-        made = p->input_text[i][0] == '['; /* or there was no memory for it */
-    }
-    return made ? LF_OK : lf_fail_nomem(&p->diag, "the program");
-}
-
 static lf_status build_variant(lf_program *p, lf_variant *v, const lf_rewrite_options *rewrite, bool fuse)
 {
     lf_status status = lf_graph_init(&v->graph, &p->arena, &p->diag);
@@ -159,8 +147,6 @@ lf_status lf_compile(lf_program *p, const lf_options *o)
         status = check_dtypes(p);
     if (status == LF_OK)
         status = find_batch(p);
-    if (status == LF_OK)
-        status = describe_inputs(p);
     if (status == LF_OK)
         status = build_variant(p, &p->fused, o->fuse ? &rewrite : NULL, o->fuse);
     if (status != LF_OK)

@@ -8,11 +8,12 @@
 #include "io/file.h"
 #include "io/npy.h"
 #include "run/handles.h"
+#include "run/tensor.h"
 
 struct lf_array {
     lf_file file;
     lf_npy npy;
-    const float *data;
+    lf_tensor tensor;
     float *copy; /* owned; NULL where data lies in the file */
 };
 
@@ -28,11 +29,13 @@ lf_status lf_array_open(lf_context *context, const char *path, lf_array **out)
     lf_array *a = *out = calloc(1, sizeof *a);
     if (!a)
         return lf_fail_nomem(&context->diag, path);
+    const float *data = NULL;
     lf_status status = lf_file_map(path, &a->file, &context->diag);
     if (status == LF_OK)
         status = lf_npy_read(a->file.bytes, a->file.size, path, &a->npy, &context->diag);
     if (status == LF_OK)
-        status = lf_npy_floats(a->file.bytes, &a->npy, &a->data, &a->copy, &context->diag);
+        status = lf_npy_floats(a->file.bytes, &a->npy, &data, &a->copy, &context->diag);
+    a->tensor = (lf_tensor){.data = (void *)data, .dtype = LF_F32, .rank = a->npy.rank, .extents = a->npy.extents};
     if (status != LF_OK) {
         lf_array_free(a);
         *out = NULL;
@@ -49,28 +52,38 @@ void lf_array_free(lf_array *array)
     free(array);
 }
 
-int lf_array_rank(const lf_array *array) { return array ? array->npy.rank : -1; }
-const int64_t *lf_array_extents(const lf_array *array) { return array ? array->npy.extents : NULL; }
-const float *lf_array_data(const lf_array *array) { return array ? array->data : NULL; }
+lf_tensor lf_array_tensor(const lf_array *array) { return array ? array->tensor : (lf_tensor){0}; }
 
-lf_status lf_array_save(lf_context *context, const char *path, int rank, const int64_t *extents, const float *data)
+/* What .npy files are written from. */
+static lf_status check_saved(const lf_tensor *t, const char *path, lf_diag *diag)
+{
+    if (t->rank < 0 || t->rank > LF_MAX_RANK)
+        return lf_fail(diag, LF_ERR_ARG, "%s: `rank` is %d, and must be between 0 and %d", path, t->rank, LF_MAX_RANK);
+    if (t->rank > 0 && !t->extents)
+        return lf_fail(diag, LF_ERR_ARG, "%s: `extents` must not be NULL", path);
+    if (t->dtype != LF_F32 || t->memory != LF_HOST || !lf_tensor_is_dense(t))
+        return lf_fail(diag, LF_ERR_UNSUPPORTED,
+                       "%s: only f32 tensors in host memory, row-major without gaps, can be saved", path);
+    return LF_OK;
+}
+
+lf_status lf_array_save(lf_context *context, const char *path, const lf_tensor *tensor)
 {
     if (!context)
         return LF_ERR_ARG;
-    if (!path)
-        return lf_fail_null(&context->diag, "path");
-    if (rank < 0 || rank > LF_MAX_RANK)
-        return lf_fail(&context->diag, LF_ERR_ARG, "`rank` is %d, and must be between 0 and %d", rank, LF_MAX_RANK);
-    if (rank > 0 && !extents)
-        return lf_fail(&context->diag, LF_ERR_ARG, "`extents` must not be NULL where `rank` is not 0");
+    if (!path || !tensor)
+        return lf_fail_null(&context->diag, path ? "tensor" : "path");
+    lf_status status = check_saved(tensor, path, &context->diag);
+    if (status != LF_OK)
+        return status;
     unsigned char head[LF_NPY_HEADER_MAX];
-    size_t used, bytes = sizeof *data;
-    bool fits = lf_npy_header(rank, extents, head, sizeof head, &used) == LF_OK;
-    for (int i = 0; i < rank && fits; i++)
-        fits = lf_mul_size(bytes, (size_t)extents[i], &bytes);
+    size_t used, bytes = sizeof(float);
+    bool fits = lf_npy_header(tensor->rank, tensor->extents, head, sizeof head, &used) == LF_OK;
+    for (int i = 0; i < tensor->rank && fits; i++)
+        fits = lf_mul_size(bytes, (size_t)tensor->extents[i], &bytes);
     if (!fits)
         return lf_fail(&context->diag, LF_ERR_ARG, "%s: these extents make no array", path);
-    if (!data && bytes > 0)
-        return lf_fail(&context->diag, LF_ERR_ARG, "%s: no data", path);
-    return lf_file_write(path, head, used, data, bytes, &context->diag);
+    if (!tensor->data && bytes > 0)
+        return lf_fail(&context->diag, LF_ERR_ARG, "%s: `data` must not be NULL", path);
+    return lf_file_write(path, head, used, tensor->data, bytes, &context->diag);
 }

@@ -37,7 +37,8 @@ struct lf_model {
     bool returned;
 };
 
-extern const char lf_not_finished[]; /* a message, for a model without its return */
+extern const char lf_not_finished[];        /* a message, for a model without its return */
+extern const char lf_needs_device_memory[]; /* the end of one, for what has to do with a device's own memory */
 
 typedef struct lf_dim_hint {
     char name[64];
@@ -83,8 +84,6 @@ struct lf_program {
     char device[16];
     int64_t hint[LF_MAX_SYMBOLS];
     int64_t first[LF_MAX_SYMBOLS]; /* extents of the first call, as far as they are known */
-    /* one per input: its shape in words, made early because calls in other threads share the arena */
-    const char **input_text;
     lf_param *param;            /* one per parameter; owned, see run/params.h */
     bool prepared;
     /* Why the last call asked for could not be made, NULL since the program was used otherwise. Threads may ask at

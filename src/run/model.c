@@ -3,8 +3,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/dtype.h"
 #include "io/file.h"
 #include "run/handles.h"
+#include "run/tensor.h"
 
 const char lf_not_finished[] = "the model is not finished: lf_model_return says what it returns";
 
@@ -128,7 +130,7 @@ static lf_status declare(lf_model *m, lf_op op, const char *name, lf_dtype dtype
                        name, rank, LF_MAX_RANK);
     if (rank > 0 && !dims)
         return lf_fail_null(&m->diag, "dims");
-    if ((unsigned)dtype > LF_I64)
+    if ((unsigned)dtype >= LF_DTYPES)
         return lf_fail(&m->diag, LF_ERR_ARG, "%s %s: `dtype` is %d, which is no dtype", lf_op_row(op)->name, name,
                        (int)dtype);
     const int symbols = m->graph.symbols;
@@ -311,35 +313,95 @@ bool lf_model_rows_independent(const lf_model *model, bool *has_rows)
     return independent;
 }
 
-lf_status lf_model_eval(lf_model *model, const int64_t *dims, const float *const *inputs, const float *const *params,
-                        double *const *outputs)
+/* ---- its meaning ---- */
+
+/* What evaluation reads: one per node; copies of tensors whose elements are not in order. */
+typedef struct bindings {
+    lf_bound *bound;
+    const int64_t **extents; /* one list per input, borrowed */
+    void **copy;
+    int32_t copies;
+} bindings;
+
+static lf_status bindings_begin(lf_model *m, bindings *b)
+{
+    const lf_graph *g = &m->graph;
+    b->bound = calloc((size_t)g->count + 1, sizeof *b->bound);
+    b->extents = calloc((size_t)g->inputs + 1, sizeof *b->extents);
+    b->copy = calloc((size_t)g->inputs + (size_t)g->params + 1, sizeof *b->copy);
+    return b->bound && b->extents && b->copy ? LF_OK : lf_fail_nomem(&m->diag, "evaluation");
+}
+
+static void bindings_end(bindings *b)
+{
+    for (int32_t i = 0; i < b->copies; i++)
+        free(b->copy[i]);
+    free(b->copy);
+    free(b->extents);
+    free(b->bound);
+}
+
+static lf_status bind(lf_model *m, bindings *b, const char *kind, lf_node node, const lf_tensor *t)
+{
+    lf_status status = lf_tensor_check(t, (lf_port_ref){kind, &m->graph, node}, &m->diag);
+    if (status == LF_OK && t->memory != LF_HOST)
+        return lf_fail(&m->diag, LF_ERR_ARG, "%s %s: evaluation needs host memory", kind, lf_at(&m->graph, node)->name);
+    if (status != LF_OK)
+        return status;
+    b->bound[node] = (lf_bound){.data = t->data, .dtype = t->dtype};
+    if (lf_tensor_is_dense(t))
+        return LF_OK;
+    void *copy = malloc(lf_tensor_bytes(t));
+    if (!copy)
+        return lf_fail_nomem(&m->diag, "evaluation");
+    lf_tensor_pack(t, copy);
+    b->bound[node].data = b->copy[b->copies++] = copy;
+    return LF_OK;
+}
+
+static lf_status bind_all(lf_model *m, bindings *b, const lf_tensor *inputs, const lf_tensor *params)
+{
+    const lf_graph *g = &m->graph;
+    lf_status status = LF_OK;
+    for (int32_t i = 0; i < g->inputs && status == LF_OK; i++) {
+        status = bind(m, b, "input", g->input[i], &inputs[i]);
+        b->extents[i] = inputs[i].extents;
+    }
+    for (int32_t i = 0; i < g->params && status == LF_OK; i++)
+        status = bind(m, b, "parameter", g->param[i], &params[i]);
+    return status;
+}
+
+static lf_status eval(lf_model *m, bindings *b, const lf_tensor *inputs, const lf_tensor *params,
+                      double *const *outputs)
+{
+    const lf_graph *g = &m->graph;
+    int64_t dims[LF_MAX_DIMS] = {0};
+    lf_status status = bindings_begin(m, b);
+    if (status == LF_OK)
+        status = bind_all(m, b, inputs, params);
+    if (status == LF_OK)
+        status = lf_learn_dims(g, b->extents, dims, &m->diag);
+    for (int32_t i = 0; i < g->outputs && status == LF_OK; i++)
+        if (!outputs[i] && lf_shape_count(&lf_at(g, g->output[i])->shape, dims) > 0)
+            status = lf_fail(&m->diag, LF_ERR_ARG, "output %s: the address must not be NULL",
+                             lf_at(g, g->output[i])->name);
+    return status == LF_OK ? lf_eval(g, dims, b->bound, g->output, (size_t)g->outputs, outputs, &m->diag) : status;
+}
+
+lf_status lf_model_eval(lf_model *model, const lf_tensor *inputs, const lf_tensor *params, double *const *outputs)
 {
     if (!model)
         return LF_ERR_ARG;
     const lf_graph *g = &model->graph;
     if (!model->returned)
         return lf_fail(&model->diag, LF_ERR_ARG, "%s", lf_not_finished);
+    if ((!inputs && g->inputs > 0) || (!params && g->params > 0))
+        return lf_fail_null(&model->diag, !inputs && g->inputs > 0 ? "inputs" : "params");
     if (!outputs)
         return lf_fail_null(&model->diag, "outputs");
-    if ((g->inputs > 0 && !inputs) || (g->params > 0 && !params))
-        return lf_fail_null(&model->diag, g->inputs > 0 && !inputs ? "inputs" : "params");
-    if (g->symbols > 0 && !dims)
-        return lf_fail_null(&model->diag, "dims");
-    lf_status status = lf_graph_check_dims(g, dims, &model->diag);
-    for (int32_t i = 0; i < g->outputs && status == LF_OK; i++)
-        if (!outputs[i] && lf_shape_count(&lf_at(g, g->output[i])->shape, dims) > 0)
-            status = lf_fail(&model->diag, LF_ERR_ARG, "output %s: `data` must not be NULL",
-                             lf_at(g, g->output[i])->name);
-    if (status != LF_OK)
-        return status;
-    lf_bound *bound = calloc((size_t)g->count + 1, sizeof *bound);
-    if (!bound)
-        return lf_fail_nomem(&model->diag, "evaluation");
-    for (int32_t i = 0; i < g->inputs; i++)
-        bound[g->input[i]] = (lf_bound){.data = inputs[i], .dtype = lf_at(g, g->input[i])->dtype};
-    for (int32_t i = 0; i < g->params; i++)
-        bound[g->param[i]] = (lf_bound){.data = params[i], .dtype = lf_at(g, g->param[i])->dtype};
-    status = lf_eval(g, dims, bound, g->output, (size_t)g->outputs, outputs, &model->diag);
-    free(bound);
+    bindings b = {0};
+    lf_status status = eval(model, &b, inputs, params, outputs);
+    bindings_end(&b);
     return status;
 }

@@ -14,11 +14,18 @@
 #include "base/str.h"
 #include "io/file.h"
 #include "io/safetensors.h"
+#include "run/tensor.h"
 
 lf_status lf_params_new(lf_program *p)
 {
-    p->param = calloc((size_t)p->written.params + 1, sizeof *p->param);
-    return p->param ? LF_OK : lf_fail_nomem(&p->diag, "the program");
+    const lf_graph *g = &p->written;
+    p->param = calloc((size_t)g->params + 1, sizeof *p->param);
+    if (!p->param)
+        return lf_fail_nomem(&p->diag, "the program");
+    for (int32_t i = 0; i < g->params; i++)
+        for (int axis = 0; axis < lf_at(g, g->param[i])->shape.rank; axis++)
+            p->param[i].extents[axis] = lf_at(g, g->param[i])->shape.dim[axis].coef;
+    return LF_OK;
 }
 
 void lf_params_free(lf_program *p)
@@ -133,107 +140,110 @@ static void copy_chunk(void *arg, int64_t index, int slot)
     memcpy(c->to + at, c->from + at, bytes);
 }
 
-/* Which parameter is being given, and whether so many values are what it has. */
-static lf_status given_param(lf_program *p, const char *name, const void *data, size_t count, int32_t *index)
+static lf_status copy_from_host(lf_program *p, int32_t index, const lf_tensor *values)
 {
-    if (!p)
-        return LF_ERR_ARG;
-    lf_program_begin(p);
-    if (!name || !data)
-        return lf_fail_null(&p->diag, name ? "data" : "name");
-    *index = find_param(p, name);
-    if (*index < 0)
-        return lf_fail(&p->diag, LF_ERR_ARG, "the model has no parameter %.128s", name);
-    if (count != lf_param_count(p, *index))
-        return lf_fail(&p->diag, LF_ERR_DATA, "parameter %s has %zu elements, not %zu", name, lf_param_count(p, *index),
-                       count);
-    return LF_OK;
-}
-
-lf_status lf_program_set_param(lf_program *program, const char *name, const void *data, size_t count)
-{
-    int32_t index = -1;
-    lf_status status = given_param(program, name, data, count, &index);
-    if (status != LF_OK)
-        return status;
     void *to;
-    status = begin_values(program, index, &to);
+    lf_status status = begin_values(p, index, &to);
     if (status != LF_OK)
         return status;
-    copying c = {.from = data, .to = to, .bytes = lf_param_bytes(program, index)};
-    /* by all threads: most of it is the first touch of fresh memory */
-    lf_pool_run(program->context->pool, (int64_t)((c.bytes + COPIED_AT_ONCE - 1) / COPIED_AT_ONCE), copy_chunk, &c);
+    copying c = {.from = values->data, .to = to, .bytes = lf_tensor_bytes(values)};
+    if (!lf_tensor_is_dense(values))
+        lf_tensor_pack(values, to);
+    else /* by all threads: most of it is the first touch of fresh memory */
+        lf_pool_run(p->context->pool, (int64_t)((c.bytes + COPIED_AT_ONCE - 1) / COPIED_AT_ONCE), copy_chunk, &c);
     return LF_OK;
 }
 
-lf_status lf_program_borrow_param(lf_program *program, const char *name, const void *data, size_t count)
+static lf_status borrow_from_host(lf_program *p, int32_t index, const lf_tensor *values)
 {
-    int32_t index = -1;
-    lf_status status = given_param(program, name, data, count, &index);
-    if (status != LF_OK)
-        return status;
-    drop_values(program, index);
-    program->param[index].host = data;
+    drop_values(p, index);
+    p->param[index].host = values->data;
     return LF_OK;
-}
-
-const void *lf_program_param(const lf_program *program, const char *name)
-{
-    int32_t index = program && name ? find_param(program, name) : -1;
-    return index < 0 ? NULL : program->param[index].host;
 }
 
 /* ---- from the device ---- */
 
-static lf_status given_on_device(lf_program *p, const char *name, const void *data, size_t count, int32_t *index)
+static lf_status copy_from_device(lf_program *p, int32_t index, const lf_tensor *values, void *stream)
 {
-    lf_status status = given_param(p, name, data, count, index);
-    if (status == LF_OK && !p->on.backend->memory)
-        return lf_fail(&p->diag, LF_ERR_ARG, "parameter %s: device memory needs a program compiled for cuda", name);
-    return status;
-}
-
-lf_status lf_program_set_param_cuda(lf_program *program, const char *name, const void *data, size_t count,
-                                    void *stream)
-{
-    int32_t index = -1;
     char what[WHAT];
-    lf_status status = given_on_device(program, name, data, count, &index);
-    if (status != LF_OK)
-        return status;
-    const lf_backend_memory *memory = program->on.backend->memory;
-    if (memory->reads_as_given(program->compiled)) { /* the copy stays there */
-        drop_values(program, index);
-        lf_param *param = &program->param[index];
-        status = memory->copy(program->on.device, data, lf_param_bytes(program, index), stream,
-                                     describe(program, index, what), &param->device_copy, &program->diag);
+    const lf_backend_memory *memory = p->on.backend->memory;
+    if (memory->reads_as_given(p->compiled)) { /* the copy stays there */
+        drop_values(p, index);
+        lf_param *param = &p->param[index];
+        lf_status status = memory->copy(p->on.device, values->data, lf_tensor_bytes(values), stream,
+                                        describe(p, index, what), &param->device_copy, &p->diag);
         param->device = param->device_copy;
         return status;
     }
-    lf_param_leave_device(program, index);
-    program->prepared = false;
-    status = lf_param_read_device(program, index, data, stream);
+    lf_param_leave_device(p, index);
+    p->prepared = false;
+    lf_status status = lf_param_read_device(p, index, values->data, stream);
     if (status != LF_OK)
-        drop_values(program, index); /* there may be anything in it */
+        drop_values(p, index); /* there may be anything in it */
     return status;
 }
 
-lf_status lf_program_borrow_param_cuda(lf_program *program, const char *name, const void *data, size_t count,
-                                       void *stream)
+static lf_status borrow_from_device(lf_program *p, int32_t index, const lf_tensor *values, void *stream)
 {
-    int32_t index = -1;
-    lf_status status = given_on_device(program, name, data, count, &index);
+    lf_status status = p->on.backend->memory->wait(p->on.device, stream, &p->diag);
     if (status != LF_OK)
         return status;
-    const lf_backend_memory *memory = program->on.backend->memory;
-    if ((uintptr_t)data % memory->alignment != 0)
-        return lf_program_set_param_cuda(program, name, data, count, stream);
-    status = memory->wait(program->on.device, stream, &program->diag);
-    if (status != LF_OK)
-        return status;
-    drop_values(program, index);
-    program->param[index].device = data; /* read when preparing wants to see it */
+    drop_values(p, index);
+    p->param[index].device = values->data; /* read when preparing wants to see it */
     return LF_OK;
+}
+
+/* ---- from either ---- */
+
+static lf_status check_values(lf_program *p, int32_t index, const lf_tensor *values, lf_holding holding, void *stream)
+{
+    const lf_port_ref port = {"parameter", &p->written, p->written.param[index]};
+    lf_status status = lf_tensor_check(values, port, &p->diag);
+    if (status != LF_OK)
+        return status;
+    const bool device = values->memory == LF_DEVICE;
+    if ((device || stream) && !p->on.backend->memory)
+        return lf_fail(&p->diag, LF_ERR_ARG, "parameter %s: %s %s", lf_param_name(p, index),
+                       device ? "device memory" : "`stream`", lf_needs_device_memory);
+    if (holding != LF_COPY && holding != LF_BORROW)
+        return lf_fail(&p->diag, LF_ERR_ARG, "`holding` is %d, neither LF_COPY nor LF_BORROW", (int)holding);
+    return device || holding == LF_BORROW ? lf_tensor_need_dense(values, port, &p->diag) : LF_OK;
+}
+
+lf_status lf_program_set_param(lf_program *program, const char *name, const lf_tensor *values, lf_holding holding,
+                               void *stream)
+{
+    if (!program)
+        return LF_ERR_ARG;
+    lf_program_begin(program);
+    if (!name || !values)
+        return lf_fail_null(&program->diag, name ? "values" : "name");
+    const int32_t index = find_param(program, name);
+    if (index < 0)
+        return lf_fail(&program->diag, LF_ERR_ARG, "the model has no parameter %.128s", name);
+    lf_status status = check_values(program, index, values, holding, stream);
+    if (status != LF_OK)
+        return status;
+    if (values->memory == LF_HOST)
+        return holding == LF_COPY ? copy_from_host(program, index, values) : borrow_from_host(program, index, values);
+    /* kernels rely on how memory of our own is aligned */
+    const bool aligned = (uintptr_t)values->data % program->on.backend->memory->alignment == 0;
+    return holding == LF_BORROW && aligned ? borrow_from_device(program, index, values, stream)
+                                           : copy_from_device(program, index, values, stream);
+}
+
+lf_tensor lf_program_param(const lf_program *program, const char *name)
+{
+    const int32_t index = program && name ? find_param(program, name) : -1;
+    if (index < 0)
+        return (lf_tensor){0};
+    const lf_param *param = &program->param[index];
+    const lf_node_info *info = lf_at(&program->written, program->written.param[index]);
+    return (lf_tensor){.data = (void *)(param->host ? param->host : param->device), /* to be read only */
+                       .dtype = info->dtype,
+                       .rank = info->shape.rank,
+                       .extents = param->extents,
+                       .memory = param->host || !param->device ? LF_HOST : LF_DEVICE};
 }
 
 /* ---- drawn ---- */

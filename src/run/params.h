@@ -7,6 +7,7 @@
 
 /* The values may lie in host memory, on the device, or in both places; then they are the same values. */
 struct lf_param {
+    int64_t extents[LF_MAX_RANK];
     const void *host;          /* NULL: not in host memory */
     void *host_copy;           /* owned; where host points. NULL: host is borrowed, or NULL */
     const void *device;        /* NULL: not on the device */

@@ -38,28 +38,40 @@ static lf_status build(lf_model *model)
     return lf_model_return(model, &y, 1);
 }
 
+static lf_tensor tensor(const float *data, int rank, const int64_t *extents)
+{
+    lf_tensor made;
+    memset(&made, 0, sizeof made);
+    made.data = (void *)data;
+    made.dtype = LF_F32;
+    made.rank = rank;
+    made.extents = extents;
+    return made;
+}
+
 /* Runs the program once on x (M by K) into y (M by N). */
 static int run(lf_program *program, const float *x, float *y)
 {
     const int64_t x_extents[] = {M, K};
-    int64_t extents[LF_MAX_RANK];
-    int rank = 0;
+    lf_tensor in, out;
     lf_call *call = NULL;
     lf_status status = lf_call_new(program, &call);
     if (status != LF_OK)
         return failed("lf_call_new", status, lf_program_message(program));
-    if ((status = lf_call_set_input(call, 0, 2, x_extents, x)) != LF_OK ||
-        (status = lf_call_output_shape(call, 0, &rank, extents)) != LF_OK ||
-        (status = lf_call_set_output(call, 0, y)) != LF_OK || (status = lf_call_run(call)) != LF_OK) {
-        failed("call", status, lf_call_message(call));
+    in = tensor(x, 2, x_extents);
+    if ((status = lf_call_set_input(call, 0, &in)) != LF_OK || (status = lf_call_output(call, 0, &out)) != LF_OK) {
+        failed("input", status, lf_call_message(call));
         lf_call_free(call);
         return 1;
     }
+    int bad = out.rank != 2 || out.extents[0] != M || out.extents[1] != N;
+    if (bad)
+        fprintf(stderr, "the output's shape is wrong\n");
+    out.data = y;
+    if (!bad && ((status = lf_call_set_output(call, 0, &out)) != LF_OK || (status = lf_call_run(call, NULL)) != LF_OK))
+        bad = failed("run", status, lf_call_message(call));
     lf_call_free(call);
-    if (rank == 2 && extents[0] == M && extents[1] == N)
-        return 0;
-    fprintf(stderr, "the output's shape is wrong\n");
-    return 1;
+    return bad;
 }
 
 static int compile_and_run(lf_model *model, const float *x, const float *w, const float *b, float *y)
@@ -69,8 +81,10 @@ static int compile_and_run(lf_model *model, const float *x, const float *w, cons
     if (status != LF_OK)
         return failed("lf_program_new", status, lf_model_message(model));
     int bad = 0;
-    if ((status = lf_program_set_param(program, "w", w, N * K)) != LF_OK ||
-        (status = lf_program_set_param(program, "b", b, N)) != LF_OK ||
+    const int64_t w_extents[] = {N, K}, b_extents[] = {N};
+    const lf_tensor weight = tensor(w, 2, w_extents), bias = tensor(b, 1, b_extents);
+    if ((status = lf_program_set_param(program, "w", &weight, LF_COPY, NULL)) != LF_OK ||
+        (status = lf_program_set_param(program, "b", &bias, LF_COPY, NULL)) != LF_OK ||
         (status = lf_program_prepare(program)) != LF_OK)
         bad = failed("parameters", status, lf_program_message(program));
     if (!bad)

@@ -99,6 +99,6 @@ def test_served_by_c(root, saved, serve, name, tmp_path):
 def test_serve_says_what_is_wrong(saved, serve, tmp_path):
     folder = saved["lse_chain"][1]
     np.save(tmp_path / "narrow.npy", np.zeros((2, 5), np.float32))
-    assert "extent 1 of the data is 5" in serve(folder, tmp_path / "narrow.npy", status=1).stderr
+    assert "extent 1 of the tensor is 5" in serve(folder, tmp_path / "narrow.npy", status=1).stderr
     assert "nowhere" in serve(tmp_path / "nowhere", tmp_path / "narrow.npy", status=1).stderr
     assert "usage" in serve(status=2).stderr

@@ -294,7 +294,7 @@ X, Y = draw(3)
         ((torch.from_numpy(X).requires_grad_(), Y), {}, TypeError, "input x requires grad.*no_grad"),
         ((torch.from_numpy(X).to_sparse(), Y), {}, TypeError, r"sparse.*to_dense"),
         ((torch.empty(3, 24, device="meta"), Y), {}, TypeError, "is on meta"),
-        ((X[:, :5], Y), {}, linfuse.Error, r"input x is \[B, 24\], but extent 1 of the data is 5"),
+        ((X[:, :5], Y), {}, linfuse.Error, r"input x is f32\[B, 24\], but extent 1 of the tensor is 5"),
         ((X[0], Y), {}, linfuse.Error, "input x"),
         ((X, Y[:2]), {}, linfuse.Error, "B"),
     ],

@@ -9,11 +9,12 @@ import sys
 import weakref
 
 import pytest
+from linfuse import native
 
+HOST, DEVICE = native.Place.HOST, native.Place.DEVICE
 NAMES = ("shape", "_version", "data_ptr", "stride", "stamps", "runs", "room_at")
 _call = ctypes.c_int, ctypes.c_void_p, *[ctypes.POINTER(ctypes.c_void_p)] * 3
-RunAt = ctypes.CFUNCTYPE(*_call, ctypes.c_int)
-RunOn = ctypes.CFUNCTYPE(*_call, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
+RunAt = ctypes.CFUNCTYPE(*_call, ctypes.POINTER(native.RunOptions))
 Hold = ctypes.CFUNCTYPE(ctypes.c_bool, ctypes.c_void_p)
 SHAPES, MAKERS, WHERE = 6, 7, 9  # places in what a shortcut is set up by
 ON_GPU = 0, 77, 16, 512, None
@@ -47,7 +48,7 @@ class World:
         self.state = {"grad": False, "transforms": None, "threads": 2, "status": 0, "holds": True}
         state = self.state
         self.ran = []
-        self.functions = RunAt(self.run), RunOn(self.run), Hold(lambda program: state["holds"])
+        self.functions = RunAt(self.run), Hold(lambda program: state["holds"])
         words = (None, 1, (RuntimeError, AttributeError, TypeError, ValueError), *map(sys.intern, NAMES))
         addresses = [ctypes.cast(function, ctypes.c_void_p).value for function in self.functions]
         assert library.lf_shortcut_teach(words, *addresses) == len(words)
@@ -70,8 +71,9 @@ class World:
         """The same with something else in one place."""
         self.library.lf_shortcut_set(self.call, (*self.how[:place], what, *self.how[place + 1:]))
 
-    def run(self, call, dims, inputs, outputs, *where):
-        self.ran.append((call, inputs[0], outputs[0], *where))
+    def run(self, call, dims, inputs, outputs, options):
+        how = tuple(getattr(options[0], name) for name, _ in native.RunOptions._fields_)
+        self.ran.append((call, inputs[0], outputs[0], *how))
         return self.state["status"]
 
     def __call__(self):
@@ -93,7 +95,7 @@ def loaded(library, tmp_path):
     # a copy: the library itself may be in use, with PyTorch's own objects
     loaded = ctypes.PyDLL(shutil.copy(library.with_name("liblinfuse_shortcut.so"), tmp_path))
     loaded.lf_shortcut_teach.restype = ctypes.c_ssize_t
-    loaded.lf_shortcut_teach.argtypes = [ctypes.py_object] + [ctypes.c_void_p] * 3
+    loaded.lf_shortcut_teach.argtypes = [ctypes.py_object] + [ctypes.c_void_p] * 2
     loaded.lf_shortcut_new.restype = loaded.lf_shortcut_set.restype = ctypes.py_object
     loaded.lf_shortcut_new.argtypes = [ctypes.py_object] * 3 + [ctypes.c_ssize_t] * 2
     loaded.lf_shortcut_set.argtypes = [ctypes.py_object] * 2
@@ -107,7 +109,7 @@ def world(loaded):
 
 def test_runs(world):
     results = world()
-    assert world.ran == [(8, world.x.data_ptr(), results[0].data_ptr(), 2)]
+    assert world.ran == [(8, world.x.data_ptr(), results[0].data_ptr(), 2, HOST, None, None, 0)]
     assert world.slot.runs == 1 and len(results) == 2
     assert not world.is_parts()
 
@@ -117,7 +119,7 @@ def test_runs_on_a_gpu(loaded):
     world = World(loaded, where=ON_GPU)
     world.state["holds"] = False
     results = world()
-    assert world.ran == [(8, world.x.data_ptr(), results[0].data_ptr(), 77, 4096, 512)]
+    assert world.ran == [(8, world.x.data_ptr(), results[0].data_ptr(), 0, DEVICE, 77, 4096, 512)]
     world.slot.room_at = 8192
     assert not world.is_parts() and world.ran[-1][-2:] == (8192, 512)
     rooms = []
@@ -149,7 +151,7 @@ def test_addresses_that_are_not_aligned(loaded, monkeypatch):
 
 def test_too_few_words(world):
     """Of another version's package: nothing is taken of it."""
-    assert world.library.lf_shortcut_teach((1, 2), None, None, None) > 2
+    assert world.library.lf_shortcut_teach((1, 2), None, None) > 2
     assert not world.is_parts()
     for how in (world.how[:-1], (*world.how, 1), (*world.how[:WHERE], (2,), world.how[-1])):
         world.library.lf_shortcut_set(world.call, how)
@@ -255,7 +257,7 @@ def test_set_up_anew_in_the_middle(world):
 
     world.set(MAKERS, ((meanwhile, ()),) * 2)
     results = world()
-    assert deep and world.ran == [(8, world.x.data_ptr(), results[0].data_ptr(), 2)]
+    assert deep and world.ran == [(8, world.x.data_ptr(), results[0].data_ptr(), 2, HOST, None, None, 0)]
     assert world.prepared.idle[-1] is world.slot
     assert world()[0] == "part"
 
