@@ -9,7 +9,7 @@
                                          only printed
   bench/cuda.py --merge FILE...          measures nothing: makes the table of what such runs have printed or saved, the
                                          newest of each
-  bench/cuda.py --readme                 puts the short table into README.md as well
+  bench/cuda.py --docs                   puts the short table into docs/benchmarks.md as well
 
 How a time is taken: everything lies on the GPU, inputs uniform in [0, 1), weights as torch.nn.Linear draws them. Before
 each run 256 MB are written, which takes the L2 cache; CUDA events stand right before and behind the run, and launching
@@ -50,12 +50,12 @@ def arguments():
     parser.add_argument("--bound", type=float, default=BOUND, metavar="S", help="seconds a steady row of runs may take")
     parser.add_argument("--clean", action="store_true", help="read before each run what is written otherwise")
     parser.add_argument("--merge", nargs="+", type=Path, metavar="FILE")
-    parser.add_argument("--readme", action="store_true", help="put the table into README.md too")
+    parser.add_argument("--docs", action="store_true", help="put the table into docs/benchmarks.md too")
     parser.add_argument("--library", type=Path, default=machine.ROOT / "build" / "release" / "liblinfuse.so")
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--list", action="store_true", help="print the rows and end")
     args = parser.parse_args()
-    if args.clean and (args.merge or args.readme or args.out != RESULTS):
+    if args.clean and (args.merge or args.docs or args.out != RESULTS):
         parser.error("--clean is another way of measuring: it goes into no table")
     return args
 
@@ -319,8 +319,8 @@ def main():
         how = __doc__[__doc__.index("How a time") : __doc__.index("Each measurement")]
         saved = cuda_table.save(args.out, records, how)
         print("saved: " + ", ".join(map(str, saved)))
-        if args.readme:
-            cuda_table.into_readme(machine.ROOT / "README.md", records, saved[1])
+        if args.docs:
+            cuda_table.into_docs(machine.ROOT / "docs" / "benchmarks.md", records, saved[1])
     return 1 if any("failed" in r for r in records) else 0
 
 

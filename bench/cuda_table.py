@@ -5,6 +5,7 @@ import json
 import math
 import re
 
+import machine
 from cuda_rows import ROWS
 
 DASH, EARLIER = "–", "†"
@@ -104,7 +105,7 @@ def table(records):
 
 
 def short(records):
-    """The README's table: burst times alone."""
+    """The docs' table: burst times alone."""
     lines = [
         "| ms, burst | torch fp32: eager / compiled | torch tf32, bf16: compiled | linfuse fp32 | tf32 | bf16 |",
         "| --- | --- | --- | --- | --- | --- |",
@@ -120,9 +121,9 @@ def short(records):
     return "\n".join(lines)
 
 
-def into_readme(file, records, saved):
+def into_docs(file, records, saved):
     """Puts the short table between its marks."""
-    begin, end = "<!-- bench/cuda.py --readme -->\n", "<!-- end of it -->"
+    begin, end = "<!-- bench/cuda.py --docs -->\n", "<!-- end of it -->"
     before, _, rest = file.read_text().partition(begin)
     _, _, after = rest.partition(end)
     newest, table = max(records, key=lambda r: r["date"]), short(records)
@@ -158,8 +159,8 @@ def save(folder, records, how):
         how,
         table(records),
     ]
-    notes = stem.with_name(f"cuda-{newest['date'][:10]}-notes.md")
-    parts += [f"What is short, and what these records do not show: `{notes.name}`."] if notes.exists() else []
+    notes = machine.ROOT / "docs" / "log" / f"cuda-{newest['date'][:10]}-notes.md"
+    parts += [f"What is short, and what these records do not show: `docs/log/{notes.name}`."] if notes.exists() else []
     parts += ["Failed:\n\n" + "\n".join(failures)] if failures else []
     stem.with_suffix(".json").write_text(json.dumps({"records": records}, indent=1) + "\n")
     stem.with_suffix(".md").write_text("\n\n".join(p.strip() for p in parts) + "\n")
