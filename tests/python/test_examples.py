@@ -15,18 +15,6 @@ BATCH, FEATURES = 24, 96
 
 
 @pytest.fixture(scope="module")
-def environment(root, library, tmp_path_factory):
-    """What an installed package would give: the modules, and the entry point by which torch.compile finds them."""
-    place = tmp_path_factory.mktemp("installed")
-    info = place / "linfuse-0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: linfuse\nVersion: 0\n")
-    (info / "entry_points.txt").write_text("[torch_dynamo_backends]\nlinfuse = linfuse.backend:backend\n")
-    paths = os.pathsep.join([str(place), str(root / "python")])
-    return {**os.environ, "PYTHONPATH": paths, "LINFUSE_LIBRARY": str(library)}
-
-
-@pytest.fixture(scope="module")
 def saved(root, environment, tmp_path_factory):
     """name -> what the example printed, and the folder it saved into."""
     found = {}

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""README, docs/ and the other pages: links lead somewhere, code blocks run, what is generated is not stale."""
+
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / ".github").rglob("*.md"),
+                *(ROOT / "bench").glob("*.md")])  # fmt: skip
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+FENCE = re.compile(r"(?:^<!-- not run: (?P<why>.+?) -->\n)?^```(?P<language>\w*)\n(?P<code>.*?)^```$", re.M | re.S)
+RUN = {"python": [sys.executable], "sh": ["bash", "-eu"]}
+SHOWN = {"text", "c", "cmake", "json"}  # what is printed, and parts of programs
+
+
+def name(page):
+    return page.relative_to(ROOT).as_posix()
+
+
+def blocks(page):
+    return [match.groupdict() for match in FENCE.finditer(page.read_text())]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_links_lead_somewhere(page):
+    targets = [link.partition("#")[0] for link in LINK.findall(page.read_text()) if not re.match(r"\w+:", link)]
+    assert [target for target in targets if target and not (page.parent / target).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_every_block_says_its_language(page):
+    assert {block["language"] for block in blocks(page)} <= {*RUN, *SHOWN}
+
+
+def runs():
+    """Pages by language, with the code of a page's blocks as one program, as a reader would type them."""
+    for page in PAGES:
+        for language in RUN:
+            code = [block["code"] for block in blocks(page) if block["language"] == language and not block["why"]]
+            if code:
+                yield pytest.param(language, "\n".join(code), id=f"{name(page)}-{language}")
+
+
+@pytest.mark.parametrize("language, code", list(runs()))
+def test_code_blocks_run(language, code, environment, command, tmp_path):
+    for folder in ("models", "examples"):
+        (tmp_path / folder).symlink_to(ROOT / folder)
+    paths = {**environment, "PATH": f"{command.parent}:{environment['PATH']}"}
+    done = subprocess.run([*RUN[language], "-c", code], env=paths, cwd=tmp_path, capture_output=True, text=True,
+                          timeout=300)  # fmt: skip
+    assert done.returncode == 0, f"{code}\n{done.stdout}\n{done.stderr}"
+
+
+PROGRAMS = [
+    pytest.param(block["code"], id=name(page))
+    for page in PAGES
+    for block in blocks(page)
+    if "int main(" in block["code"]
+]
+
+
+@pytest.mark.parametrize("code", PROGRAMS)
+def test_programs_in_c_compile_and_run(code, library, tmp_path):
+    (tmp_path / "program.c").write_text(code)
+    words = ["cc", "-std=c11", "-Wall", "-Wextra", "-Werror", f"-I{ROOT / 'include'}", "program.c", str(library)]
+    subprocess.run([*words, f"-Wl,-rpath,{library.parent}", "-o", "program"], cwd=tmp_path, check=True)
+    assert subprocess.run(["./program"], cwd=tmp_path, capture_output=True, text=True).stdout == "0.679 0.321\n"
+
+
+@pytest.mark.parametrize("tool", ["chart", "supported"])
+def test_what_is_generated_is_not_stale(tool, environment):
+    done = subprocess.run([sys.executable, ROOT / "tools" / tool, "--check"], env=environment, capture_output=True,
+                          text=True)  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_readme_stays_short():
+    """It is the front page; the rest belongs in docs/."""
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 130
