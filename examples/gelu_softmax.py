@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Linear -> GELU -> Softmax, as you would write it; one line makes it fast.
 
-    python examples/gelu_softmax.py [--batch 1024] [--features 8192] [--save DIR] [--explain]
+    python examples/gelu_softmax.py [--batch 512] [--features 2048] [--save DIR] [--explain]
 
 The softmax needs the whole row and then its values again: linfuse keeps them at hand in between.
 """
@@ -18,5 +18,5 @@ class GeluSoftmax(nn.Sequential):
 
 
 if __name__ == "__main__":
-    args = arguments(__doc__, batch=1024, features=8192)
-    demonstrate(GeluSoftmax(args.features, args.features), torch.rand(args.batch, args.features), args)
+    args = arguments(__doc__, batch=512, features=2048)
+    demonstrate(args, GeluSoftmax(args.features, args.features), torch.rand(args.batch, args.features))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Linear -> LogSumExp -> LeakyReLU twice -> GELU twice, as you would write it; one line makes it fast.
 
-    python examples/lse_chain.py [--batch 1024] [--features 8192] [--save DIR] [--explain]
+    python examples/lse_chain.py [--batch 512] [--features 2048] [--save DIR] [--explain]
 
 All that follows the product sees one number a row: linfuse never stores the row.
 """
@@ -28,5 +28,5 @@ class LseChain(nn.Module):
 
 
 if __name__ == "__main__":
-    args = arguments(__doc__, batch=1024, features=8192)
-    demonstrate(LseChain(args.features, args.features), torch.rand(args.batch, args.features), args)
+    args = arguments(__doc__, batch=512, features=2048)
+    demonstrate(args, LseChain(args.features, args.features), torch.rand(args.batch, args.features))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Linear -> Subtract -> Mean -> LogSumExp -> GELU -> residual add, as you would write it; one line makes it fast.
 
-    python examples/mean_residual.py [--batch 2048] [--features 8192] [--save DIR] [--explain]
+    python examples/mean_residual.py [--batch 512] [--features 2048] [--save DIR] [--explain]
 
 A row's mean is all the product is for: linfuse makes of it a product with one vector, and guards rows with NaN or Inf.
 """
@@ -27,5 +27,5 @@ class MeanResidual(nn.Module):
 
 
 if __name__ == "__main__":
-    args = arguments(__doc__, batch=2048, features=8192)
-    demonstrate(MeanResidual(args.features, args.features), torch.rand(args.batch, args.features), args)
+    args = arguments(__doc__, batch=512, features=2048)
+    demonstrate(args, MeanResidual(args.features, args.features), torch.rand(args.batch, args.features))
