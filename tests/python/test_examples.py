@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""examples/: the reference models as a user runs them, small; and the C program that serves what they save."""
+"""examples/: each as a user runs it, small; and the C program that serves what they save."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -15,16 +16,25 @@ BATCH, FEATURES = 24, 96
 
 
 @pytest.fixture(scope="module")
-def saved(root, environment, tmp_path_factory):
+def example(root, environment):
+    """example("lm_head", "--batch", 8): what that prints."""
+
+    def call(name, *arguments):
+        words = [sys.executable, root / "examples" / f"{name}.py", *arguments]
+        done = subprocess.run(list(map(str, words)), env=environment, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def saved(example, tmp_path_factory):
     """name -> what the example printed, and the folder it saved into."""
     found = {}
     for name in EXAMPLES:
         folder = tmp_path_factory.mktemp(name)
-        words = [sys.executable, root / "examples" / f"{name}.py", "--batch", BATCH, "--features", FEATURES]
-        words = [*map(str, words), "--explain", "--save", str(folder)]
-        done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=300)
-        assert done.returncode == 0, done.stderr
-        found[name] = done.stdout, folder
+        found[name] = example(name, "--batch", BATCH, "--features", FEATURES, "--explain", "--save", folder), folder
     return found
 
 
@@ -34,6 +44,33 @@ def test_example(saved, name):
     assert "linfuse" in told and "largest difference" in told
     assert "Fused: 1 launch\n" in told and "Left to PyTorch" not in told
     assert (folder / "model.lf").exists() and (folder / "model.safetensors").exists()
+
+
+def test_classifier(example, tmp_path):
+    """It learns, and linfuse gives the points the classes that PyTorch gives them."""
+    told = example("mlp_classifier", "--batch", 500, "--features", 64, "--save", tmp_path, "--explain")
+    plain, fused = map(float, re.search(r"PyTorch (\S+)%, linfuse (\S+)%", told).groups())
+    assert plain > 90 and abs(plain - fused) <= 0.2  # at most one point of 500, on the border of two arms
+    assert "Left to PyTorch" not in told and (tmp_path / "model.lf").exists()
+
+
+def test_recommender(example):
+    """The products run in linfuse; no op is told twice, and none is missing."""
+    told = example("recommender", "--batch", 32, "--features", 48)
+    fused = re.findall(r"^linfuse: (.*)", told, re.M)
+    left = re.findall(r"^PyTorch: (\w+): \S+", told, re.M)
+    ops = [op for names in fused for op in names.split(", ")]
+    assert {"user.hidden", "user.out", "item.hidden", "item.out", "mul"} <= set(ops)
+    assert not set(ops) & set(left) and len(left) == len(set(left))
+    assert "embedding" in told and "normalize" in told
+
+
+def test_lm_head(example):
+    """The log-probabilities are those of log_softmax, and the logits are never stored."""
+    told = example("lm_head", "--batch", 16, "--features", 32, "--vocabulary", 1000, "--explain")
+    plain, fused = re.search(r"perplexity .* (\d+), by log_softmax and gather (\d+)", told).groups()
+    assert plain == fused
+    assert re.search(r"never stored +linear,", told)
 
 
 @pytest.fixture(scope="module")
