@@ -37,7 +37,8 @@ def test_eager_and_linfuse():
     assert list(made.ms) == ["eager", "linfuse"] and made.title == "Two" and not made.left_out
     assert made.ratio["eager"] == 1 and made.ratio["linfuse"] == made.ms["eager"] / made.ms["linfuse"]
     for name, ms in made.ms.items():
-        assert 0 < made.fastest_ms[name] <= ms <= made.slowest_ms[name] < 1e4 * made.first_call_s[name]
+        assert 0 < made.fastest_ms[name] <= ms <= made.slowest_ms[name]
+    assert made.first_call_s["linfuse"] > 1e-3 * made.ms["linfuse"]  # it compiles
     stats = linfuse.stats()
     assert made.calls >= 5 and stats.fused_calls >= made.calls and not stats.fallbacks
 
