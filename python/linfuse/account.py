@@ -10,7 +10,7 @@ import json
 import os
 import pathlib
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -114,7 +114,11 @@ class Account:
         from . import html
 
         place = pathlib.Path(path)
-        forms = {".html": html.page, ".json": lambda one: json.dumps(one.json(), indent=1) + "\n", ".txt": str}
+        forms: dict[str, Callable[[Account], str]] = {
+            ".html": html.page,
+            ".json": lambda account: json.dumps(account.json(), indent=1) + "\n",
+            ".txt": str,
+        }
         if place.suffix not in forms:
             raise native.Error(f"an account is saved as {', '.join(forms)}, not as {place.suffix or place.name}")
         place.write_text(forms[place.suffix](self), encoding="utf-8")

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 
 def readable(value: float, units: Sequence[str]) -> str:
@@ -35,7 +35,7 @@ def rate(count: float) -> str:
 
 
 # By the unit of a field of the account.
-FORMS = {
+FORMS: dict[str, Callable[[float], str]] = {
     "count": lambda count: f"{count:.0f}", "FLOP": flops, "B": bytes_of, "us": time,
     "FLOP/s": rate, "B/s": lambda count: bytes_of(count) + "/s",
 }

@@ -88,7 +88,8 @@ def _word(value: Any) -> str:
 def _of_torch(model: Any, inputs: Sequence[Any], options: Mapping[str, str], kwargs: Mapping[str, Any]) -> Account:
     from . import tracing
 
-    parts, fallbacks = [], []
+    parts: list[Part] = []
+    fallbacks: list[Fallback] = []
     graphs = tracing.trace(model, inputs, options, keywords=kwargs)
     for graph in graphs:
         for left in graph.compiled.left:

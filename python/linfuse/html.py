@@ -212,8 +212,8 @@ def _kernel(facts: dict[str, Any], number: int, kernel: dict[str, Any]) -> str:
         for f in native.fields() if f.section == "kernels" and f.unit == "text" and f.phrase and kernel[f.name]
     ]
     rules = [
-        f'<p class="dim"><b>{escape(note["rule"])}</b> at {escape(note["at"])}: {escape(note["why"])} '
-        f"({escape(note['class'])})</p>"
+        f'<p class="dim"><b>{escape(_op_of(ops, note["at"]))}</b>: {escape(note["why"])} '
+        f"({escape(note['rule'])}, {escape(note['class'])})</p>"
         for note in facts["rewrites"] if note["at"] in kernel["covers"]
     ]
     replaced = counted(len(kernel["covers"]), "op")
@@ -222,6 +222,11 @@ def _kernel(facts: dict[str, Any], number: int, kernel: dict[str, Any]) -> str:
         f'<div class="top"><b>{number}. {escape(kernel["name"])}</b><span>{figures}</span></div>'
         f'{"".join(told)}<p>replaces {replaced}</p><div class="chips">{chips}</div>{"".join(rules)}</div>'
     )
+
+
+def _op_of(ops: dict[str, dict[str, Any]], name: str) -> str:
+    """A value and the op that gives it, c = mean."""
+    return f"{name} = {ops[name]['op']} {_shape(ops[name]['shape'])}"
 
 
 def _chip(op: dict[str, Any], words: str = "") -> str:
