@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Serves a model that linfuse.save(model, inputs, "dir") wrote, without Python:
- *   serve DIR x.npy [y.npy]     reads DIR/model.lf and DIR/model.safetensors, one input, writes the first output
+ *   serve DIR x.npy [y.npy]     reads DIR/model.lf and DIR/model.safetensors, answers one request, writes y.npy
+ *   serve DIR                   answers requests from standard input, a line each: x.npy [y.npy]
  * Built by:  cc serve.c -o serve $(pkg-config --cflags --libs linfuse)
- * A server would keep the program and give each of its threads a call; both are made once. */
+ * The program and the call are made once, before the first request. A server with several threads would share the
+ * program and give each thread a call of its own. */
 #include <linfuse.h>
 #include <linfuse_tools.h> /* .npy files */
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 typedef struct server {
     lf_context *context;
@@ -50,7 +53,7 @@ static int start(server *s, const char *folder)
     return 0;
 }
 
-/* One request: x as it lies in memory, any batch. y: its data are the caller's to free. */
+/* Runs the model on x, of any batch. y: its data are the caller's to free. */
 static int answer(server *s, const lf_tensor *x, lf_tensor *y)
 {
     if (lf_call_set_input(s->call, 0, x) != LF_OK || lf_call_output(s->call, 0, y) != LF_OK)
@@ -63,10 +66,9 @@ static int answer(server *s, const lf_tensor *x, lf_tensor *y)
     return 0;
 }
 
-static int serve(server *s, const char *folder, const char *input, const char *output)
+/* One request: reads the file input, and writes the file output unless that is NULL. */
+static int serve(server *s, const char *input, const char *output)
 {
-    if (start(s, folder) != 0)
-        return 1;
     lf_array *file = NULL;
     if (lf_array_open(s->context, input, &file) != LF_OK)
         return failed(lf_context_message(s->context));
@@ -77,19 +79,37 @@ static int serve(server *s, const char *folder, const char *input, const char *o
         bad = failed(lf_context_message(s->context));
     if (!bad && y.rank > 0)
         printf("%lld rows served\n", (long long)y.extents[0]);
+    fflush(stdout); /* whoever waits for this answer sees it now */
     free(y.data);
     lf_array_free(file);
     return bad;
 }
 
+/* Requests from a stream until it ends. One that fails is reported, and the next is served. */
+static int serve_all(server *s, FILE *requests)
+{
+    char line[8192];
+    int bad = 0;
+    while (fgets(line, sizeof line, requests)) {
+        const char *input = strtok(line, " \t\r\n");
+        const char *output = strtok(NULL, " \t\r\n");
+        if (input)
+            bad |= serve(s, input, output);
+    }
+    return bad;
+}
+
 int main(int argc, char **argv)
 {
-    if (argc < 3 || argc > 4) {
-        fprintf(stderr, "usage: serve DIR INPUT.npy [OUTPUT.npy]\n");
+    if (argc < 2 || argc > 4) {
+        fprintf(stderr, "usage: serve DIR INPUT.npy [OUTPUT.npy]\n"
+                        "       serve DIR < REQUESTS, a line each: INPUT.npy [OUTPUT.npy]\n");
         return 2;
     }
     server s = {0};
-    int bad = serve(&s, argv[1], argv[2], argc > 3 ? argv[3] : NULL);
+    int bad = start(&s, argv[1]);
+    if (!bad)
+        bad = argc > 2 ? serve(&s, argv[2], argc > 3 ? argv[3] : NULL) : serve_all(&s, stdin);
     lf_call_free(s.call);
     lf_program_free(s.program);
     lf_context_free(s.context);

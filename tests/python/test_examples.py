@@ -50,7 +50,7 @@ def test_classifier(example, tmp_path):
     """It learns, and linfuse gives the points the classes that PyTorch gives them."""
     told = example("mlp_classifier", "--batch", 500, "--features", 64, "--save", tmp_path, "--explain")
     plain, fused = map(float, re.search(r"PyTorch (\S+)%, linfuse (\S+)%", told).groups())
-    assert plain > 90 and abs(plain - fused) <= 0.2  # at most one point of 500, on the border of two arms
+    assert plain > 90 and abs(plain - fused) < 0.3  # at most one point of 500, on the border of two arms
     assert "Left to PyTorch" not in told and (tmp_path / "model.lf").exists()
 
 
@@ -90,8 +90,9 @@ def serve(root, library, tmp_path_factory):
     done = subprocess.run(list(map(str, words)), capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
 
-    def call(*arguments, status=0):
-        done = subprocess.run([program, *map(str, arguments)], capture_output=True, text=True, timeout=120)
+    def call(*arguments, requests="", status=0):
+        words = [program, *map(str, arguments)]
+        done = subprocess.run(words, input=requests, capture_output=True, text=True, timeout=120)
         assert done.returncode == status, done.stderr
         return done
 
@@ -119,6 +120,23 @@ def test_served_by_c(root, saved, serve, name, tmp_path):
     with torch.no_grad():
         want = model(torch.from_numpy(x).double()).numpy()
     np.testing.assert_allclose(np.load(tmp_path / "y.npy"), want, rtol=2e-5, atol=1e-6)
+
+
+def test_serves_requests(saved, serve, tmp_path):
+    """Requests of different batches, in turn, on one program; one that is wrong stops nobody else."""
+    folder = saved["gelu_softmax"][1]
+    batches = [7, 3, 11]
+    for batch in batches:
+        np.save(tmp_path / f"x{batch}.npy", np.random.default_rng(batch).random((batch, FEATURES), np.float32))
+    np.save(tmp_path / "narrow.npy", np.zeros((2, 5), np.float32))
+    lines = [f"{tmp_path}/x{batch}.npy {tmp_path}/y{batch}.npy" for batch in batches]
+    assert serve(folder, requests="\n".join(lines)).stdout == "7 rows served\n3 rows served\n11 rows served\n"
+    for batch in batches:
+        serve(folder, tmp_path / f"x{batch}.npy", tmp_path / "alone.npy")
+        assert np.array_equal(np.load(tmp_path / f"y{batch}.npy"), np.load(tmp_path / "alone.npy"))
+    told = serve(folder, requests=f"{tmp_path}/narrow.npy\n\n{lines[0]}\n", status=1)
+    assert "is 5" in told.stderr and told.stdout == "7 rows served\n"
+    assert serve(folder).stdout == ""
 
 
 def test_serve_says_what_is_wrong(saved, serve, tmp_path):
