@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """examples/: each as a user runs it, small; and the C program that serves what they save."""
 
+import json
 import os
 import re
 import shutil
@@ -71,6 +72,20 @@ def test_lm_head(example):
     plain, fused = re.search(r"perplexity .* (\d+), by log_softmax and gather (\d+)", told).groups()
     assert plain == fused
     assert re.search(r"never stored +linear,", told)
+
+
+def test_notebook(root, environment):
+    """examples/explain.ipynb runs, and prints what is stored in it: where this fails, run the notebook again, by
+    `jupyter nbconvert --to notebook --execute --inplace examples/explain.ipynb`."""
+    cells = json.loads((root / "examples" / "explain.ipynb").read_text())["cells"]
+    cells = [cell for cell in cells if cell["cell_type"] == "code"]
+    outputs = [output for cell in cells for output in cell["outputs"]]
+    source = "\n".join("".join(cell["source"]) for cell in cells)
+    done = subprocess.run([sys.executable, "-c", source], env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    stored = [output["text"] for output in outputs if output["output_type"] == "stream" and output["name"] == "stdout"]
+    assert done.stdout == "".join(line for text in stored for line in text) != ""
+    assert sum("text/html" in output.get("data", {}) for output in outputs) == 2  # the account's page, bench's table
 
 
 @pytest.fixture(scope="module")
