@@ -126,8 +126,8 @@ static int dispatch(int argc, char **argv)
 
 int main(int argc, char **argv)
 {
-    /* A reader that went away is an error like a full disk, told by write. The buffer is larger than what any command
-     * prints, as a rule, so that the one flush at the end meets it and knows why. */
+    /* That a reader went away is told by write, and cli_finish knows what it means. The buffer is larger than what any
+     * command prints, as a rule, so that the one flush at the end meets a full disk and knows why. */
     static char buffer[1 << 20];
     signal(SIGPIPE, SIG_IGN);
     setvbuf(stdout, buffer, _IOFBF, sizeof buffer);

@@ -3,10 +3,12 @@
 
 #include <errno.h>
 #include <math.h>
+#include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* ---- failures ---- */
 
@@ -31,10 +33,18 @@ int cli_fail_status(lf_status status, const char *message)
     return status == LF_ERR_DEVICE ? CLI_NO_DEVICE : CLI_BAD;
 }
 
+/* Was it closed at the other end, as `head` does when it has enough? Asked of the pipe itself, since a write that
+ * failed earlier has left no errno. */
+static bool reader_has_left(void)
+{
+    struct pollfd out = {.fd = STDOUT_FILENO};
+    return poll(&out, 1, 0) == 1 && (out.revents & POLLERR);
+}
+
 int cli_finish(int code)
 {
     errno = 0;
-    if (fflush(stdout) == 0 && !ferror(stdout))
+    if ((fflush(stdout) == 0 && !ferror(stdout)) || errno == EPIPE || reader_has_left())
         return code;
     return cli_fail("cannot write to standard output: %s", errno ? strerror(errno) : "an earlier write failed");
 }

@@ -14,7 +14,8 @@ int cli_fail(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 /* The same for what the library said; the exit status is the one that fits. */
 int cli_fail_status(lf_status status, const char *message);
 
-/* Sends out what was printed on stdout. Returns code, or CLI_BAD with a line said where it could not be written. */
+/* Sends out what was printed on stdout. Returns code, or CLI_BAD with a line said where it could not be written. That
+ * nobody reads on is no failure: the exit status says what it would have said, however much was read. */
 int cli_finish(int code);
 
 /* ---- numbers for people; each writes into the text and returns it ---- */
