@@ -69,7 +69,13 @@ LF_API lf_status lf_call_time(lf_call *call, const lf_run_options *options, size
  *           LF_ERR_NOMEM. */
 LF_API lf_status lf_device_peak(lf_context *context, const char *device, double *flops, double *bytes);
 
-/* ---- reports of errors ---- */
+/* ---- messages ---- */
+
+/* The word that somebody who wrote another may have meant: the one that is fewest edits away.
+ * word:   what was written; must not be NULL.
+ * words:  count of them; one that is NULL is passed over.
+ * Returns one of them; NULL where none is near. */
+LF_API const char *lf_word_near(const char *word, const char *const *words, size_t count);
 
 /* What this machine has, in words:
  *   cpu     the processor's model

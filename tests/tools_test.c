@@ -114,6 +114,16 @@ static void facts_about_the_machine(void **state)
     lf_context_free(context);
 }
 
+static void words_that_were_meant(void **state)
+{
+    (void)state;
+    const char *const words[] = {"explain", NULL, "check", "emit"};
+    assert_string_equal(lf_word_near("chekc", words, 4), "check");
+    assert_string_equal(lf_word_near("explian", words, 4), "explain");
+    assert_null(lf_word_near("fly", words, 4));
+    assert_null(lf_word_near("check", words, 0));
+}
+
 static char folder[] = "/tmp/linfuse_tools_test_XXXXXX";
 
 static int enter_folder(void **state)
@@ -138,6 +148,7 @@ int main(void)
         cmocka_unit_test(numbers_are_drawn),
         cmocka_unit_test(instruction_sets_that_are_not_there),
         cmocka_unit_test(facts_about_the_machine),
+        cmocka_unit_test(words_that_were_meant),
     };
     return cmocka_run_group_tests_name("tools", tests, enter_folder, leave_folder);
 }

@@ -27,6 +27,11 @@ static int distance(const char *a, size_t a_length, const char *b, size_t b_leng
     return above[b_length];
 }
 
+int lf_guess_most(size_t length)
+{
+    return length > LONGEST ? LONGEST / 3 : length / 3 > 2 ? (int)(length / 3) : 2;
+}
+
 lf_guess lf_guess_of(const char *word, size_t length, int most)
 {
     return (lf_guess){.word = word, .length = length, .most = most};

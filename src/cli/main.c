@@ -118,10 +118,14 @@ static int dispatch(int argc, char **argv)
         printf("linfuse %s\n", lf_version());
         return CLI_OK;
     }
-    for (int i = 0; i < COMMANDS; i++)
+    const char *known[COMMANDS + 2] = {"--help", "--version"};
+    for (int i = 0; i < COMMANDS; i++) {
         if (strcmp(word, commands[i].name) == 0)
             return run_command(&commands[i], argc - 2, argv + 2);
-    return cli_fail("unknown %s '%s'; see linfuse --help", word[0] == '-' ? "option" : "command", word);
+        known[i + 2] = commands[i].name;
+    }
+    return cli_fail_unknown(word[0] == '-' ? "option" : "command", word,
+                            lf_word_near(word, known, sizeof known / sizeof *known));
 }
 
 int main(int argc, char **argv)

@@ -3,6 +3,7 @@
 
 #include "cli/report.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -93,13 +94,30 @@ static const struct option *find(const char *name)
     return NULL;
 }
 
+/* argument: as it was given, of a command that takes no such option. */
+static int fail_unknown(unsigned takes, const char *argument)
+{
+    enum { OPTIONS = sizeof table / sizeof *table };
+    const char *known[OPTIONS] = {NULL};
+    char near[64], *name = strndup(argument + 2, strcspn(argument + 2, "="));
+    if (!name)
+        return cli_fail("no memory for the command line");
+    for (size_t i = 0; i < OPTIONS; i++)
+        if (!table[i].takes || (table[i].takes & takes))
+            known[i] = table[i].name;
+    const char *found = lf_word_near(name, known, OPTIONS);
+    free(name);
+    snprintf(near, sizeof near, "--%s", found ? found : "");
+    return cli_fail_unknown("option", argument, found ? near : NULL);
+}
+
 /* One option and its value; *i moves on over what was used. */
 static int read_option(const char *command, unsigned takes, int argc, char **argv, int *i, cli_options *out)
 {
     const char *name = argv[*i] + 2, *equals = strchr(name, '=');
     const struct option *option = find(name);
     if (!option)
-        return cli_fail("unknown option '%s'; see linfuse --help", argv[*i]);
+        return fail_unknown(takes, argv[*i]);
     if (option->takes && !(option->takes & takes))
         return cli_fail("%s takes no option --%s; see linfuse %s --help", command, option->name, command);
     if (option->kind == FLAG) {
@@ -127,7 +145,7 @@ int cli_options_read(const char *command, unsigned takes, int argc, char **argv,
         else if (!options_end && strncmp(a, "--", 2) == 0)
             code = read_option(command, takes, argc, argv, &i, out);
         else if (!options_end && a[0] == '-' && a[1])
-            code = cli_fail("unknown option '%s'; see linfuse --help", a);
+            code = cli_fail_unknown("option", a, NULL);
         else if (!(takes & CLI_TAKES_MODEL))
             code = cli_fail("%s takes no argument, but was given '%s'; see linfuse %s --help", command, a, command);
         else if (out->model)

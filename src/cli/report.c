@@ -27,6 +27,12 @@ int cli_fail(const char *fmt, ...)
     return CLI_BAD;
 }
 
+int cli_fail_unknown(const char *what, const char *word, const char *near)
+{
+    return cli_fail("unknown %s '%s'; %s%s%ssee linfuse --help", what, word, near ? "did you mean " : "",
+                    near ? near : "", near ? "? " : "");
+}
+
 int cli_fail_status(lf_status status, const char *message)
 {
     cli_fail("%s", message && message[0] ? message : lf_status_name(status));

@@ -37,12 +37,11 @@ __attribute__((format(printf, 3, 4))) static lf_status wrong(binding *b, int bad
 
 /* ---- the op ---- */
 
-/* The public op whose name is nearest, NULL when none is near: a third of the letters may differ, and never fewer than
- * two. */
+/* The public op whose name is nearest, NULL when none is near. */
 static const char *nearest_op(const char *name)
 {
     const size_t length = strlen(name);
-    lf_guess guess = lf_guess_of(name, length, length / 3 > 2 ? (int)(length / 3) : 2);
+    lf_guess guess = lf_guess_of(name, length, lf_guess_most(length));
     for (int op = 0; op < LF_OP_COUNT; op++)
         if (lf_op_public((lf_op)op))
             lf_guess_try(&guess, lf_op_row((lf_op)op)->name);

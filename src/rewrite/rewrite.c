@@ -2,6 +2,7 @@
 /* The driver: sweeps until no rule fits. */
 #include "rewrite/rewrite.h"
 
+#include "base/guess.h"
 #include "base/str.h"
 #include "rewrite/sweep.h"
 
@@ -62,11 +63,18 @@ bool lf_rule_on(const lf_sweeper *s, const char *name)
 static lf_status unknown_rule(lf_diag *diag, const char *name, size_t length)
 {
     lf_str known = {0};
-    for (size_t i = 0; lf_rule_row(i); i++)
+    lf_guess guess = lf_guess_of(name, length, lf_guess_most(length));
+    lf_guess_try(&guess, "all");
+    lf_guess_try(&guess, "none");
+    for (size_t i = 0; lf_rule_row(i); i++) {
         lf_str_addf(&known, "%s%s", i ? ", " : "", lf_rule_row(i)->info.name);
+        lf_guess_try(&guess, lf_rule_row(i)->info.name);
+    }
     char *text = lf_str_take(&known);
     lf_status status =
-        text ? lf_fail(diag, LF_ERR_ARG, "there is no rule '%.*s'; there are all, none, %s", (int)length, name, text)
+        text ? lf_fail(diag, LF_ERR_ARG, "there is no rule '%.*s'; %s%s%s all, none, %s", (int)length, name,
+                       guess.best ? "did you mean " : "", guess.best ? guess.best : "",
+                       guess.best ? "? There are" : "there are", text)
              : lf_fail_nomem(diag, "a message");
     free(text);
     return status;

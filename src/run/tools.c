@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* linfuse_tools.h: numbers drawn from a seed, and a device's peak. */
+/* linfuse_tools.h: numbers drawn from a seed, a device's peak, words that were meant. */
 #include <linfuse_tools.h>
 
+#include <string.h>
+
+#include "base/guess.h"
 #include "base/rng.h"
 #include "run/handles.h"
 
@@ -27,4 +30,14 @@ lf_status lf_device_peak(lf_context *context, const char *device, double *flops,
     if (bytes)
         *bytes = found.bytes;
     return LF_OK;
+}
+
+const char *lf_word_near(const char *word, const char *const *words, size_t count)
+{
+    const size_t length = strlen(word);
+    lf_guess guess = lf_guess_of(word, length, lf_guess_most(length));
+    for (size_t i = 0; i < count; i++)
+        if (words[i])
+            lf_guess_try(&guess, words[i]);
+    return guess.best;
 }

@@ -74,6 +74,12 @@ def test_help_and_version(linfuse):
     [
         ([], "no command given"),
         (["fly"], "unknown command 'fly'; see linfuse --help"),
+        (["chekc", "M"], "unknown command 'chekc'; did you mean check? see linfuse --help"),
+        (["--hepl"], "unknown option '--hepl'; did you mean --help? see linfuse --help"),
+        (["check", "M", "--tread=3"], "unknown option '--tread=3'; did you mean --threads? see linfuse --help"),
+        (["check", "M", "--inptu=3"], "unknown option '--inptu=3'; see linfuse --help"),
+        (["run", "M", "--inptu=3"], "unknown option '--inptu=3'; did you mean --input? see linfuse --help"),
+        (["check", "M", "--rules", "-idempotant"], "'idempotant'; did you mean idempotent? There are all, none"),
         (["--fly"], "unknown option '--fly'; see linfuse --help"),
         (["check", "M", "--fly"], "unknown option '--fly'; see linfuse --help"),
         (["check", "M", "--fly=3"], "unknown option '--fly=3'"),
