@@ -19,20 +19,30 @@ static const char *names_of(const cli_tensors *t, char *out, size_t capacity)
     return out;
 }
 
-/* Makes sure that every name given is one of these, and given once. */
+/* Does the pair go by that name? One without a name does; check_names makes sure that there is but one to go by. */
+static bool is_of(const cli_pair *pair, const char *name)
+{
+    return !pair->name || strcmp(pair->name, name) == 0;
+}
+
+/* Makes sure that every name given is one of these, and given once; a file without a name needs a model with one. */
 static int check_names(const cli_pairs *pairs, const char *option, const cli_tensors *known)
 {
     char names[512];
     for (size_t i = 0; i < pairs->count; i++) {
         size_t at = 0;
-        while (at < known->count && strcmp(known->at[at].name, pairs->at[i].name) != 0)
+        if (!pairs->at[i].name && known->count != 1)
+            return cli_fail("--%s %s: the model has %zu %ss (%s); give NAME=%s", option,
+                            pairs->at[i].value, known->count, option, names_of(known, names, sizeof names),
+                            pairs->at[i].value);
+        while (at < known->count && !is_of(&pairs->at[i], known->at[at].name))
             at++;
         if (at == known->count)
             return cli_fail("--%s %s=%s: the model has no %s of that name (it has: %s)", option, pairs->at[i].name,
                             pairs->at[i].value, option, names_of(known, names, sizeof names));
         for (size_t before = 0; before < i; before++)
-            if (strcmp(pairs->at[before].name, pairs->at[i].name) == 0)
-                return cli_fail("--%s %s is given twice", option, pairs->at[i].name);
+            if (known->count == 1 || strcmp(pairs->at[before].name, pairs->at[i].name) == 0)
+                return cli_fail("--%s %s is given twice", option, known->at[at].name);
     }
     return CLI_OK;
 }
@@ -40,7 +50,7 @@ static int check_names(const cli_pairs *pairs, const char *option, const cli_ten
 static const char *value_of(const cli_pairs *pairs, const char *name)
 {
     for (size_t i = 0; i < pairs->count; i++)
-        if (strcmp(pairs->at[i].name, name) == 0)
+        if (is_of(&pairs->at[i], name))
             return pairs->at[i].value;
     return NULL;
 }

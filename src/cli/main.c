@@ -24,10 +24,11 @@ static const struct command {
      "runs it fused and op by op, compares both with double precision",
      "Takes all rows where that is quick, else a random sample of them, and says which. A named extent without a\n"
      "value is 1024. Exit status 1: the fused result is less exact than it should be.\n" TUNE},
-    {"run", CLI_TAKES_MODEL | CLI_TAKES_DATA | CLI_TAKES_TUNE, cli_run, "MODEL --input x=x.npy [--output f=f.npy]",
+    {"run", CLI_TAKES_MODEL | CLI_TAKES_DATA | CLI_TAKES_TUNE, cli_run, "MODEL --input x.npy [--output y.npy]",
      "real data in, real data out",
-     "  --input NAME=FILE.npy    an input's data (f32); once for each input\n"
-     "  --output NAME=FILE.npy   where an output goes; without it, a summary of the output is printed\n" TUNE},
+     "  --input [NAME=]FILE.npy  an input's data (f32); once for each input\n"
+     "  --output [NAME=]FILE.npy where an output goes; without it, a summary of the output is printed\n"
+     "NAME= may be left out where the model has one input, or one output.\n" TUNE},
     {"bench", CLI_TAKES_MODEL | CLI_TAKES_RUNS | CLI_TAKES_TUNE, cli_bench, "MODEL [--runs N]",
      "times fused and op-by-op execution, taking turns, in this process",
      "  --runs N                 how often each is run (default: about two seconds' worth, 3 to 100)\n"

@@ -7,7 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef enum option_kind { FLAG, TEXT, NUMBER, SEED, PAIR } option_kind;
+/* FILE_OF: a pair that may lack its name */
+typedef enum option_kind { FLAG, TEXT, NUMBER, SEED, PAIR, FILE_OF } option_kind;
 
 /* takes 0: every command's. */
 static const struct option {
@@ -28,8 +29,8 @@ static const struct option {
     {"weights", CLI_TAKES_MODEL, TEXT, offsetof(cli_options, weights), "a safetensors file"},
     {"rules", CLI_TAKES_MODEL, TEXT, offsetof(cli_options, rules), "+NAME,-NAME"},
     {"assume-finite", CLI_TAKES_MODEL, FLAG, offsetof(cli_options, assume_finite), NULL},
-    {"input", CLI_TAKES_DATA, PAIR, offsetof(cli_options, inputs), "NAME=FILE.npy"},
-    {"output", CLI_TAKES_DATA, PAIR, offsetof(cli_options, outputs), "NAME=FILE.npy"},
+    {"input", CLI_TAKES_DATA, FILE_OF, offsetof(cli_options, inputs), "[NAME=]FILE.npy"},
+    {"output", CLI_TAKES_DATA, FILE_OF, offsetof(cli_options, outputs), "[NAME=]FILE.npy"},
     {"runs", CLI_TAKES_RUNS, NUMBER, offsetof(cli_options, runs), "a whole number, 1 or more"},
     {"tune", CLI_TAKES_TUNE, FLAG, offsetof(cli_options, tune), NULL},
     {"arch", CLI_TAKES_ARCH, TEXT, offsetof(cli_options, arch), "sm_70, sm_75, sm_80, sm_86, sm_89, sm_90 or sm_90a"},
@@ -53,15 +54,15 @@ bool cli_parse_number(const char *text, uint64_t highest, uint64_t *out)
 /* Adds NAME=VALUE; capacity of the list is argc, which no list outgrows. */
 static int add_pair(cli_pairs *pairs, int argc, const struct option *option, const char *value)
 {
-    const char *equals = strchr(value, '=');
-    if (!equals || equals == value || !equals[1])
+    const char *equals = strchr(value, '='), *file = equals ? equals + 1 : value;
+    if (!file[0] || equals == value || (!equals && option->kind != FILE_OF))
         return cli_fail("--%s needs %s, not '%s'; see linfuse --help", option->name, option->needs, value);
     if (!pairs->at)
         pairs->at = calloc((size_t)argc, sizeof *pairs->at);
-    char *name = pairs->at ? strndup(value, (size_t)(equals - value)) : NULL;
-    if (!name)
+    char *name = pairs->at && equals ? strndup(value, (size_t)(equals - value)) : NULL;
+    if (!pairs->at || (equals && !name))
         return cli_fail("no memory for the command line");
-    pairs->at[pairs->count++] = (cli_pair){.name = name, .value = equals + 1};
+    pairs->at[pairs->count++] = (cli_pair){.name = name, .value = file};
     return CLI_OK;
 }
 
@@ -72,7 +73,8 @@ static int set(cli_options *out, const struct option *option, int argc, const ch
     switch (option->kind) {
     case FLAG: *(bool *)(void *)field = true; return CLI_OK;
     case TEXT: *(const char **)(void *)field = value; return CLI_OK;
-    case PAIR: return add_pair((cli_pairs *)(void *)field, argc, option, value);
+    case PAIR:
+    case FILE_OF: return add_pair((cli_pairs *)(void *)field, argc, option, value);
     case NUMBER:
     case SEED:
         if (!cli_parse_number(value, option->kind == SEED ? UINT64_MAX : INT64_MAX, &number) ||

@@ -7,9 +7,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* One NAME=VALUE, as --dim, --input and --output take it. */
+/* One NAME=VALUE, as --dim, --input and --output take it; the latter two take a VALUE alone, too. */
 typedef struct cli_pair {
-    char *name; /* owned */
+    char *name; /* owned; NULL where --input or --output has a file alone: of the model's only one */
     const char *value;
 } cli_pair;
 

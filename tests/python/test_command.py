@@ -464,7 +464,10 @@ def test_run_refuses(refused, model, tmp_path, monkeypatch):
         ([], "input x is missing; give it with --input x=FILE.npy"),
         (["--input", "y=x.npy"], "no input of that name (it has: x)"),
         (["--input", "x=x.npy", "--input", "x=x.npy"], "--input x is given twice"),
-        (["--input", "x"], "--input needs NAME=FILE.npy, not 'x'"),
+        (["--input", "x.npy", "--input", "x=x.npy"], "--input x is given twice"),
+        (["--input", "=x.npy"], "--input needs [NAME=]FILE.npy, not '=x.npy'"),
+        (["--input", "x="], "--input needs [NAME=]FILE.npy, not 'x='"),
+        (["--input", "no.npy"], "cannot read no.npy: No such file"),
         (["--input", "x=no.npy"], "cannot read no.npy: No such file"),
         (["--input", "x=."], "cannot read .: it is a directory"),
         (["--input", "x=cut.npy"], "cut.npy is cut short"),
@@ -480,6 +483,18 @@ def test_run_refuses(refused, model, tmp_path, monkeypatch):
         assert says in refused("run", model, *arguments), arguments
     assert (tmp_path / "old.npy").read_bytes() == b"old"
     assert not [n for n in os.listdir() if n.startswith(".linfuse")]
+
+
+def test_run_names_no_port_where_there_is_one(linfuse, refused, model, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    np.save("x.npy", np.ones((3, 33), np.float32))
+    linfuse("run", model, "--input", "x=x.npy", "--output", "d=named.npy")
+    linfuse("run", model, "--input", "x.npy", "--output", "alone.npy")
+    assert (tmp_path / "alone.npy").read_bytes() == (tmp_path / "named.npy").read_bytes()
+    (tmp_path / "two.lf").write_text(TWO)
+    said = refused("run", "two.lf", "--input", "x.npy")
+    assert "--input x.npy: the model has 2 inputs (x, y); give NAME=x.npy" in said
+    assert "2 outputs (a, b)" in refused("run", "two.lf", "--output", "y.npy")
 
 
 def test_run_refuses_inputs_that_disagree(refused, tmp_path, monkeypatch):
