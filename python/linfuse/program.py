@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import pathlib
 import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Union
@@ -52,7 +53,8 @@ def load(
 ) -> Program:
     """Reads a model file and compiles it.
 
-    model:          a `.lf` file.
+    model:          a `.lf` file, or a folder with one, as linfuse.save writes it: then the weights are the
+                    safetensors file beside it, of the same name, unless they are given.
     weights:        a safetensors file, or a mapping from parameter names to arrays (a `state_dict()` will do).
     seed:           in place of weights: parameters drawn from it, as the command draws them.
     device:         "cpu", "cuda" or "cuda:1". A program on a GPU takes torch tensors there, and runs on PyTorch's
@@ -67,6 +69,9 @@ def load(
 
     A mistake in the file, in an option or in the weights is a linfuse.Error that says where and what.
     """
+    if os.path.isdir(model):
+        model, beside = _saved_in(pathlib.Path(model))
+        weights = beside if weights is None and seed is None else weights
     read = native.Model.read_file(native.Context(threads), model)
     options = {"precision": precision, "assume_finite": "true" if assume_finite else "false"}
     if rules:
@@ -77,6 +82,17 @@ def load(
     program = Program(read, os.fspath(model), device, options, threads)
     program._set_weights(weights, seed)
     return program
+
+
+def _saved_in(folder: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path | None]:
+    """The model in a folder, and its weights where they are there."""
+    models = sorted(folder.glob("*.lf"))
+    if len(models) != 1:
+        names = ", ".join(one.name for one in models[:5])
+        found = f"has {len(models)} models, {names}: name one of them" if models else "has no .lf file"
+        raise Error(f"the folder {folder} {found}", Status.IO)
+    weights = models[0].with_suffix(".safetensors")
+    return models[0], weights if weights.exists() else None
 
 
 def _copy(name: str, text: str, device: str, options: dict[str, str], threads: int, weights: list[bytes]) -> Program:

@@ -107,6 +107,7 @@ def test_only_torch_is_imported(python, tmp_path):
 
 def test_command(python):
     assert "logsumexp" in run(python.parent / "linfuse", "ops")
+    assert "logsumexp" in run(python, "-m", "linfuse", "ops")
 
 
 def test_without_torch(python, tmp_path):

@@ -4,7 +4,9 @@
 import copy
 import dataclasses
 import gc
+import importlib
 import multiprocessing
+import os
 import pickle
 import subprocess
 import sys
@@ -348,3 +350,40 @@ def test_what_wants_pytorch_says_so():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.stdout == "linfuse.stats needs PyTorch, which is not installed\n", done.stderr
+
+
+# ---- folders, and the command ----
+
+
+def test_load_a_folder(model_file, weights, tmp_path):
+    x, y = np.ones((3, 24), np.float32), np.ones((3, 1), np.float32)
+    with pytest.raises(linfuse.Error, match="has no .lf file"):
+        linfuse.load(tmp_path)
+    (tmp_path / "one.lf").write_text(TWO)
+    assert [output.shape for output in linfuse.load(str(tmp_path), seed=1)(x, y)] == [(3, 16), (3,)]
+    save_file(weights, tmp_path / "one.safetensors")
+    wanted = linfuse.load(model_file, weights)(x, y)
+    for got, want in zip(linfuse.load(tmp_path)(x, y), wanted):
+        np.testing.assert_array_equal(got, want)
+    zeros = {name: np.zeros_like(values) for name, values in weights.items()}
+    assert not linfuse.load(tmp_path, zeros)(x, y)[1].any()
+    (tmp_path / "other.lf").write_text(TWO)
+    with pytest.raises(linfuse.Error, match="2 models, one.lf, other.lf"):
+        linfuse.load(tmp_path)
+
+
+def test_the_command_by_way_of_python(command, tmp_path, monkeypatch):
+    def run(*arguments, named=str(command)):
+        return subprocess.run([sys.executable, "-m", "linfuse", *arguments], capture_output=True, text=True,
+                              env={**os.environ, "LINFUSE_COMMAND": named})
+
+    done = run("--version")
+    assert done.returncode == 0 and done.stdout == f"linfuse {linfuse.version()}\n"
+    assert run("fly").returncode == 2
+    done = run("--version", named="")
+    assert done.returncode == 1 and "LINFUSE_COMMAND is not set" in done.stderr
+    done = run("--version", named="/nowhere/linfuse")
+    assert done.returncode == 1 and "/nowhere/linfuse cannot be run: No such file" in done.stderr
+    (tmp_path / "linfuse").symlink_to(command)
+    monkeypatch.setattr("sysconfig.get_path", lambda *_: str(tmp_path))
+    assert importlib.import_module("linfuse.__main__").command() == str(tmp_path / "linfuse")
