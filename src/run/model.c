@@ -67,6 +67,26 @@ lf_status lf_model_read(lf_context *context, const char *name, const char *text,
     return LF_OK;
 }
 
+/* What a file is that holds something else than model text, and what to do with it; NULL where it may be text. */
+static const char *mistaken_for_text(const char *path, const unsigned char *bytes, size_t size)
+{
+    static const char python[] = "a model as PyTorch saves it; linfuse.save(model, inputs, folder) in Python writes it "
+                                 "as .lf and .safetensors";
+    const char *ending = strrchr(path, '.');
+    uint64_t header = 0; /* of safetensors: the length of the JSON object that follows, little-endian */
+    for (size_t i = 0; i < sizeof header && i < size; i++)
+        header |= (uint64_t)bytes[i] << 8 * i;
+    if (size > sizeof header && header <= size - sizeof header && bytes[sizeof header] == '{')
+        return "safetensors, weights without a model; it goes with the model's .lf, as its weights";
+    if (size >= 4 && memcmp(bytes, "PK\3\4", 4) == 0) /* a zip archive */
+        return python;
+    if (size >= 2 && bytes[0] == 0x80 && bytes[1] <= 5) /* a pickle of protocol 2 to 5 */
+        return python;
+    if (ending && strcmp(ending, ".onnx") == 0)
+        return "ONNX, which linfuse does not read yet; linfuse.save in Python writes a PyTorch model as .lf";
+    return NULL;
+}
+
 lf_status lf_model_read_file(lf_context *context, const char *path, lf_model **out)
 {
     lf_file file;
@@ -80,7 +100,9 @@ lf_status lf_model_read_file(lf_context *context, const char *path, lf_model **o
     lf_status status = lf_file_map(path, &file, &context->diag);
     if (status != LF_OK)
         return status;
-    status = lf_model_read(context, path, file.bytes, file.size, out);
+    const char *other = mistaken_for_text(path, file.bytes, file.size);
+    status = other ? lf_fail(&context->diag, LF_ERR_MODEL, "%s is no model text: it is %s", path, other)
+                   : lf_model_read(context, path, file.bytes, file.size, out);
     lf_file_unmap(&file);
     return status;
 }

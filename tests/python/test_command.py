@@ -156,6 +156,20 @@ def test_model_mistakes_are_shown(command, linfuse, tmp_path):
     assert done.returncode == 2 and done.stderr.startswith("stdin:1:")
 
 
+def test_files_that_are_no_text_are_recognised(command, tmp_path):
+    model = torch.nn.Linear(2, 2)
+    save_file({"w": np.ones(3, np.float32)}, tmp_path / "weights.safetensors")
+    torch.save(model.state_dict(), tmp_path / "zip.pt")
+    torch.save(model.state_dict(), tmp_path / "old.pt", _use_new_zipfile_serialization=False)
+    (tmp_path / "model.onnx").write_bytes(b"\x08\x08\x12\x07pytorch")
+    for name, says in {"weights.safetensors": "weights without a model", "zip.pt": "linfuse.save(model",
+                       "old.pt": "linfuse.save(model", "model.onnx": "ONNX, which linfuse does not read yet"}.items():
+        done = subprocess.run([command, "explain", tmp_path / name], capture_output=True, text=True)
+        assert done.returncode == 2 and done.stdout == ""
+        assert done.stderr.startswith(f"{tmp_path / name} is no model text: it is ") and says in done.stderr
+        assert done.stderr.count("\n") == 1
+
+
 def test_model_from_standard_input(command, linfuse, model):
     for name in ("explain", "check"):
         arguments = ["--batch", "4", "--json"]
