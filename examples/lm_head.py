@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The head of a language model as scoring uses it: log-probabilities of given tokens, without storing the logits.
 
-    python examples/lm_head.py [--batch 256] [--features 256] [--vocabulary 50257] [--explain]
+    python examples/lm_head.py [--batch 192] [--features 256] [--vocabulary 50257] [--explain]
 
 A token's log-probability is its logit minus the logsumexp of the row's logits. PyTorch stores the logits, a row as long
 as the vocabulary for each position; linfuse keeps the running maximum and sum of each row while it computes them. Both
@@ -46,7 +46,7 @@ def megabytes(count: float) -> str:
 
 
 if __name__ == "__main__":
-    args = arguments(__doc__, batch=256, features=256, vocabulary=50257)
+    args = arguments(__doc__, batch=192, features=256, vocabulary=50257)
     torch.manual_seed(0)
     model = LmHead(args.features, args.vocabulary).eval()
     hidden, target = torch.randn(args.batch, args.features), torch.randint(args.vocabulary, (args.batch,))
