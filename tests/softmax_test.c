@@ -92,7 +92,8 @@ static void check_model(const model *m, int64_t n, const lf_kern *kern, bool fus
         check_row(what, out.data[0] + row * n, in.data[0] + row * n, n, m->scale);
     }
     for (int64_t b = 0; b < batch; b++) {
-        rig_ports alone_in = {.data = {in.data[0] + b * each * n}};
+        float *const first = in.data[0] + b * each * n;
+        rig_ports alone_in = {.data = {first}, .typed = {first}};
         rig_ports alone = rig_run(&r, one, &alone_in, pools[b % 2], NULL, 1);
         for (int64_t i = 0; i < each * n; i++) {
             const float y = out.data[0][b * each * n + i];
