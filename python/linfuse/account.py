@@ -98,6 +98,8 @@ class Account:
             pieces.insert(0, f"Measured on {self.measured.where}: {self.measured.headline}")
         return "\n\n".join(pieces) + "\n"
 
+    __repr__ = __str__  # fields are for programs; whoever types its name wants to read it
+
     def json(self) -> dict[str, Any]:
         """The object that `linfuse explain --json` prints. Of several parts the lists are joined and the costs summed;
         each op and kernel then says in `part` which it is of. `fallbacks` lists what is left to PyTorch,

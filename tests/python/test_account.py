@@ -98,6 +98,10 @@ def test_every_field(accounts):
 # ---- several parts ----
 
 
+def test_typing_its_name_shows_it(accounts):
+    assert repr(accounts["mlp"]) == str(accounts["mlp"])
+
+
 def test_parts(accounts):
     one, two = accounts["mlp"].parts[0], accounts["lse_chain"].parts[0]
     left = Fallback("sin_1", "torch.sin", "body.wave", "not supported yet: torch.sin", 2)
