@@ -374,8 +374,8 @@ _row("dropout", {"input, p=0.5, training=True, inplace=False":
                  "input, p, training": "torch.dropout torch.alpha_dropout torch.feature_dropout torch.dropout_"},
      _dropout, kind="view")
 # Nothing at all, like dropout in eval, where extents and dtype come out as they went in.
-_row("dropout", {"input, *args, **kwargs":
-                     "Tensor.contiguous Tensor.detach torch.detach Tensor.float Tensor.to Tensor.type_as",
+_row("to", {"input, *args, **kwargs": "Tensor.float Tensor.to Tensor.type_as"}, _itself, kind="view")
+_row("dropout", {"input, *args, **kwargs": "Tensor.contiguous Tensor.detach torch.detach",
                  "input": "torch.positive Tensor.positive operator.pos"}, _itself, kind="view")
 
 _row("add", {"input, other, *, alpha=1": "@add", "input, other": "operator.add operator.iadd"})
