@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The account as a JSON object. Field names are a promise: INTERFACE.md. jansson's constructors take NULL for a child
+/* The account as a JSON object. Field names are a promise: docs/cli.md. jansson's constructors take NULL for a child
  * that could not be made and answer NULL themselves, so one check at the end finds any lack of memory. */
 #include <jansson.h>
 #include <math.h>
