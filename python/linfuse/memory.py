@@ -64,8 +64,10 @@ class _Block:
         return self._counts() == self._alone
 
     def is_whole(self) -> bool:
-        """Whether it is still what it was made as. To be asked of an idle one."""
-        return self.storage.nbytes() == self.size and self.flat.data_ptr() == self.address
+        """Whether it is still what it was made as; NumPy, for one, makes a storage stay as large as it is. To be asked
+        of an idle one."""
+        same = self.storage.nbytes() == self.size and self.flat.data_ptr() == self.address
+        return same and self.storage.resizable()
 
 
 # No lock: an interrupt or a collection of garbage may come at any moment, in a thread that would hold it. Each step

@@ -287,8 +287,24 @@ def _fail(status: int, message: bytes | None) -> Error:
     return Error((message or b"").decode(errors="replace") or Status(status).name.lower(), Status(status))
 
 
+def _within(number: int, least: int, end: int, what: str) -> int:
+    """A number that ctypes does not cut short."""
+    if not least <= number < end:
+        raise Error(f"{what} cannot be {number}", Status.ARG)
+    return number
+
+
+def _path(path: str | os.PathLike[str]) -> bytes:
+    """As C takes it, where a NUL would end it."""
+    name = os.fsencode(path)
+    if b"\0" in name:
+        raise Error(f"{os.fsdecode(name)!r} is no path: it has a null character in it", Status.IO)
+    return name
+
+
 def _int64_array(numbers: Sequence[int]) -> Any:
-    return (ctypes.c_int64 * max(len(numbers), 1))(*numbers)
+    extents = (_within(number, -(1 << 63), 1 << 63, "an extent") for number in numbers)
+    return (ctypes.c_int64 * max(len(numbers), 1))(*extents)
 
 
 def _tensor_at(extents: Sequence[int], address: int, place: Place) -> tuple[Any, Any]:
@@ -428,7 +444,7 @@ class Model(_Handle):
     def read_file(cls, context: Context, path: str | os.PathLike[str]) -> Model:
         """Reads a .lf file."""
         made = ctypes.c_void_p()
-        context._check(lib.lf_model_read_file(context.address, os.fsencode(path), ctypes.byref(made)))
+        context._check(lib.lf_model_read_file(context.address, _path(path), ctypes.byref(made)))
         return cls(context, made.value)
 
     def copy(self, context: Context) -> Model:
@@ -584,11 +600,11 @@ class Program(_Handle):
 
     def load_params(self, path: str | os.PathLike[str]) -> None:
         """All parameters from a safetensors file."""
-        self._check(lib.lf_program_load_params(self.address, os.fsencode(path)))
+        self._check(lib.lf_program_load_params(self.address, _path(path)))
 
     def draw_params(self, seed: int) -> None:
         """Parameters drawn from a seed, as the command does without weights."""
-        self._check(lib.lf_program_draw_params(self.address, seed))
+        self._check(lib.lf_program_draw_params(self.address, _within(seed, 0, 1 << 64, "a seed")))
 
     def param(self, name: str) -> bytes:
         """A parameter's values as given, which the program has in host memory."""

@@ -322,6 +322,10 @@ def _bound(value: Any, what: str, parameter: bool = False, device: Any = None) -
     return value.shape, value.ctypes.data, value
 
 
+def _is_dual(forward_ad: Any, value: torch.Tensor) -> bool:
+    return forward_ad._current_level >= 0 and forward_ad.unpack_dual(value).tangent is not None
+
+
 def _bound_tensor(
     torch: Any, value: torch.Tensor, what: str, parameter: bool, device: Any
 ) -> tuple[tuple[int, ...], int, Any]:
@@ -343,6 +347,8 @@ def _bound_tensor(
             f"{what} requires grad, and a loaded program has no backward: call it under torch.no_grad(), "
             "or pass it as .detach()"
         )
+    elif _is_dual(torch.autograd.forward_ad, value):
+        raise TypeError(f"{what} is a dual tensor, and a loaded program has no forward-mode gradient: pass its primal")
     value = value.resolve_neg().contiguous()
     if device is not None and value.data_ptr() % ALIGNED:
         value = value.clone()

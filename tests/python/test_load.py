@@ -307,6 +307,14 @@ def test_bad_inputs(program, weights, arguments, named, kind, words):
     assert_near(program(X, Y), reference(X, Y, weights))  # and it goes on
 
 
+def test_forward_mode_is_refused(program):
+    with torch.autograd.forward_ad.dual_level():
+        x = torch.from_numpy(X)
+        dual = torch.autograd.forward_ad.make_dual(x, torch.ones_like(x))
+        with pytest.raises(TypeError, match="input x is a dual tensor"):
+            program(dual, Y)
+
+
 def test_no_grad_is_enough(program, weights):
     with torch.no_grad():
         assert_near(program(torch.from_numpy(X).requires_grad_(), Y), reference(X, Y, weights))
@@ -322,6 +330,9 @@ TURNED = np.zeros((24, 16), np.float32)
         ({"weights": {"w": np.zeros((16, 24), np.float32)}}, "the weights have no b"),
         ({"weights": {"w": TURNED, "b": np.zeros(16)}}, r"parameter w f32\[16, 24\] is given as \[24, 16\]"),
         ({"weights": "nowhere.safetensors"}, "nowhere.safetensors"),
+        ({"weights": "a\0b.safetensors"}, "null character"),
+        ({"seed": 1 << 64}, "a seed cannot be 18446744073709551616"),
+        ({"seed": -1}, "a seed cannot be -1"),
         ({"seed": 1, "precision": "half"}, "precision"),
         ({"seed": 1, "precision": "tf32"}, "precision tf32: device cpu has only fp32"),
         ({"seed": 1, "rules": "+nothing"}, "no rule 'nothing'"),
@@ -333,6 +344,11 @@ TURNED = np.zeros((24, 16), np.float32)
 def test_bad_options(model_file, options, words):
     with pytest.raises(linfuse.Error, match=words):
         linfuse.load(model_file, **options)
+
+
+def test_an_extent_beyond_an_int64_is_not_cut_short(program):
+    with pytest.raises(linfuse.Error, match="an extent cannot be 18446744073709551624"):
+        program.explain(dims={"B": (1 << 64) + 8})
 
 
 def test_bad_model(tmp_path):

@@ -121,6 +121,12 @@ def test_it_can_be_resized(add_one, change):
         assert is_all(y, 2 * (value + 1)) and y.untyped_storage().nbytes() == 4 * ROWS * COLUMNS
 
 
+def test_one_on_a_storage_that_numpy_saw_can_be_resized(add_one):
+    """NumPy makes a storage stay as large as it is, for good."""
+    add_one(1).numpy()
+    add_one(2).resize_(2 * ROWS, COLUMNS)
+
+
 def test_what_other_processes_share_is_not_used_again(add_one):
     first = add_one(1).share_memory_()
     place = first.data_ptr()
