@@ -113,6 +113,9 @@ static void outputs_have_the_inputs_extents(void **state)
     OK_CALL(r.call, run_at(r.call, &three, in, out, 0)); /* the fast path binds what it was given */
     OK_CALL(r.call, lf_call_run(r.call, NULL));
     OK_CALL(r.call, run_at(r.call, &one, in, out, 0));
+    const int64_t too_many = INT64_MAX;
+    assert_int_equal(run_at(r.call, &too_many, in, out, 0), LF_ERR_DATA);
+    refused(lf_call_message(r.call), "x would have more elements than can be counted", "");
     OK_CALL(r.call, lf_call_run(r.call, NULL));
     OK_CALL(r.call, lf_call_set_input(r.call, 0, F32(x, 3, 4)));
     assert_int_equal(lf_call_run(r.call, NULL), LF_ERR_DATA);

@@ -354,8 +354,11 @@ static lf_status bind_addresses(lf_call *c, const int64_t *dims, const void *con
                                 lf_memory memory)
 {
     const lf_graph *g = &c->program->written;
-    if (!c->learnt || (g->symbols > 0 && memcmp(c->dims, dims, (size_t)g->symbols * sizeof *dims) != 0))
+    if (!c->learnt || (g->symbols > 0 && memcmp(c->dims, dims, (size_t)g->symbols * sizeof *dims) != 0)) {
+        if (g->symbols > 0 && lf_graph_check_dims(g, dims, &c->diag) != LF_OK)
+            return LF_ERR_DATA;
         take_dims(c, dims);
+    }
     for (int32_t i = 0; i < g->inputs; i++)
         c->input[i] = inputs[i];
     for (int32_t o = 0; o < g->outputs; o++)
