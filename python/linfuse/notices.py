@@ -36,6 +36,8 @@ _REMEDIES = {
 _REMEDY = 'linfuse.explain(model, ...) tells more; backend="inductor" compiles what linfuse does not fuse.'
 _TORCH = os.path.dirname(torch.__file__)
 _warned: set[object] = set()
+# Whose frames stand between a user's line and a notice; PyTorch 2.4 decorates by way of contextlib.
+_ON_THE_WAY = ("linfuse", "torch", "contextlib")
 
 
 def forget() -> None:
@@ -49,7 +51,7 @@ def warn_once(about: object, text: str) -> None:
         return
     _warned.add(about)
     level, frame = 1, sys._getframe()
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] in ("linfuse", "torch"):
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] in _ON_THE_WAY:
         level, frame = level + 1, frame.f_back
     warnings.warn(f"linfuse: {text}", stacklevel=level)
 

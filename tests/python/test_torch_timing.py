@@ -79,7 +79,9 @@ def test_no_compiler(monkeypatch):
     from torch._inductor import config, cpp_builder
 
     monkeypatch.setattr(config.cpp, "cxx", ("no-such-compiler",))
-    cpp_builder.get_cpp_compiler.cache_clear() if hasattr(cpp_builder.get_cpp_compiler, "cache_clear") else None
+    for name in ("get_cpp_compiler", "cpp_compiler_search"):  # which of them remembers differs by PyTorch's version
+        if hasattr(getattr(cpp_builder, name, None), "cache_clear"):
+            getattr(cpp_builder, name).cache_clear()
     monkeypatch.setattr(config, "force_disable_caches", True)
     made = measured(lambda x: torch.sin(x * 17.25).sum(0), torch.rand(4, 9), inductor=True)
     assert list(made.ms) == ["eager", "linfuse"] and "C++ compiler" in made.left_out["inductor"]
