@@ -3,6 +3,7 @@
  * but a row's own numbers. */
 #include "cpu_models.h"
 #include "cpu_support.h"
+#include "cpu/parts.h"
 
 #include <pthread.h>
 
@@ -322,6 +323,33 @@ static void *call_often(void *arg)
     return NULL;
 }
 
+/* Few rows leave threads only the columns of one phase after another to share: eight small ones are nothing to share,
+ * though they are enough to do together; one large one is. */
+static void small_phases_are_not_shared(void **state)
+{
+    (void)state;
+    char siblings[1024] = "input x f32[B, 256]\n", results[64] = "return ";
+    for (int i = 0; i < 8; i++) {
+        const size_t at = strlen(siblings), named = strlen(results);
+        snprintf(siblings + at, sizeof siblings - at, "param w%d f32[64, 256]\ny%d = linear(x, w%d)\n", i, i, i);
+        snprintf(results + named, sizeof results - named, i ? ", y%d" : "y%d", i);
+    }
+    strcat(strcat(siblings, results), "\n");
+    const char *const text[] = {siblings, "input x f32[B, 256]\nparam w f32[512, 256]\ny = linear(x, w)\nreturn y\n"};
+    for (int i = 0; i < 2; i++) {
+        rig r;
+        rig_open(&r, text[i], true, lf_kern_pick());
+        lf_cpu_instance *instance;
+        rig_ok(&r, lf_cpu_instance_new(r.plan, r.kern, (int64_t[LF_MAX_SYMBOLS]){4}, 2, &instance, &r.diag));
+        assert_int_equal(instance->groups, 1);
+        assert_int_equal(instance->group[0].whole_grid, i == 1);
+        assert_true(lf_group_work(&instance->group[0]) >= LF_WORTH_WAKING);
+        lf_cpu_instance_free(instance);
+        rig_close(&r);
+        cases++;
+    }
+}
+
 static void one_instance_serves_many(void **state)
 {
     (void)state;
@@ -467,6 +495,7 @@ int main(void)
         TEST(bits_are_the_same_twenty_times),
         TEST(packing_changes_no_bits),
         TEST(sharing_changes_no_bits),
+        TEST(small_phases_are_not_shared),
         TEST(one_instance_serves_many),
         TEST(nothing_comes_of_no_rows),
         TEST(long_programs_run),

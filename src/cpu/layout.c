@@ -157,15 +157,26 @@ double lf_group_work(const lf_group_at *g)
     return work;
 }
 
+static bool has_phase_worth_waking(const lf_group_at *g)
+{
+    for (int32_t i = 0; i < g->phases; i++)
+        if (lf_phase_work(g, &g->phase[i]) >= LF_WORTH_WAKING)
+            return true;
+    return false;
+}
+
 void lf_group_schedule(lf_group_at *g, const lf_group *plan, int mr, const int64_t *dims, int threads)
 {
-    if (lf_group_work(g) < LF_WORTH_WAKING) /* one thread will do it: nothing is cut for others */
-        threads = 1;
     const bool gemm = g->packs >= 0;
     const int64_t most = gemm ? gemm_rows(has_columns(g)) : OTHER_ROWS;
     const int64_t rows_a_thread = gemm ? GEMM_ROWS_A_THREAD : OTHER_ROWS_A_THREAD;
-    g->whole_grid = plan->schedule == LF_BY_PHASE || has_columns(g) || has_one_row(g, plan) ||
-                    (threads > 1 && g->rows / threads < rows_a_thread);
+    bool few_rows = g->rows / threads < rows_a_thread;
+    /* One thread will do it where there is little to do, or where few rows leave only the columns of one phase after
+     * another to share, and each of these is little: nothing is cut for others then. */
+    if (lf_group_work(g) < LF_WORTH_WAKING || (few_rows && !has_phase_worth_waking(g)))
+        threads = 1;
+    few_rows = few_rows && threads > 1;
+    g->whole_grid = plan->schedule == LF_BY_PHASE || has_columns(g) || has_one_row(g, plan) || few_rows;
     g->whole_blocks = 0;
     if (g->whole_grid) {
         g->block_rows = most;
