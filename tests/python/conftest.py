@@ -74,6 +74,14 @@ def environment(root, library, tmp_path_factory):
     return {**os.environ, "PYTHONPATH": paths, "LINFUSE_LIBRARY": str(library)}
 
 
+@pytest.fixture(scope="module")
+def own_cache(tmp_path_factory):
+    """The machine is measured for a file of tests and forgotten after them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 @pytest.fixture(scope="session")
 def linfuse_command(linfuse):
     """The same by another name, for tests that import linfuse."""

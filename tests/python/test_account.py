@@ -17,12 +17,7 @@ from linfuse.account import Account, Fallback, Part
 MODELS = ["lse_chain", "gelu_softmax", "mean_residual", "mlp", "group_norm", "pool", "batch_norm_train", "prenorm"]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def cache(tmp_path_factory):
-    """The machine is measured for these tests and forgotten after them."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        yield
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 @pytest.fixture(scope="module")

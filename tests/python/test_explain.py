@@ -7,12 +7,7 @@ MODELS = {"lse_chain": 1024, "gelu_softmax": 1024, "mean_residual": 2048}
 DEVICES = ("cpu", "h200", "a100")
 
 
-@pytest.fixture(scope="module", autouse=True)
-def cache(tmp_path_factory):
-    """The machine is measured for these tests and forgotten after them."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        yield
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 @pytest.fixture
