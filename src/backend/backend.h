@@ -84,7 +84,7 @@ typedef struct lf_backend {
     bool shares_x;                   /* plans may be made so: lf_plan_options */
     const lf_backend_memory *memory; /* NULL: works in host memory */
 
-    /* close and call_free take NULL. */
+    /* Both NULL: there is nothing to open, and device is NULL everywhere. close and call_free take NULL. */
     lf_status (*open)(void **device, lf_diag *diag);
     void (*close)(void *device);
     /* Can products take their operands so? Fails: LF_ERR_UNSUPPORTED; LF_ERR_ARG for what the environment asks for. */

@@ -10,18 +10,6 @@ lf_status lf_cpu_kernels(const lf_kern **out, lf_diag *diag)
     return *out ? LF_OK : lf_fail(diag, LF_ERR_ARG, "LINFUSE_ISA names no instruction set this machine can run");
 }
 
-static lf_status open_nothing(void **device, lf_diag *diag)
-{
-    (void)diag;
-    *device = NULL;
-    return LF_OK;
-}
-
-static void close_nothing(void *device)
-{
-    (void)device;
-}
-
 static lf_status check_precision(void *device, lf_precision precision, lf_diag *diag)
 {
     (void)device;
@@ -105,8 +93,6 @@ const lf_backend lf_cpu_backend = {
     .name = "cpu",
     .converts = true,
     .shares_x = true,
-    .open = open_nothing,
-    .close = close_nothing,
     .check_precision = check_precision,
     .describe = describe,
     .compile = compile,

@@ -11,7 +11,7 @@ typedef struct program {
     lf_cuda_device *device;       /* borrowed */
     lf_backend_task task;
     lf_cuda_program *fused;       /* owned */
-    lf_cuda_program *exact;       /* owned; NULL until it is wanted */
+    lf_cuda_program *exact;       /* owned; NULL until it is needed */
     bool runs_exact;              /* alone: fused's laws do not hold for the weights there are */
 } program;
 
@@ -302,18 +302,6 @@ typedef struct costed {
     lf_device device;             /* as it is in the table */
 } costed;
 
-static lf_status open_nothing(void **device, lf_diag *diag)
-{
-    (void)diag;
-    *device = NULL;
-    return LF_OK;
-}
-
-static void close_nothing(void *device)
-{
-    (void)device;
-}
-
 static lf_status any_precision(void *device, lf_precision precision, lf_diag *diag)
 {
     (void)device, (void)precision, (void)diag;
@@ -382,8 +370,6 @@ static bool costed_choose(void *of, const int64_t *dims, lf_tile_choice *out)
 }
 
 const lf_backend lf_cuda_costed_backend = {
-    .open = open_nothing,
-    .close = close_nothing,
     .check_precision = any_precision,
     .describe = describe_row,
     .compile = cost,

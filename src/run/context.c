@@ -39,7 +39,7 @@ void lf_context_free(lf_context *context)
     if (!context)
         return;
     for (int i = 0; i < context->backends; i++)
-        if (context->backend[i].open)
+        if (context->backend[i].open && context->backend[i].backend->close)
             context->backend[i].backend->close(context->backend[i].device);
     lf_pool_free(context->pool);
     free(context);
@@ -116,7 +116,7 @@ lf_status lf_context_open(lf_context *context, const char *device, lf_opened *ou
     lf_opened *at = context->backend;
     while (backend ? at->backend != backend : at->backend->name != NULL)
         at++;
-    lf_status status = at->open ? LF_OK : at->backend->open(&at->device, diag);
+    lf_status status = at->open || !at->backend->open ? LF_OK : at->backend->open(&at->device, diag);
     at->open = at->open || status == LF_OK;
     *out = *at;
     return status;
