@@ -79,7 +79,7 @@ static int serve(server *s, const char *input, const char *output)
         bad = failed(lf_context_message(s->context));
     if (!bad && y.rank > 0)
         printf("%lld rows served\n", (long long)y.extents[0]);
-    fflush(stdout); /* whoever waits for this answer sees it now */
+    fflush(stdout); /* a client that waits for this answer sees it now */
     free(y.data);
     lf_array_free(file);
     return bad;

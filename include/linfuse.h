@@ -93,7 +93,7 @@ LF_API const char *lf_version(void);
 /* A status in words, such as "bad argument". */
 LF_API const char *lf_status_name(lf_status status);
 
-/* ---- context: threads, and messages of what has no handle yet ---- */
+/* ---- context: threads, and messages where there is no other handle yet ---- */
 
 /* Makes a context.
  * out:    the context; free it with lf_context_free. */
@@ -110,7 +110,7 @@ LF_API int lf_context_threads(const lf_context *context);
 
 /* A loop of the caller's own in place of linfuse's threads, for a process that has its threads already. It calls
  * fn(arg, index, slot) once for each index in [0, count), in any order and on any threads, and returns when all these
- * calls have returned; what they wrote is then visible to whoever called the loop.
+ * calls have returned; what they wrote is then visible to the caller of the loop.
  * user:   as given to lf_context_set_parallel_for.
  * slot:   tells apart calls of fn that run at the same time: it is in [0, lf_context_threads(context)), and no two
  *         calls of one loop are in the same slot at once. The number of a thread within a team is such a slot; so is 0

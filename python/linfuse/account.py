@@ -98,7 +98,7 @@ class Account:
             pieces.insert(0, f"Measured on {self.measured.where}: {self.measured.headline}")
         return "\n\n".join(pieces) + "\n"
 
-    __repr__ = __str__  # fields are for programs; whoever types its name wants to read it
+    __repr__ = __str__  # a dump of all fields is no use to a person at a prompt
 
     def json(self) -> dict[str, Any]:
         """The object that `linfuse explain --json` prints. Of several parts the lists are joined and the costs summed;
