@@ -53,7 +53,7 @@ static void *walk_floats(void *argument)
             memcpy(&x[n], &bits, sizeof bits);
             ref[n] = w->c->reference(x[n], 0, w->c->attr);
         }
-        for (int t = 0; t < MAX_TABLES && math_table(w->c, (size_t)t); t++) {
+        for (int t = 0; t < MAX_TABLES && lf_kern_at((size_t)t); t++) {
             math_run(w->c, (size_t)t, n, x, NULL, y);
             for (int64_t i = 0; i < n; i++)
                 note(&w->table[t], x[i], y[i], ref[i]);
@@ -79,7 +79,7 @@ static bool walk_case(const math_case *c, uint64_t step, int threads)
     for (int i = 0; i < threads; i++)
         pthread_join(thread[i], NULL);
     bool good = true;
-    for (int t = 0; t < MAX_TABLES && math_table(c, (size_t)t); t++) {
+    for (int t = 0; t < MAX_TABLES && lf_kern_at((size_t)t); t++) {
         worst all = w[0].table[t];
         for (int i = 1; i < threads; i++)
             for (int k = 0; k < 2; k++)
@@ -89,7 +89,7 @@ static bool walk_case(const math_case *c, uint64_t step, int threads)
                 }
         bool within = all.ulps[1] <= c->ulps && all.ulps[0] <= (c->ulps > 1 ? c->ulps : 1);
         good = good && within;
-        printf("%-16s %-7s %7.3f at %-16a %7.3f at %-16a %4g%s\n", c->label, math_table(c, (size_t)t), all.ulps[1],
+        printf("%-16s %-7s %7.3f at %-16a %7.3f at %-16a %4g%s\n", c->label, lf_kern_at((size_t)t)->isa, all.ulps[1],
                (double)all.at[1], all.ulps[0], (double)all.at[0], c->ulps, within ? "" : "  TOO FAR");
     }
     fflush(stdout);

@@ -16,19 +16,13 @@ typedef struct math_case {
     bool two;    /* has y */
     double ulps; /* the worst error that will do, where the result is no denormal number */
     double (*reference)(double x, double y, const float *attr);
-    void (*alone)(int64_t n, const float *x, float *out); /* not an op's map but this */
 } math_case;
 
 extern const math_case math_cases[];
 extern const size_t math_case_count;
 
-/* c of table t: what its numbers are counted under, or NULL past the last; its numbers for n <= LF_STRIP of x and
- * y. */
-const char *math_table(const math_case *c, size_t t);
+/* c's numbers by table t, for n <= LF_STRIP of x and y. */
 void math_run(const math_case *c, size_t t, int64_t n, const float *x, const float *y, float *out);
-
-/* math_erf.c: the vector erf. */
-void math_erf(int64_t n, const float *x, float *out);
 
 /* How far y is from ref in units of the last place of ref as a float, 2^-149 for denormals; Inf counts as 2^128.
  * Infinite where one is NaN and the other not, or an Inf that should be exact is missing. */

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import builtins
 import inspect
+import math
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -231,6 +232,29 @@ def _own_statistics(row_name: str, flag: str) -> Build:
     return build
 
 
+def _normed(site: Site, x: Value, p: Any, dim: Any, keepdim: bool) -> Value:
+    """The p-norm of x over dim, which is None for all of it."""
+    if p in (2, "fro"):
+        return site.emit("sqrt", site.emit("sum", site.emit("pow", x, 2), dim, keepdim))
+    if p not in (1, math.inf):
+        raise Unsupported(f"norm: p is {p}; 1, 2 and inf are supported")
+    return site.emit("sum" if p == 1 else "max", site.emit("abs", x), dim, keepdim)
+
+
+def _norm(site: Site, given: dict[str, Any]) -> Value:
+    if given["out"] is not None or given["dtype"] not in (None, torch.float32):
+        raise Unsupported("norm: its result is wanted in a tensor or dtype of its own")
+    dim = None if given["dim"] in ((), []) else given["dim"]
+    return _normed(site, given["input"], given["p"], dim, given["keepdim"])
+
+
+def _normalize(site: Site, given: dict[str, Any]) -> Value:
+    if given["out"] is not None:
+        raise Unsupported("normalize: its result is wanted in a tensor of its own")
+    norm = _normed(site, given["input"], given["p"], given["dim"], True)
+    return site.emit("div", given["input"], site.emit("clamp", norm, given["eps"], None))
+
+
 def _only(value: Any) -> Any:
     return value[0] if isinstance(value, (tuple, list)) and len(value) == 1 else value
 
@@ -361,6 +385,9 @@ _row("selu", {_INPLACE: "F.selu", "input": "torch.selu torch.selu_"})
 _row("celu", {"input, alpha=1.0, inplace=False": "F.celu", "input, alpha=1.0": "torch.celu torch.celu_"})
 _row("exp", {"input": "@exp"})
 _row("log", {"input": "@log"})
+_row("expm1", {"input": "@expm1 torch.special.expm1"})
+_row("log1p", {"input": "@log1p torch.special.log1p"})
+_row("erf", {"input": "@erf torch.special.erf"})
 _row("abs", {"input": "@abs @absolute operator.abs builtins.abs Tensor.__abs__"})
 _row("neg", {"input": "@neg @negative operator.neg"})
 _row("sqrt", {"input": "@sqrt"})
@@ -394,6 +421,8 @@ _row("min", {"input, dim=None, keepdim=False, *, other=None": "torch.min Tensor.
 _row("max", {"input, dim=(), keepdim=False": "torch.amax Tensor.amax"}, _amax("max"))
 _row("min", {"input, dim=(), keepdim=False": "torch.amin Tensor.amin"}, _amax("min"))
 _row("logsumexp", {"input, dim, keepdim=False": "torch.logsumexp Tensor.logsumexp torch.special.logsumexp"})
+_row("sum", {"input, p='fro', dim=None, keepdim=False, out=None, dtype=None": "torch.norm Tensor.norm",
+             "input, p=2, dim=None, keepdim=False, *, dtype=None, out=None": "torch.linalg.vector_norm"}, _norm)
 
 for _op in ("softmax", "log_softmax"):
     _row(_op, {_SOFTMAX: f"F.{_op}", "input, dim, dtype=None": f"torch.{_op} Tensor.{_op} torch.special.{_op}"},
@@ -406,6 +435,7 @@ _row("group_norm", {f"input, num_groups, {_AFFINE}": "F.group_norm",
 _row("rms_norm", {"input, normalized_shape, weight=None, eps=None": "F.rms_norm torch.rms_norm"})
 _LAST = "momentum=0.1, eps=1e-05"
 _FIRST = "input, weight, bias, running_mean, running_var"  # the order of torch.batch_norm
+_row("rms_norm", {"input, p=2.0, dim=1, eps=1e-12, out=None": "F.normalize"}, _normalize)
 _row("instance_norm",
      {f"input, running_mean=None, running_var=None, weight=None, bias=None, use_input_stats=True, {_LAST}":
           "F.instance_norm",

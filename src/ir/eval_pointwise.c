@@ -132,6 +132,24 @@ static double eval_log(const double *v, const double *a)
     return log(v[0]);
 }
 
+static double eval_expm1(const double *v, const double *a)
+{
+    (void)a;
+    return expm1(v[0]);
+}
+
+static double eval_log1p(const double *v, const double *a)
+{
+    (void)a;
+    return log1p(v[0]);
+}
+
+static double eval_erf(const double *v, const double *a)
+{
+    (void)a;
+    return erf(v[0]);
+}
+
 static double eval_abs(const double *v, const double *a)
 {
     (void)a;

@@ -35,6 +35,9 @@ OPS = {
     "celu": (F.celu, [(1.0,), (0.5,), (-2.0,)]),  # 1 / alpha is a float in PyTorch, in float64 too
     "exp": (torch.exp, [()]),
     "log": (torch.log, [()]),
+    "expm1": (torch.expm1, [()]),
+    "log1p": (torch.log1p, [()]),
+    "erf": (torch.erf, [()]),
     "to": (lambda x, a: x.to((torch.float32, torch.float16, torch.bfloat16)[int(a)]).double(), [(0,), (1,), (2,)]),
     "abs": (torch.abs, [()]),
     "neg": (torch.neg, [()]),
