@@ -54,6 +54,8 @@ typedef enum lf_status {
 } lf_status;
 
 typedef enum lf_dtype { LF_F32 = 0, LF_F16, LF_BF16, LF_I64 } lf_dtype;
+/* Its name in model text: "f32", "f16", "bf16", "i64". NULL where there is no such type. */
+LF_API const char *lf_dtype_name(lf_dtype dtype);
 
 /* Limits: axes of a tensor, named extents of a model. */
 enum { LF_MAX_RANK = 8, LF_MAX_DIMS = 8 };

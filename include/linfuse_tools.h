@@ -13,7 +13,8 @@ extern "C" {
 
 /* ---- .npy files ---- */
 
-/* An array in a .npy file (version 1 to 3, C order, little-endian f32), mapped into memory. */
+/* An array in a .npy file (version 1 to 3, C order, little-endian), mapped into memory. Its elements are f32 ("<f4" in
+ * the file), f16 ("<f2"), bf16 ("<V2", as NumPy with the package ml_dtypes writes it) or i64 ("<i8"). */
 typedef struct lf_array lf_array;
 
 /* Opens a .npy file.
@@ -26,15 +27,24 @@ LF_API lf_status lf_array_open(lf_context *context, const char *path, lf_array *
 /* Frees an array and what was read from it. array: may be NULL. */
 LF_API void lf_array_free(lf_array *array);
 
-/* The array as a tensor in host memory, f32, row-major, for reading as long as the array lives. */
+/* The array as a tensor in host memory, row-major, for reading as long as the array lives. */
 LF_API lf_tensor lf_array_tensor(const lf_array *array);
 
 /* Writes a .npy file. A failure leaves no half-written file behind.
  * context:  gets the message of a failure.
  * path:     the file; replaced where it exists.
- * tensor:   f32, row-major, in host memory.
- * Fails:    LF_ERR_ARG, LF_ERR_IO, LF_ERR_UNSUPPORTED (another dtype or memory, strides). */
+ * tensor:   row-major, in host memory.
+ * Fails:    LF_ERR_ARG, LF_ERR_IO, LF_ERR_UNSUPPORTED (device memory, strides). */
 LF_API lf_status lf_array_save(lf_context *context, const char *path, const lf_tensor *tensor);
+
+/* ---- elements ---- */
+
+/* Converts elements from one type of floats to another: exactly where that has more digits; otherwise rounded to
+ * nearest, ties to even, and infinite where too large.
+ * from:     count of them, at any alignment; may be NULL where count is 0, like `to`.
+ * to:       as many; they overlap no element of `from`.
+ * Fails:    LF_ERR_ARG (a type that is no float, a NULL). */
+LF_API lf_status lf_convert(lf_dtype from_type, const void *from, lf_dtype to_type, void *to, size_t count);
 
 /* ---- numbers from a seed ---- */
 

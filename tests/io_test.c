@@ -20,6 +20,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/dtype.h"
 #include "base/mem.h"
 #include "io/file.h"
 #include "io/npy.h"
@@ -442,8 +443,10 @@ static void npy_refuses(void **state)
         {"", 12, "not a dict"},
         {"[]", 12, "not a dict"},
         {"{'descr': '<f8', 'fortran_order': False, 'shape': (3,)}", 24,
-         "x.npy holds f8, not f4 (float32); convert it with .astype(\"float32\")"},
-        {"{'descr': '<f2', 'fortran_order': False, 'shape': (3,)}", 6, "holds f2"},
+         "x.npy holds f8, not f4 (float32), f2, V2 (bfloat16) or i8; convert it with .astype(\"float32\")"},
+        {"{'descr': '<f2', 'fortran_order': False, 'shape': (3,)}", 7, "bytes after the data"},
+        {"{'descr': '<V4', 'fortran_order': False, 'shape': (3,)}", 12, "holds V4"},
+        {"{'descr': '>i8', 'fortran_order': False, 'shape': (3,)}", 24, "holds big-endian i8"},
         {"{'descr': '|b1', 'fortran_order': False, 'shape': (3,)}", 3, "holds b1"},
         {"{'descr': '>f4', 'fortran_order': False, 'shape': (3,)}", 12, "holds big-endian f4, not little-endian f4"},
         {"{'descr': '', 'fortran_order': False, 'shape': (3,)}", 12, "not f4"},
@@ -491,7 +494,7 @@ static void npy_survives_damage(void **state)
             char was = good[at];
             good[at] = (char)value;
             if (lf_npy_read(good, n, "x.npy", &npy, &d) == LF_OK)
-                assert_int_equal(npy.offset + (size_t)npy.count * 4, n);
+                assert_int_equal(npy.offset + (size_t)npy.count * lf_dtype_size(npy.dtype), n);
             good[at] = was;
         }
     }
@@ -503,7 +506,7 @@ static void npy_survives_damage(void **state)
     free(good);
 }
 
-static void npy_floats_at_any_alignment(void **state)
+static void npy_data_at_any_alignment(void **state)
 {
     (void)state;
     static const float values[3] = {1.5f, -2.0f, 3.25f};
@@ -512,20 +515,20 @@ static void npy_floats_at_any_alignment(void **state)
         char dict[80];
         size_t n;
         lf_npy npy;
-        const float *data;
-        float *copy;
+        const void *data;
+        void *copy;
         snprintf(dict, sizeof dict, "%s(3,)}%*s", F4, pad, "");
         char *b = npy_make(1, dict, 12, &n);
         memcpy(b + n - 12, values, 12);
         assert_int_equal(lf_npy_read(b, n, "x", &npy, NULL), LF_OK);
-        assert_int_equal(lf_npy_floats(b, &npy, &data, &copy, NULL), LF_OK);
+        assert_int_equal(lf_npy_data(b, &npy, &data, &copy, NULL), LF_OK);
         assert_memory_equal(data, values, 12);
         assert_int_equal((uintptr_t)data % _Alignof(float), 0);
         if (copy) {
             copies++;
             allocations_left = 0;
-            float *second;
-            lf_status status = lf_npy_floats(b, &npy, &data, &second, NULL);
+            void *second;
+            lf_status status = lf_npy_data(b, &npy, &data, &second, NULL);
             allocations_left = -1;
             assert_int_equal(status, LF_ERR_NOMEM);
         }
@@ -533,6 +536,35 @@ static void npy_floats_at_any_alignment(void **state)
         free(b);
     }
     assert_int_equal(copies, 3);
+}
+
+static void npy_knows_every_type(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *descr;
+        lf_dtype type;
+    } cases[] = {{"<f4", LF_F32}, {"<f2", LF_F16}, {"<V2", LF_BF16}, {"|V2", LF_BF16}, {"<i8", LF_I64}};
+    static const int64_t extents[] = {3, 2};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const size_t bytes = 6 * lf_dtype_size(cases[i].type);
+        char dict[100], head[LF_NPY_HEADER_MAX];
+        size_t n, used;
+        lf_npy npy;
+        snprintf(dict, sizeof dict, "{'descr': '%s', 'fortran_order': False, 'shape': (3, 2)}", cases[i].descr);
+        char *b = npy_make(1, dict, bytes, &n);
+        assert_int_equal(lf_npy_read(b, n, "x", &npy, NULL), LF_OK);
+        assert_int_equal(npy.dtype, cases[i].type);
+        assert_int_equal(npy.count, 6);
+        free(b);
+        assert_int_equal(lf_npy_header(cases[i].type, 2, extents, head, sizeof head, &used), LF_OK);
+        b = calloc(1, used + bytes);
+        assert_non_null(b);
+        memcpy(b, head, used);
+        assert_int_equal(lf_npy_read(b, used + bytes, "x", &npy, NULL), LF_OK);
+        assert_int_equal(npy.dtype, cases[i].type);
+        free(b);
+    }
 }
 
 static void npy_header_reads_back(void **state)
@@ -543,7 +575,7 @@ static void npy_header_reads_back(void **state)
     size_t used;
     lf_npy npy;
     for (int rank = 0; rank <= 3; rank++) {
-        assert_int_equal(lf_npy_header(rank, extents, buf, sizeof buf, &used), LF_OK);
+        assert_int_equal(lf_npy_header(LF_F32, rank, extents, buf, sizeof buf, &used), LF_OK);
         assert_int_equal(used % 64, 0);
         assert_int_equal(buf[used - 1], '\n');
         size_t size = rank == 0 || rank == 1 ? 4 : rank == 2 ? 8 : 24;
@@ -557,11 +589,11 @@ static void npy_header_reads_back(void **state)
     }
     static const int64_t largest[] = {INT64_MAX, INT64_MAX, INT64_MAX, INT64_MAX,
                                       INT64_MAX, INT64_MAX, INT64_MAX, INT64_MAX};
-    assert_int_equal(lf_npy_header(8, largest, buf, sizeof buf, &used), LF_OK);
-    assert_int_equal(lf_npy_header(8, largest, buf, used - 1, &used), LF_ERR_ARG);
-    assert_int_equal(lf_npy_header(9, largest, buf, sizeof buf, &used), LF_ERR_ARG);
-    assert_int_equal(lf_npy_header(-1, largest, buf, sizeof buf, &used), LF_ERR_ARG);
-    assert_int_equal(lf_npy_header(1, &(int64_t){-1}, buf, sizeof buf, &used), LF_ERR_ARG);
+    assert_int_equal(lf_npy_header(LF_F32, 8, largest, buf, sizeof buf, &used), LF_OK);
+    assert_int_equal(lf_npy_header(LF_F32, 8, largest, buf, used - 1, &used), LF_ERR_ARG);
+    assert_int_equal(lf_npy_header(LF_F32, 9, largest, buf, sizeof buf, &used), LF_ERR_ARG);
+    assert_int_equal(lf_npy_header(LF_F32, -1, largest, buf, sizeof buf, &used), LF_ERR_ARG);
+    assert_int_equal(lf_npy_header(LF_F32, 1, &(int64_t){-1}, buf, sizeof buf, &used), LF_ERR_ARG);
 }
 
 int main(void)
@@ -579,7 +611,8 @@ int main(void)
         cmocka_unit_test(npy_reads),
         cmocka_unit_test(npy_refuses),
         cmocka_unit_test(npy_survives_damage),
-        cmocka_unit_test(npy_floats_at_any_alignment),
+        cmocka_unit_test(npy_data_at_any_alignment),
+        cmocka_unit_test(npy_knows_every_type),
         cmocka_unit_test(npy_header_reads_back),
     };
     return cmocka_run_group_tests_name("io", tests, enter_folder, leave_folder);

@@ -27,6 +27,14 @@ static void arrays_in_files(void **state)
     assert_true(!read.strides && read.memory == LF_HOST);
     assert_memory_equal(read.data, values, sizeof values);
     lf_array_free(array);
+    for (int type = LF_F32; type <= LF_I64; type++) { /* any type, the same bytes */
+        odd = *F32(values, 3), odd.dtype = (lf_dtype)type;
+        OK_CONTEXT(context, lf_array_save(context, "a.npy", &odd));
+        OK_CONTEXT(context, lf_array_open(context, "a.npy", &array));
+        assert_int_equal(lf_array_tensor(array).dtype, type);
+        assert_memory_equal(lf_array_tensor(array).data, values, lf_tensor_bytes(&odd));
+        lf_array_free(array);
+    }
     OK_CONTEXT(context, lf_array_save(context, "empty.npy", F32(NULL, 0)));
     OK_CONTEXT(context, lf_array_open(context, "empty.npy", &array));
     assert_int_equal(lf_array_tensor(array).extents[0], 0);
@@ -41,8 +49,8 @@ static void arrays_in_files(void **state)
     REFUSES(LF_ERR_ARG, "`extents`", lf_array_save(context, "h.npy", &odd), lf_context_message(context));
     odd = *F32(values, 2, 3), odd.strides = turned;
     REFUSES(LF_ERR_UNSUPPORTED, "row-major", lf_array_save(context, "h.npy", &odd), lf_context_message(context));
-    odd = *F32(values, 2, 3), odd.dtype = LF_F16;
-    REFUSES(LF_ERR_UNSUPPORTED, "f32", lf_array_save(context, "h.npy", &odd), lf_context_message(context));
+    odd = *F32(values, 2, 3), odd.dtype = (lf_dtype)9;
+    REFUSES(LF_ERR_ARG, "`dtype` is 9", lf_array_save(context, "h.npy", &odd), lf_context_message(context));
     odd = *F32(values, 2, 3), odd.memory = LF_DEVICE;
     REFUSES(LF_ERR_UNSUPPORTED, "host memory", lf_array_save(context, "h.npy", &odd), lf_context_message(context));
     assert_int_not_equal(access("h.npy", F_OK), 0);
@@ -54,6 +62,32 @@ static void arrays_in_files(void **state)
     assert_int_equal(fclose(file), 0);
     REFUSES(LF_ERR_DATA, "x.npy", lf_array_open(context, "x.npy", &array), lf_context_message(context));
     lf_context_free(context);
+}
+
+static void elements_are_converted(void **state)
+{
+    (void)state;
+    const float values[] = {1.0f + 0x1p-8f, 65520.0f, -0x1p-24f, NAN};
+    const uint16_t wanted[] = {0x3f80, 0x4780, 0xb380}; /* a tie, to even */
+    uint16_t bits[4];
+    float back[1200];
+    assert_int_equal(lf_convert(LF_F32, values, LF_BF16, bits, 4), LF_OK);
+    assert_memory_equal(bits, wanted, sizeof wanted);
+    assert_int_equal(lf_convert(LF_F32, values, LF_F16, bits, 4), LF_OK);
+    assert_int_equal(lf_convert(LF_F16, bits, LF_F32, back, 4), LF_OK);
+    assert_true(back[0] == values[0] && back[1] == INFINITY && back[2] == values[2] && isnan(back[3]));
+    uint16_t many[1200];
+    for (int i = 0; i < 1200; i++)
+        many[i] = (uint16_t)(0x3f80 + i % 128);
+    assert_int_equal(lf_convert(LF_BF16, many, LF_F32, back, 1200), LF_OK);
+    for (int i = 0; i < 1200; i++)
+        assert_true(back[i] == 1 + (float)(i % 128) / 128);
+    assert_int_equal(lf_convert(LF_F16, NULL, LF_BF16, NULL, 0), LF_OK);
+    assert_int_equal(lf_convert(LF_F16, NULL, LF_BF16, bits, 1), LF_ERR_ARG);
+    assert_int_equal(lf_convert(LF_I64, NULL, LF_F32, NULL, 0), LF_ERR_ARG);
+    assert_int_equal(lf_convert(LF_F32, NULL, (lf_dtype)9, NULL, 0), LF_ERR_ARG);
+    assert_null(lf_dtype_name((lf_dtype)-1));
+    assert_string_equal(lf_dtype_name(LF_BF16), "bf16");
 }
 
 static void numbers_are_drawn(void **state)
@@ -145,6 +179,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(arrays_in_files),
+        cmocka_unit_test(elements_are_converted),
         cmocka_unit_test(numbers_are_drawn),
         cmocka_unit_test(instruction_sets_that_are_not_there),
         cmocka_unit_test(facts_about_the_machine),

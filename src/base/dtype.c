@@ -7,7 +7,7 @@
 #include <string.h>
 
 static const char *const names[] = {
-#define LF_DTYPE(name, id, bits, use) [LF_##id] = #name,
+#define LF_DTYPE(name, id, bits, use, npy) [LF_##id] = #name,
 #include "base/dtypes.def"
 #undef LF_DTYPE
 };
@@ -15,8 +15,7 @@ _Static_assert(sizeof names / sizeof *names == LF_DTYPES, "a row for each of lf_
 
 const char *lf_dtype_name(lf_dtype type)
 {
-    assert((unsigned)type < LF_DTYPES);
-    return names[type];
+    return (unsigned)type < LF_DTYPES ? names[type] : NULL;
 }
 
 bool lf_dtype_parse(const char *text, size_t length, lf_dtype *out)
@@ -133,7 +132,7 @@ static uint32_t f32_of_f32(uint32_t bits)
         }                                                                                                            \
     }
 #define CONVERT_INDEX(name, type)
-#define LF_DTYPE(name, id, bits, use) CONVERT_##use(name, bits)
+#define LF_DTYPE(name, id, bits, use, npy) CONVERT_##use(name, bits)
 #include "base/dtypes.def"
 #undef LF_DTYPE
 
@@ -144,7 +143,7 @@ static const struct {
 } converts[] = {
 #define ROW_FLOAT(name) {read_##name, write_##name}
 #define ROW_INDEX(name) {NULL, NULL}
-#define LF_DTYPE(name, id, bits, use) [LF_##id] = ROW_##use(name),
+#define LF_DTYPE(name, id, bits, use, npy) [LF_##id] = ROW_##use(name),
 #include "base/dtypes.def"
 #undef LF_DTYPE
 };
@@ -165,4 +164,16 @@ void lf_from_f32(lf_dtype type, const float *from, void *to, int64_t stride, int
 {
     assert(lf_dtype_is_float(type));
     converts[type].write(from, to, stride, count);
+}
+
+void lf_retype(lf_dtype from_type, const void *from, lf_dtype to_type, void *to, int64_t count)
+{
+    enum { AT_ONCE = 512 };
+    const size_t from_bytes = lf_dtype_size(from_type), to_bytes = lf_dtype_size(to_type);
+    for (int64_t at = 0; at < count; at += AT_ONCE) {
+        float wide[AT_ONCE];
+        const int64_t n = count - at < AT_ONCE ? count - at : AT_ONCE;
+        lf_to_f32(from_type, (const char *)from + (size_t)at * from_bytes, 1, wide, n);
+        lf_from_f32(to_type, wide, (char *)to + (size_t)at * to_bytes, 1, n);
+    }
 }

@@ -21,16 +21,13 @@ enum {
 static inline size_t lf_dtype_size(lf_dtype type)
 {
     switch (type) {
-#define LF_DTYPE(name, id, bits, use)                                                                                \
+#define LF_DTYPE(name, id, bits, use, npy)                                                                           \
     case LF_##id: return sizeof(bits);
 #include "base/dtypes.def"
 #undef LF_DTYPE
     }
     return 0;
 }
-
-/* "f32", "f16", "bf16", "i64". */
-const char *lf_dtype_name(lf_dtype type);
 
 /* The type whose name is exactly text[0..length); false, and *out untouched, where there is none. */
 bool lf_dtype_parse(const char *text, size_t length, lf_dtype *out);
@@ -44,5 +41,7 @@ bool lf_dtype_is_float(lf_dtype type);
  * address. */
 void lf_to_f32(lf_dtype type, const void *from, int64_t stride, float *to, int64_t count);
 void lf_from_f32(lf_dtype type, const float *from, void *to, int64_t stride, int64_t count);
+/* The same from one float type to another, count elements side by side that do not overlap. */
+void lf_retype(lf_dtype from_type, const void *from, lf_dtype to_type, void *to, int64_t count);
 
 #endif

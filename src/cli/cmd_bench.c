@@ -54,7 +54,7 @@ static int make_programs(cli_session *s, contest *c)
     if (code == CLI_OK)
         code = cli_program_params_from(s, c->program[PLAIN], c->program[FUSED]);
     if (code == CLI_OK)
-        cli_tensors_draw(s, &c->inputs);
+        code = cli_tensors_draw(s, &c->inputs);
     start = cli_now();
     if (code == CLI_OK)
         code = cli_program_prepare(c->program[FUSED]);

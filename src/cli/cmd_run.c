@@ -5,6 +5,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- names on the command line ---- */
@@ -82,6 +83,21 @@ static bool writes_to_stdout(const cli_options *o)
 
 /* ---- data in ---- */
 
+/* The file's elements, or as floats of the input's type; those that cannot be converted are left to be refused. */
+static int take_elements(cli_tensor *t, const lf_tensor *from)
+{
+    const lf_dtype declared = t->dtype;
+    t->dtype = from->dtype;
+    t->data = from->data;
+    if (declared == from->dtype || lf_convert(from->dtype, NULL, declared, NULL, 0) != LF_OK)
+        return CLI_OK;
+    t->dtype = declared;
+    if (cli_tensor_alloc(t) != CLI_OK)
+        return CLI_BAD;
+    lf_convert(from->dtype, from->data, declared, t->own, t->count);
+    return CLI_OK;
+}
+
 static int open_input(const cli_session *s, cli_tensor *t)
 {
     const char *path = value_of(&s->options->inputs, t->name);
@@ -94,8 +110,7 @@ static int open_input(const cli_session *s, cli_tensor *t)
     const lf_tensor tensor = lf_array_tensor(t->file);
     t->rank = tensor.rank;
     memcpy(t->extents, tensor.extents, (size_t)t->rank * sizeof *t->extents);
-    t->data = tensor.data;
-    return CLI_OK;
+    return take_elements(t, &tensor);
 }
 
 /* Extents that were told must be those of the data. Untold ones are not guessed from it: choices would be weighed by
@@ -145,22 +160,22 @@ static int print_json(const cli_session *s, const cli_tensors *outputs, double s
     json_t *list = json_array();
     for (size_t i = 0; i < outputs->count; i++) {
         const cli_tensor *t = &outputs->at[i];
-        json_array_append_new(list, json_pack("{s:s, s:o, s:s?}", "name", t->name, "shape",
-                                              cli_json_shape(t->rank, t->extents), "file",
-                                              value_of(&s->options->outputs, t->name)));
+        json_array_append_new(list, json_pack("{s:s, s:s, s:o, s:s?}", "name", t->name, "dtype",
+                                              lf_dtype_name(t->dtype), "shape", cli_json_shape(t->rank, t->extents),
+                                              "file", value_of(&s->options->outputs, t->name)));
     }
     return cli_json_print(json_pack("{s:o, s:o, s:I}", "outputs", list, "ms", cli_json_number(seconds * 1e3),
                                     "rows_redone", (json_int_t)redone));
 }
 
 /* Least, mean and most of the finite values, how many are not finite, and the first few. */
-static void print_summary(FILE *to, const cli_tensor *t)
+static void print_summary(FILE *to, const float *x, size_t count)
 {
     enum { FIRST = 4 };
     double least = INFINITY, most = -INFINITY, sum = 0;
     size_t finite = 0;
-    for (size_t i = 0; i < t->count; i++) {
-        double v = (double)t->data[i];
+    for (size_t i = 0; i < count; i++) {
+        double v = (double)x[i];
         if (!isfinite(v))
             continue;
         finite++;
@@ -170,27 +185,39 @@ static void print_summary(FILE *to, const cli_tensor *t)
     }
     if (finite)
         fprintf(to, ", min %.6g, mean %.6g, max %.6g", least, sum / (double)finite, most);
-    if (finite < t->count)
-        fprintf(to, ", %zu not finite", t->count - finite);
-    fprintf(to, t->count ? "; begins" : ", no values");
-    for (size_t i = 0; i < t->count && i < FIRST; i++)
-        fprintf(to, " %.6g", (double)t->data[i]);
+    if (finite < count)
+        fprintf(to, ", %zu not finite", count - finite);
+    fprintf(to, count ? "; begins" : ", no values");
+    for (size_t i = 0; i < count && i < FIRST; i++)
+        fprintf(to, " %.6g", (double)x[i]);
     fprintf(to, "\n");
 }
 
-static void print_text(const cli_session *s, const cli_tensors *outputs, double seconds, int64_t redone)
+static int print_output(FILE *to, const cli_tensor *t, const char *path)
+{
+    char shape[CLI_SHAPE];
+    float *own = NULL;
+    const float *floats = path ? NULL : cli_tensor_floats(t, &own);
+    if (!path && !floats)
+        return CLI_BAD;
+    fprintf(to, "%s: %s%s", t->name, t->dtype == LF_F32 ? "" : lf_dtype_name(t->dtype),
+            cli_shape(shape, t->rank, t->extents));
+    if (path)
+        fprintf(to, ", written to %s\n", path);
+    else
+        print_summary(to, floats, t->count);
+    free(own);
+    return CLI_OK;
+}
+
+static int print_text(const cli_session *s, const cli_tensors *outputs, double seconds, int64_t redone)
 {
     FILE *to = writes_to_stdout(s->options) ? stderr : stdout;
-    char shape[CLI_SHAPE];
     cli_text text;
     for (size_t i = 0; i < outputs->count; i++) {
         const cli_tensor *t = &outputs->at[i];
-        const char *path = value_of(&s->options->outputs, t->name);
-        fprintf(to, "%s: %s", t->name, cli_shape(shape, t->rank, t->extents));
-        if (path)
-            fprintf(to, ", written to %s\n", path);
-        else
-            print_summary(to, t);
+        if (print_output(to, t, value_of(&s->options->outputs, t->name)) != CLI_OK)
+            return CLI_BAD;
     }
     if (!s->options->weights && lf_model_port_count(s->model, LF_PORT_PARAM))
         fprintf(to, "No --weights were given: the parameters were drawn from seed %llu.\n",
@@ -199,6 +226,7 @@ static void print_text(const cli_session *s, const cli_tensors *outputs, double 
         fprintf(to, "%lld row%s redone as written, where a guarded rewrite met a number that is not finite.\n",
                 (long long)redone, redone == 1 ? " was" : "s were");
     fprintf(to, "Ran in %s.\n", cli_seconds(&text, seconds));
+    return CLI_OK;
 }
 
 /* ---- the command ---- */
@@ -247,8 +275,7 @@ static int run(cli_session *s, job *j)
     int64_t redone = lf_call_rows_redone(j->call);
     if (o->json)
         return print_json(s, &j->outputs, seconds, redone);
-    print_text(s, &j->outputs, seconds, redone);
-    return CLI_OK;
+    return print_text(s, &j->outputs, seconds, redone);
 }
 
 int cli_run(const cli_options *o)

@@ -89,12 +89,12 @@ int cli_sample_choose(const cli_session *s, const cli_facts *facts, const cli_te
 /* ---- the meaning there ---- */
 
 /* The chosen rows of an input, in new memory. NULL where there is none. */
-static float *gather(const cli_sample *sample, const cli_tensor *t)
+static void *gather(const cli_sample *sample, const cli_tensor *t)
 {
-    size_t row = t->count / (size_t)sample->total;
-    float *out = cli_alloc((size_t)sample->count * row, sizeof *out, "the rows to check");
+    size_t row = t->count / (size_t)sample->total * cli_element_bytes(t->dtype);
+    char *out = cli_alloc((size_t)sample->count, row, "the rows to check");
     for (int64_t i = 0; i < sample->count && out; i++)
-        memcpy(out + (size_t)i * row, t->data + (size_t)sample->rows[i] * row, row * sizeof *out);
+        memcpy(out + (size_t)i * row, (const char *)t->data + (size_t)sample->rows[i] * row, row);
     return out;
 }
 
@@ -120,7 +120,7 @@ static int make_outputs(const cli_session *s, const int64_t *dims, cli_sample *s
 typedef struct arguments {
     lf_tensor *inputs, *params;
     int64_t (*extents)[LF_MAX_RANK]; /* per input */
-    float **gathered;                /* per input, NULL where the input is taken whole */
+    void **gathered;                 /* per input, NULL where the input is taken whole */
     int64_t *dims;
 } arguments;
 

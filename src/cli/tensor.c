@@ -37,6 +37,11 @@ void *cli_alloc(size_t count, size_t size, const char *what)
     return p;
 }
 
+size_t cli_element_bytes(lf_dtype dtype)
+{
+    return lf_tensor_bytes(&(lf_tensor){.dtype = dtype});
+}
+
 int cli_tensor_alloc(cli_tensor *t)
 {
     char shape[CLI_SHAPE], what[CLI_SHAPE + 300];
@@ -49,40 +54,27 @@ int cli_tensor_alloc(cli_tensor *t)
         fits = fits && !__builtin_mul_overflow(t->count, (size_t)t->extents[i], &t->count);
     }
     snprintf(what, sizeof what, "%.256s %s", t->name, cli_shape(shape, t->rank, t->extents));
-    if (!fits || __builtin_mul_overflow(t->count, sizeof(float), &bytes))
+    if (!fits || __builtin_mul_overflow(t->count, cli_element_bytes(t->dtype), &bytes))
         return cli_fail("no memory for %s: more than can be addressed", what);
-    t->data = t->own = cli_alloc(t->count, sizeof(float), what);
+    t->data = t->own = cli_alloc(t->count, cli_element_bytes(t->dtype), what);
     return t->own ? CLI_OK : CLI_BAD;
 }
 
 /* ---- lists ---- */
 
-/* Data here are floats throughout. */
-static int check_types(const cli_session *s)
-{
-    static const lf_port ports[] = {LF_PORT_INPUT, LF_PORT_PARAM, LF_PORT_OUTPUT};
-    for (int p = 0; p < 3; p++)
-        for (size_t i = 0; i < lf_model_port_count(s->model, ports[p]); i++)
-            if (lf_model_port_dtype(s->model, ports[p], i) != LF_F32)
-                return cli_fail("%s is not f32: this command runs models of f32 only; explain takes others too, and "
-                                "the library runs them on the cpu",
-                                lf_model_port_name(s->model, ports[p], i));
-    return CLI_OK;
-}
-
 int cli_tensors_new(const cli_session *s, lf_port port, cli_tensors *out)
 {
     *out = (cli_tensors){0};
-    if (check_types(s) != CLI_OK)
-        return CLI_BAD;
     out->count = lf_model_port_count(s->model, port);
     out->at = calloc(out->count + 1, sizeof *out->at);
     if (!out->at) {
         out->count = 0;
         return cli_fail("no memory for the model's inputs and outputs");
     }
-    for (size_t i = 0; i < out->count; i++)
+    for (size_t i = 0; i < out->count; i++) {
         out->at[i].name = lf_model_port_name(s->model, port, i);
+        out->at[i].dtype = lf_model_port_dtype(s->model, port, i);
+    }
     return CLI_OK;
 }
 
@@ -111,13 +103,43 @@ int cli_tensors_inputs(const cli_session *s, cli_tensors *out)
 
 lf_tensor cli_tensor_as(const cli_tensor *t)
 {
-    return (lf_tensor){.data = (void *)t->data, .dtype = LF_F32, .rank = t->rank, .extents = t->extents};
+    return (lf_tensor){.data = (void *)t->data, .dtype = t->dtype, .rank = t->rank, .extents = t->extents};
 }
 
-void cli_tensors_draw(const cli_session *s, cli_tensors *inputs)
+const float *cli_tensor_floats(const cli_tensor *t, float **own)
 {
-    for (size_t i = 0; i < inputs->count; i++)
-        lf_draw_uniform(s->options->seed, inputs->at[i].name, 0.0f, 1.0f, inputs->at[i].count, inputs->at[i].own);
+    *own = NULL;
+    if (t->dtype == LF_F32)
+        return t->data;
+    *own = cli_alloc(t->count, sizeof **own, t->name);
+    if (*own)
+        lf_convert(t->dtype, t->data, LF_F32, *own, t->count);
+    return *own;
+}
+
+static int draw(const cli_session *s, cli_tensor *t)
+{
+    if (t->dtype == LF_I64) {
+        memset(t->own, 0, t->count * cli_element_bytes(t->dtype));
+        return CLI_OK;
+    }
+    float *drawn = t->dtype == LF_F32 ? t->own : cli_alloc(t->count, sizeof *drawn, t->name);
+    if (!drawn)
+        return CLI_BAD;
+    lf_draw_uniform(s->options->seed, t->name, 0.0f, 1.0f, t->count, drawn);
+    if (drawn == t->own)
+        return CLI_OK;
+    lf_convert(LF_F32, drawn, t->dtype, t->own, t->count);
+    free(drawn);
+    return CLI_OK;
+}
+
+int cli_tensors_draw(const cli_session *s, cli_tensors *inputs)
+{
+    int code = CLI_OK;
+    for (size_t i = 0; i < inputs->count && code == CLI_OK; i++)
+        code = draw(s, &inputs->at[i]);
+    return code;
 }
 
 /* ---- calls ---- */

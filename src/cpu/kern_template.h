@@ -172,12 +172,12 @@ const lf_kern PASTE(lf_kern_, KERN_ISA) = {
     .stream_end = stream_end,
     .all_finite = all_finite,
     .load = {
-#define LF_DTYPE(name, id, bits, use) [LF_##id] = LOAD_OF_##use(name),
+#define LF_DTYPE(name, id, bits, use, npy) [LF_##id] = LOAD_OF_##use(name),
 #include "base/dtypes.def"
 #undef LF_DTYPE
     },
     .store = {
-#define LF_DTYPE(name, id, bits, use) [LF_##id] = STORE_OF_##use(name),
+#define LF_DTYPE(name, id, bits, use, npy) [LF_##id] = STORE_OF_##use(name),
 #include "base/dtypes.def"
 #undef LF_DTYPE
     },

@@ -8,6 +8,7 @@
  * with spaces anywhere between. Keys come in any order, each exactly once. */
 #include "io/npy.h"
 
+#include "base/dtype.h"
 #include "base/mem.h"
 
 #include <stdbool.h>
@@ -172,19 +173,29 @@ static lf_status parse_header(parser *p)
 
 /* ---- what it means ---- */
 
+static const char *const codes[] = {
+#define LF_DTYPE(name, id, bits, use, npy) [LF_##id] = npy,
+#include "base/dtypes.def"
+#undef LF_DTYPE
+};
+
 static lf_status check_type(const parser *p)
 {
     if (p->structured)
         return lf_fail(p->diag, LF_ERR_DATA,
-                       "%s holds records, not f4 (float32); save one field, converted with .astype(\"float32\")",
-                       p->name);
+                       "%s holds records; save one field, converted with .astype(\"float32\")", p->name);
     /* The letter is the byte order: little, big, this machine's (little: see above), or none. */
     bool big = p->descr[0] == '>', order = big || (p->descr[0] && strchr("<=|", p->descr[0]));
     const char *type = p->descr + order;
-    if (big || strcmp(type, "f4") != 0)
+    size_t known = 0;
+    while (known < LF_DTYPES && strcmp(type, codes[known]) != 0)
+        known++;
+    if (big || known == LF_DTYPES)
         return lf_fail(p->diag, LF_ERR_DATA,
-                       "%s holds %s%s, not %sf4 (float32); convert it with .astype(\"float32\") and save it again",
+                       "%s holds %s%s, not %sf4 (float32), f2, V2 (bfloat16) or i8; convert it with "
+                       ".astype(\"float32\") and save it again",
                        p->name, big ? "big-endian " : "", type, big ? "little-endian " : "");
+    p->npy->dtype = (lf_dtype)known;
     if (p->fortran && p->npy->rank > 1)
         return lf_fail(p->diag, LF_ERR_DATA,
                        "%s is in Fortran order; convert it with numpy.ascontiguousarray and save it again", p->name);
@@ -195,7 +206,8 @@ static lf_status check_type(const parser *p)
 static lf_status check_size(const parser *p, size_t rest)
 {
     /* Of the extents that are not 0, so that the order they come in does not matter. */
-    int64_t bytes = sizeof(float);
+    const int64_t each = (int64_t)lf_dtype_size(p->npy->dtype);
+    int64_t bytes = each;
     bool empty = false;
     for (int i = 0; i < p->npy->rank; i++) {
         if (p->npy->extents[i] == 0)
@@ -203,7 +215,7 @@ static lf_status check_size(const parser *p, size_t rest)
         else if (!lf_mul_i64(bytes, p->npy->extents[i], &bytes))
             return lf_fail(p->diag, LF_ERR_DATA, "%s: the header announces more data than any file can hold", p->name);
     }
-    p->npy->count = empty ? 0 : bytes / (int64_t)sizeof(float);
+    p->npy->count = empty ? 0 : bytes / each;
     uint64_t wanted = empty ? 0 : (uint64_t)bytes;
     if (rest < wanted)
         return lf_fail(p->diag, LF_ERR_DATA, "%s is cut short: the header announces %llu bytes of data, there are %zu",
@@ -254,14 +266,15 @@ lf_status lf_npy_read(const void *bytes, size_t n, const char *name, lf_npy *out
     return status == LF_OK ? check_size(&p, n - out->offset) : status;
 }
 
-lf_status lf_npy_floats(const void *bytes, const lf_npy *npy, const float **data, float **copy, lf_diag *diag)
+lf_status lf_npy_data(const void *bytes, const lf_npy *npy, const void **data, void **copy, lf_diag *diag)
 {
+    const size_t each = lf_dtype_size(npy->dtype);
     const char *start = (const char *)bytes + npy->offset;
     *copy = NULL;
-    *data = (const float *)(const void *)start;
-    if ((uintptr_t)start % _Alignof(float) == 0)
+    *data = start;
+    if ((uintptr_t)start % each == 0)
         return LF_OK;
-    size_t size = (size_t)npy->count * sizeof(float);
+    size_t size = (size_t)npy->count * each;
     *data = *copy = lf_aligned_alloc(size);
     if (!*copy)
         return lf_fail_nomem(diag, "a copy of an array that is not aligned in its file");
@@ -271,13 +284,13 @@ lf_status lf_npy_floats(const void *bytes, const lf_npy *npy, const float **data
 
 /* ---- writing ---- */
 
-lf_status lf_npy_header(int rank, const int64_t *extents, void *buf, size_t cap, size_t *used)
+lf_status lf_npy_header(lf_dtype dtype, int rank, const int64_t *extents, void *buf, size_t cap, size_t *used)
 {
     enum { PREFIX = MAGIC + 4 };
     char dict[LF_NPY_HEADER_MAX];
     if (rank < 0 || rank > LF_MAX_RANK)
         return LF_ERR_ARG;
-    int at = snprintf(dict, sizeof dict, "{'descr': '<f4', 'fortran_order': False, 'shape': (");
+    int at = snprintf(dict, sizeof dict, "{'descr': '<%s', 'fortran_order': False, 'shape': (", codes[dtype]);
     for (int i = 0; i < rank; i++) {
         if (extents[i] < 0)
             return LF_ERR_ARG;

@@ -263,28 +263,23 @@ const lf_tensor_view *lf_safetensors_find(const lf_safetensors *file, const char
 
 lf_status lf_tensor_read(const lf_tensor_view *tensor, lf_dtype type, void *out, lf_diag *diag)
 {
-    enum { AT_ONCE = 512 };
-    static const struct { const char *name; lf_dtype type; } known[] = {
-        {"F32", LF_F32}, {"F16", LF_F16}, {"BF16", LF_BF16}};
-    size_t is = 0;
-    while (is < sizeof known / sizeof *known && strcmp(tensor->dtype, known[is].name) != 0)
-        is++;
-    if (is == sizeof known / sizeof *known)
+    static const char *const known[] = {
+#define LF_DTYPE(name, id, bits, use, npy) [LF_##id] = #id,
+#include "base/dtypes.def"
+#undef LF_DTYPE
+    };
+    size_t at = 0;
+    while (at < LF_DTYPES && strcmp(tensor->dtype, known[at]) != 0)
+        at++;
+    const lf_dtype is = (lf_dtype)at;
+    if (at == LF_DTYPES || (is != type && (!lf_dtype_is_float(is) || !lf_dtype_is_float(type))))
         return in_one_line(lf_fail(diag, LF_ERR_DATA,
                                    "%s: tensor '%.*s' holds %s, not F32; convert it with .float() and save it again",
                                    tensor->file, SHOWN, tensor->name, tensor->dtype),
                            diag);
-    if (known[is].type == type) {
-        if (tensor->count > 0)
-            memcpy(out, tensor->data, tensor->size);
-        return LF_OK;
-    }
-    const size_t from = lf_dtype_size(known[is].type), to = lf_dtype_size(type);
-    for (int64_t at = 0; at < tensor->count; at += AT_ONCE) {
-        float wide[AT_ONCE];
-        const int64_t n = tensor->count - at < AT_ONCE ? tensor->count - at : AT_ONCE;
-        lf_to_f32(known[is].type, (const char *)tensor->data + (size_t)at * from, 1, wide, n);
-        lf_from_f32(type, wide, (char *)out + (size_t)at * to, 1, n);
-    }
+    if (is != type)
+        lf_retype(is, tensor->data, type, out, tensor->count);
+    else if (tensor->count > 0)
+        memcpy(out, tensor->data, tensor->size);
     return LF_OK;
 }

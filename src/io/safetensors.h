@@ -38,8 +38,9 @@ void lf_safetensors_free(lf_safetensors *file);
 /* The tensor of this name, NULL where there is none. Lives as long as the file. */
 const lf_tensor_view *lf_safetensors_find(const lf_safetensors *file, const char *name);
 
-/* The tensor's values as elements of a float type, out[count]: exactly, but where wider ones are rounded.
- * Fails:   LF_ERR_DATA where it holds no floats of up to 32 bits, with what to do. */
+/* The tensor's values as elements of a type, out[count]: as they are, or where both types are floats converted, rounded
+ * where there are fewer digits.
+ * Fails:   LF_ERR_DATA where it holds another type, with what to do. */
 lf_status lf_tensor_read(const lf_tensor_view *tensor, lf_dtype type, void *out, lf_diag *diag);
 
 #endif

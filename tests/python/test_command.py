@@ -129,6 +129,61 @@ def test_option_spellings(linfuse, model):
     assert linfuse("check", model, "--batch=5", "--seed=8", "--json").json != a
 
 
+MIXED = """input x bf16[B, 300]
+input r f16[B, 40]
+param w bf16[40, 300]
+param b f32[40]
+a = linear(x, w)
+h = to(a, dtype="f32")
+c = add(h, b)
+d = softmax(c, dim=1)
+e = to(d, dtype="f16")
+f = mul(e, r)
+return a, d, f
+"""
+
+
+def test_check_knows_types(linfuse, tmp_path):
+    """Fused is allowed the error of op by op in these types, or one rounding of the result: never more than that."""
+    (tmp_path / "mixed.lf").write_text(MIXED)
+    unit = {"a": 2.0**-9, "d": 2.0**-9, "f": 2.0**-9}  # d and f follow from a, which op by op rounds to bf16
+    for seed in range(4):
+        done = linfuse("check", tmp_path / "mixed.lf", "--json", f"--seed={seed}", "--batch=1024").json
+        most = max(1.07 * done["plain_error"]["rel"], unit[done["output"]] + 1e-5)
+        assert done["ok"] and 0 < done["error"]["rel"] <= done["allowed_rel"] <= most, done
+        assert done["rows"] == 1024 and done["nonfinite_match"]
+    assert "Of 3 outputs, these are the errors of " in linfuse("check", tmp_path / "mixed.lf").stdout
+
+
+def test_bench_and_explain_know_types(linfuse, tmp_path):
+    (tmp_path / "mixed.lf").write_text("input target i64[B]\n" + MIXED)
+    (tmp_path / "wide.lf").write_text(re.sub("b?f16", "f32", MIXED))
+    assert linfuse("bench", tmp_path / "mixed.lf", "--batch=8", "--runs=2", "--json").json["fused_ms"] > 0
+    mixed, wide = (linfuse("explain", tmp_path / f"{n}.lf", "--batch=8", "--json").json for n in ("mixed", "wide"))
+    halves = 8 * 300 + 40 * 300 + 8 * 40  # x, w, a
+    assert wide["ops"][0]["bytes"] - mixed["ops"][0]["bytes"] == 2 * halves
+
+
+def test_check_overflows_as_the_type_does(linfuse, tmp_path):
+    """Beyond 65504 an f16 is infinite, which is no error; in f32 the same numbers are finite."""
+    text = "input x {0}[B, 8]\na = add(x, 250)\nb = mul(a, a)\nc = mul(b, {1})\nreturn c\n"
+    for kind, factor, odd in (("f16", 1.045, True), ("f16", 0.5, False), ("bf16", 1.045, False)):
+        (tmp_path / "over.lf").write_text(text.format(kind, factor))
+        done = linfuse("check", tmp_path / "over.lf", "--batch=64", "--json").json
+        assert done["nonfinite_match"] and (done["nonfinite"] > 0) == odd, done
+
+
+def test_run_shows_types(linfuse, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = 'input x f16[B]\na = to(x, dtype="bf16")\nb = to(x, dtype="f32")\nreturn a, b\n'
+    (tmp_path / "m.lf").write_text(text)
+    np.save("x.npy", np.array([1.5, 3.0], np.float16))
+    done = linfuse("run", "m.lf", "--input", "x.npy")
+    assert "a: bf16[2], min 1.5, mean 2.25, max 3; begins 1.5 3\n" in done.stdout and "b: [2], min" in done.stdout
+    done = linfuse("run", "m.lf", "--input", "x.npy", "--json").json
+    assert [o["dtype"] for o in done["outputs"]] == ["bf16", "f32"]
+
+
 def test_batch_wants_one_name(refused, tmp_path):
     (tmp_path / "two.lf").write_text(TWO)
     assert "several: B, T; use --dim" in refused("explain", tmp_path / "two.lf", "--batch", "3")
@@ -401,7 +456,7 @@ def run_beside_torch(linfuse, folder, text, reference, x, params):
     arguments = {k: torch.from_numpy(v).double() for k, v in params.items()}
     expected = [e.numpy() for e in reference(torch.from_numpy(x).double(), arguments)]
     for entry, name, e in zip(got["outputs"], names, expected, strict=True):
-        assert entry == {"name": name, "shape": list(e.shape), "file": f"{folder / name}.npy"}
+        assert entry == {"name": name, "dtype": "f32", "shape": list(e.shape), "file": f"{folder / name}.npy"}
     return [np.load(folder / f"{n}.npy") for n in names], expected
 
 
@@ -441,7 +496,7 @@ def test_run_without_output_prints_a_summary(linfuse, model, tmp_path, monkeypat
     assert re.search(r"^d: \[3, 1\], min \S+, mean \S+, max \S+; begins( \S+){3}$", done.stdout, re.MULTILINE)
     assert "drawn from seed 0" in done.stdout and sorted(os.listdir()) == before
     got = linfuse("run", model, "--input", "x=x.npy", "--json").json
-    assert got["outputs"] == [{"name": "d", "shape": [3, 1], "file": None}]
+    assert got["outputs"] == [{"name": "d", "dtype": "f32", "shape": [3, 1], "file": None}]
 
 
 def test_run_writes_to_a_pipe(command, model, tmp_path):
@@ -486,7 +541,7 @@ def test_run_refuses(refused, model, tmp_path, monkeypatch):
         (["--input", "x=."], "cannot read .: it is a directory"),
         (["--input", "x=cut.npy"], "cut.npy is cut short"),
         (["--input", "x=text.npy"], "text.npy: not a .npy file"),
-        (["--input", "x=wide.npy"], "wide.npy holds f8, not f4 (float32); convert it with .astype(\"float32\")"),
+        (["--input", "x=wide.npy"], "wide.npy holds f8, not f4 (float32), f2, V2 (bfloat16) or i8; convert it"),
         (["--input", "x=narrow.npy"], "narrow.npy: "),
         (["--input", "x=flat.npy"], "flat.npy: "),
         (["--input", "x=x.npy", "--output", "e=e.npy"], "no output of that name (it has: d)"),

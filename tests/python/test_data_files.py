@@ -111,11 +111,58 @@ def test_npy_one_row_in_fortran_order_is_refused_by_its_header_only(passed, refu
     np.testing.assert_array_equal(passed("input x f32[N]\na = neg(x)\nreturn a\n"), -X[0])
 
 
-@pytest.mark.parametrize("dtype, found", [("<f8", "f8"), ("<f2", "f2"), ("<i8", "i8"), ("<i4", "i4"), ("|u1", "u1"),
+@pytest.mark.parametrize("dtype, found", [("<f8", "f8"), ("|V3", "V3"), ("<i4", "i4"), ("|u1", "u1"),
                                           ("|b1", "b1"), ("<c8", "c8"), ("<U3", "U3"), (">f4", "big-endian f4")])
 def test_npy_other_types_are_named(refused, dtype, found):
     write_npy(np.zeros((2, 3), dtype))
     assert f"x.npy holds {found}, not " in refused() and '.astype("float32")' in refused()
+
+
+# A bf16 is the upper half of an f32. NumPy has no such type, and leaves what it reads as two bytes: V2.
+def to_bf16(x):
+    """Of numbers that have no more digits."""
+    return (np.asarray(x, np.float32).view(np.uint32) >> 16).astype(np.uint16).view("V2")
+
+
+def of_bf16(x):
+    assert x.dtype == np.dtype("V2")
+    return (x.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+
+
+HALVES = {"f16": (lambda x: np.asarray(x, np.float16), lambda x: x.astype(np.float32), "<f2"),
+          "bf16": (to_bf16, of_bf16, "<V2")}
+
+
+@pytest.mark.parametrize("kind", HALVES)
+def test_npy_of_halves(passed, kind):
+    """In and out, infinity and denormals included; ml_dtypes, where it is, reads and writes the same files."""
+    to, of, code = HALVES[kind]
+    x = np.array([[1.5, -2.25, np.inf], [-0.0, 2.0**-24, 2.0**-15]], np.float32)
+    write_npy(to(x))
+    y = passed(f"input x {kind}[B, 3]\na = neg(x)\nreturn a\n")
+    assert open("a.npy", "rb").read(128).count(f"'descr': '{code}'".encode()) == 1
+    np.testing.assert_array_equal(of(y), -x)
+    assert np.signbit(of(y))[0, 0] and not np.signbit(of(y))[1, 0]
+    if kind == "bf16":
+        ml_dtypes = pytest.importorskip("ml_dtypes")
+        np.testing.assert_array_equal(np.load("a.npy").view(ml_dtypes.bfloat16).astype(np.float32), -x)
+        np.save("x.npy", x.astype(ml_dtypes.bfloat16))
+        assert passed(f"input x bf16[B, 3]\na = neg(x)\nreturn a\n").tobytes() == y.tobytes()
+
+
+@pytest.mark.parametrize("kind", HALVES)
+def test_npy_of_another_float_is_converted(passed, kind):
+    to, of, _ = HALVES[kind]
+    write_npy(X + np.float32(2.0**-20))
+    np.testing.assert_array_equal(of(passed(f"input x {kind}[B, 3]\na = neg(x)\nreturn a\n")), -X)
+    write_npy(to(X))
+    np.testing.assert_array_equal(passed(), X)
+    np.testing.assert_array_equal(HALVES["f16"][1](passed(IDENTITY.replace("f32", "f16"))), X)
+
+
+def test_npy_of_positions(passed, refused):
+    write_npy(np.arange(6).reshape(2, 3))
+    assert "x.npy: input x is f32" in refused()
 
 
 def test_npy_records(refused):
@@ -199,6 +246,23 @@ def test_safetensors_halves_become_f32(linfuse, folder, dtype):
     w = (torch.from_numpy(W) / 7).to(dtype)
     save_torch({"w": w}, "w.safetensors")
     np.testing.assert_allclose(weights(linfuse, folder), X @ w.float().numpy().T, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["f16", "bf16"])
+@pytest.mark.parametrize("stored", [torch.float32, torch.float16, torch.bfloat16])
+def test_safetensors_for_halves(linfuse, folder, kind, stored):
+    """As PyTorch converts them, infinities and NaN included."""
+    w = torch.tensor([[1 / 3, -2e5, 1e-6], [torch.nan, torch.inf, 3e38]]).to(stored)
+    save_torch({"w": w}, "w.safetensors")
+    (folder / "m.lf").write_text(f"param w {kind}[2, 3]\na = to(w, dtype=\"f32\")\nreturn a\n")
+    linfuse("run", "m.lf", "--weights", "w.safetensors", "--output", "a=a.npy")
+    dtype = {"f16": torch.float16, "bf16": torch.bfloat16}[kind]
+    np.testing.assert_array_equal(np.load("a.npy"), w.to(dtype).float().numpy())
+
+
+def test_safetensors_of_positions_are_no_floats(refused):
+    save_file({"w": W.astype(np.int64)}, "w.safetensors")
+    assert "w.safetensors: tensor 'w' holds I64, not F32; convert" in refused_weights(refused)
 
 
 def test_safetensors_wrong_tensors(refused, folder):
