@@ -16,6 +16,7 @@
 #include "base/arena.h"
 #include "base/dtype.h"
 #include "base/guess.h"
+#include "base/isa.h"
 #include "base/mem.h"
 #include "base/rng.h"
 #include "base/status.h"
@@ -460,6 +461,21 @@ static void rng_stays_in_range(void **state)
     assert_true(fabs(sum / DRAWS - 0.5) < 4.6e-3);
 }
 
+/* ---- instruction sets ---- */
+
+static void isa_is_what_the_compiler_finds(void **state)
+{
+    (void)state;
+    bool avx2 = false, avx512 = false;
+#ifdef __x86_64__
+    avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+             __builtin_cpu_supports("avx512vl");
+#endif
+    assert_int_equal(lf_has_avx2(), avx2);
+    assert_int_equal(lf_has_avx512(), avx512);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -483,6 +499,7 @@ int main(void)
         cmocka_unit_test(mem_checked_arithmetic),
         cmocka_unit_test(rng_repeats_and_jumps),
         cmocka_unit_test(rng_stays_in_range),
+        cmocka_unit_test(isa_is_what_the_compiler_finds),
     };
     return cmocka_run_group_tests_name("base", tests, NULL, NULL);
 }

@@ -14,6 +14,7 @@
 #include <stdint.h>
 
 #include "base/dtype.h"
+#include "base/isa.h"
 #include "ir/ops.h"
 
 enum {

@@ -4,6 +4,5 @@
 #define KERN_LANES 16
 #define KERN_MR 14
 #define KERN_NV 2
-#define KERN_USABLE                                                                                                  \
-    (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
+#define KERN_USABLE lf_has_avx512()
 #include "cpu/kern_template.h"

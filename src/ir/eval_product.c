@@ -10,6 +10,8 @@
 
 #include <string.h>
 
+#include "base/isa.h"
+
 enum {
     ROWS = 4,    /* of x that share a read of the panel; multiply_body is written for this many */
     UNROLL = 4,  /* k at a time, likewise: sums are loaded and stored once for four products */
@@ -85,9 +87,9 @@ __attribute__((target("avx512f"))) static void multiply_avx512(const double *x, 
 /* Wider vectors, the same sums. */
 static multiply_fn *multiply_here(void)
 {
-    if (__builtin_cpu_supports("avx512f"))
+    if (lf_has_avx512())
         return multiply_avx512;
-    return __builtin_cpu_supports("avx2") ? multiply_avx2 : multiply_plain;
+    return lf_has_avx2() ? multiply_avx2 : multiply_plain;
 }
 #else
 static multiply_fn *multiply_here(void)

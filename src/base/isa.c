@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/isa.h"
+
+#include <pthread.h>
+
+static bool has_avx2, has_avx512;
+
+#ifdef __x86_64__
+
+#include <cpuid.h>
+
+static bool all(unsigned of, unsigned bits)
+{
+    return (of & bits) == bits;
+}
+
+/* XCR0, which says whose registers the operating system saves. Only where the CPU has OSXSAVE. */
+static unsigned saved_registers(void)
+{
+    unsigned low, high;
+    __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    return low;
+}
+
+static void ask(void)
+{
+    enum { YMM = 0x6, ZMM = 0xe6 }; /* xmm and upper halves; and masks, upper halves of zmm0-15, zmm16-31 */
+    unsigned a, b, c, d, more;
+    if (!__get_cpuid(1, &a, &b, &c, &d) || !all(c, bit_OSXSAVE | bit_AVX | bit_FMA | bit_F16C) ||
+        !__get_cpuid_count(7, 0, &a, &more, &b, &d))
+        return;
+    const unsigned saved = saved_registers();
+    has_avx2 = all(saved, YMM) && all(more, bit_AVX2);
+    has_avx512 = has_avx2 && all(saved, ZMM) && all(more, bit_AVX512F | bit_AVX512DQ | bit_AVX512VL);
+}
+
+#else
+
+static void ask(void)
+{
+}
+
+#endif
+
+/* Once: under a hypervisor each question takes microseconds. */
+static void know(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, ask);
+}
+
+bool lf_has_avx2(void)
+{
+    know();
+    return has_avx2;
+}
+
+bool lf_has_avx512(void)
+{
+    know();
+    return has_avx512;
+}

@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which vector instructions this machine has: those of the CPU whose registers the operating system saves. Asked of the
+ * CPU itself, since what __builtin_cpu_supports calls does not come with every compiler (zig's has none). */
+#ifndef LF_BASE_ISA_H
+#define LF_BASE_ISA_H
+
+#include <stdbool.h>
+
+bool lf_has_avx2(void);   /* and FMA, F16C */
+bool lf_has_avx512(void); /* F, DQ, VL; and all of the above */
+
+#endif
