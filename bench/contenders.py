@@ -120,7 +120,7 @@ class Linfuse:
         options = {f"dim.{name}": str(extent) for name, extent in dims.items()}
         start = time.perf_counter()
         model = native.Model.read(context, text)
-        program = native.Program(model, options)
+        program = native.Compiled(model, options)
         took = 1e3 * (time.perf_counter() - start)
         model.close()
         if hasattr(self, "program"):

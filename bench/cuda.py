@@ -183,7 +183,7 @@ def measure_linfuse(torch, clock, row, tensors, mode, native, check):
 
     def compiled():
         begun = time.perf_counter()
-        made = native.Program(model, {"device": "cuda", "precision": mode, "dim.B": str(row.rows)})
+        made = native.Compiled(model, {"device": "cuda", "precision": mode, "dim.B": str(row.rows)})
         return made, time.perf_counter() - begun
 
     program, first = compiled()

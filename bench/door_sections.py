@@ -334,7 +334,7 @@ def c_call(name, features, model, x):
 
     context = native.Context(torch.get_num_threads())
     read = native.Model.read(context, model_text(name, features), name)
-    program = native.Program(read, {"device": x.device.type, "dim.B": str(len(x))})
+    program = native.Compiled(read, {"device": x.device.type, "dim.B": str(len(x))})
     weights = {key: value.detach().cpu().contiguous() for key, value in model.state_dict().items()}
     if name == "gelu_softmax":  # a Sequential calls its first module 0
         weights = {key.replace("0.", "linear."): value for key, value in weights.items()}

@@ -105,7 +105,7 @@ def measure(native, product, precision, memory, x, w, b, y):
     """A record for each number of rows."""
     context = native.Context()
     model = native.Model.read(context, product.text(), product.name)
-    program = native.Program(
+    program = native.Compiled(
         model, {"device": "cuda", "precision": precision, "tune": "true", "dim.B": str(product.rows[0])}
     )
     there = native.RunOptions(memory=native.Place.DEVICE)
@@ -139,7 +139,7 @@ def measure_reference(native, row, precision, memory):
     """A row of bench/cuda_rows.py: what explain predicts, and the median of a burst of runs after a rest."""
     context = native.Context()
     model = native.Model.read(context, row.spec.lf(), row.name)
-    program = native.Program(model, {"device": "cuda", "precision": precision, "dim.B": str(row.rows)})
+    program = native.Compiled(model, {"device": "cuda", "precision": precision, "dim.B": str(row.rows)})
     held = []
 
     def draw(value):
@@ -202,7 +202,7 @@ def expected_now(native, record):
     product = next(p for p in PRODUCTS + MORE if p.name == record["model"])
     context = native.Context()
     model = native.Model.read(context, product.text(), product.name)
-    program = native.Program(model, {"device": "h200", "precision": record["precision"]})
+    program = native.Compiled(model, {"device": "h200", "precision": record["precision"]})
     account = json.loads(program.explain([record["rows"]], json=True))
     for handle in (program, model, context):
         handle.close()

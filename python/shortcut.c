@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A call like the last, without Python: of a part of a graph (linfuse/fused.py, linfuse/cuda.py).
+/* A call like the last, without Python: the steps of linfuse/calling.py, as parts of graphs take them
+ * (linfuse/fused.py).
  *
  * Python's own way through a part's call takes some 10 us behind PyTorch's guards, more than a small model does. Most
  * calls are like the one before: extents, threads, and parameters are the same. A shortcut is what PyTorch calls. It
@@ -65,7 +66,7 @@ void PyEval_RestoreThread(void *state);
 typedef struct world {
     PyObject *none, *one;
     PyObject *refusals; /* a tuple of exceptions: see is_serious */
-    PyObject *shape, *version, *data_ptr, *stride, *stamps, *runs, *room_at; /* names */
+    PyObject *version, *data_ptr, *stride, *stamps, *runs, *room_at; /* names */
 } world;
 enum { WORLD = sizeof(world) / sizeof(PyObject *) };
 
@@ -110,8 +111,7 @@ typedef struct ready {
     PyObject *stamps;        /* its list of them: another when they are no longer what is prepared */
     PyObject *idle, *slot;   /* its own */
     PyObject *questions;     /* functions, arguments, answers */
-    PyObject *features;      /* of every input: names of attributes, or of methods, and answers */
-    PyObject *shapes;        /* of inputs */
+    PyObject *features;      /* of each input: names of attributes, or of methods, and answers */
     PyObject *makers;        /* of outputs: functions and arguments */
     const int64_t *dims;
     lf_program *program;     /* whose parameters may be written without PyTorch's knowledge; NULL: nobody looks */
@@ -203,17 +203,17 @@ static bool is_plain(const ready *r)
     return true;
 }
 
-static bool is_input(const ready *r, PyObject *tensor, PyObject *shape)
+static bool is_input(PyObject *tensor, PyObject *features)
 {
-    for (Py_ssize_t i = 0, count = PyTuple_Size(r->features); i < count; i++) {
-        PyObject *feature = PyTuple_GetItem(r->features, i), *name = PyTuple_GetItem(feature, 0),
+    for (Py_ssize_t i = 0, count = PyTuple_Size(features); i < count; i++) {
+        PyObject *feature = PyTuple_GetItem(features, i), *name = PyTuple_GetItem(feature, 0),
                  *method = PyTuple_GetItem(feature, 1), *answer = PyTuple_GetItem(feature, 2);
         if (!is_equal(name != its.none ? PyObject_GetAttr(tensor, name)
                                        : PyObject_CallMethodObjArgs(tensor, method, NULL),
                       answer))
             return false;
     }
-    return is_equal(PyObject_GetAttr(tensor, its.shape), shape);
+    return true;
 }
 
 static bool is_param(PyObject *tensor, const stamp *as)
@@ -339,7 +339,7 @@ static PyObject *run_ready(const shortcut *s, const ready *r, PyObject *const *a
     if (!is_plain(r))
         return NULL;
     for (Py_ssize_t i = 0; i < s->inputs; i++)
-        if (!is_input(r, args[s->input[i]], PyTuple_GetItem(r->shapes, i)))
+        if (!is_input(args[s->input[i]], PyTuple_GetItem(r->features, i)))
             return NULL;
     prepared = PyObject_CallObject(r->prepared, NULL);
     if (prepared && prepared != its.none && are_stamps(r, prepared))
@@ -425,21 +425,21 @@ LF_API PyObject *lf_shortcut_new(PyObject *part, PyObject *inputs, PyObject *par
 LF_API PyObject *lf_shortcut_set(PyObject *function, PyObject *how);
 LF_API PyObject *lf_shortcut_set(PyObject *function, PyObject *how)
 {
-    enum { PARTS = 11, ADDRESSES = 5, WHERE = 5 };
+    enum { PARTS = 10, ADDRESSES = 5, WHERE = 6 };
     shortcut *s = PyCapsule_GetPointer(PyCFunction_GetSelf(function), NAME);
     ready *r = NULL, *before = s->as;
     PyObject *part[PARTS];
     bool fits = PyTuple_Size(how) == PARTS;
     for (int i = 0; fits && i < PARTS; i++)
         part[i] = PyTuple_GetItem(how, i);
-    fits = fits && PyTuple_Size(part[8]) == ADDRESSES && PyTuple_Size(part[9]) == WHERE;
+    fits = fits && PyTuple_Size(part[7]) == ADDRESSES && PyTuple_Size(part[8]) == WHERE;
     if (fits && (r = calloc(1, sizeof *r))) {
         void *at[ADDRESSES], *where[WHERE - 1];
         for (int i = 0; i < ADDRESSES; i++)
-            at[i] = PyLong_AsVoidPtr(PyTuple_GetItem(part[8], i));
+            at[i] = PyLong_AsVoidPtr(PyTuple_GetItem(part[7], i));
         for (int i = 0; i < WHERE - 1; i++)
-            where[i] = PyLong_AsVoidPtr(PyTuple_GetItem(part[9], i));
-        PyObject *maker = PyTuple_GetItem(part[9], WHERE - 1);
+            where[i] = PyLong_AsVoidPtr(PyTuple_GetItem(part[8], i));
+        PyObject *maker = PyTuple_GetItem(part[8], WHERE - 1);
         *r = (ready){.users = 1,
                      .how = how,
                      .prepared = part[0],
@@ -448,18 +448,17 @@ LF_API PyObject *lf_shortcut_set(PyObject *function, PyObject *how)
                      .slot = part[3],
                      .questions = part[4],
                      .features = part[5],
-                     .shapes = part[6],
-                     .makers = part[7],
+                     .makers = part[6],
                      .dims = at[0],
                      .program = at[1],
                      .call = at[2],
                      .in_at = at[3],
                      .out_at = at[4],
-                     .options = {.threads = (int)(intptr_t)where[0],
-                                 .memory = where[0] ? LF_HOST : LF_DEVICE,
-                                 .stream = where[1],
-                                 .workspace_bytes = (size_t)where[3]},
-                     .aligned = (uintptr_t)where[2],
+                     .options = {.memory = (lf_memory)(intptr_t)where[0],
+                                 .threads = (int)(intptr_t)where[1],
+                                 .stream = where[2],
+                                 .workspace_bytes = (size_t)where[4]},
+                     .aligned = (uintptr_t)where[3],
                      .room_maker = maker == its.none ? NULL : maker};
         Py_IncRef(how);
         for (Py_ssize_t i = 0; i < s->params; i++) {

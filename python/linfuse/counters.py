@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from . import amounts, memory, notices
 
 if TYPE_CHECKING:
+    from .calling import Slot
     from .fused import CompiledGraph, Part
-    from .weights import Prepared, Slot
+    from .weights import Prepared
 
 
 class Left(NamedTuple):

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from . import native
 from .account import Account, Fallback, Part
+from .calling import learnt
 from .native import Error, Status
-from .program import Program, extents_of
+from .program import Program
 
 if TYPE_CHECKING:
     from torch import nn
@@ -60,12 +61,12 @@ def explain(
     words = {key: _word(value) for key, value in options.items()}
     if isinstance(model, (str, os.PathLike)):
         read = native.Model.read_file(native.Context(), model)
-        return _of_program(native.Program(read, words), read.dim_names(), dims or {}, os.fspath(model))
+        return _of_program(native.Compiled(read, words), read.dim_names(), dims or {}, os.fspath(model))
     if isinstance(model, Program):
         if options:
             raise Error(f"a loaded program has its options already: {', '.join(options)} cannot be given", Status.ARG)
-        learnt = {**extents_of(model.inputs, inputs), **(dims or {})}
-        return _of_program(model._program, model.dim_names, learnt, model.name)
+        known = {**learnt(model.inputs, [tuple(one.shape) for one in inputs]), **(dims or {})}
+        return _of_program(model._program, model.dim_names, known, model.name)
     if dims:
         raise Error(
             "dims are those of a file or a loaded program; a PyTorch model takes its extents from its inputs",
@@ -105,7 +106,7 @@ def _of_torch(model: Any, inputs: Sequence[Any], options: Mapping[str, str], kwa
     return Account(parts, fallbacks, title=tracing.title(model), notes=notes)
 
 
-def _of_program(program: native.Program, names: Sequence[str], dims: Mapping[str, int], title: str) -> Account:
+def _of_program(program: native.Compiled, names: Sequence[str], dims: Mapping[str, int], title: str) -> Account:
     unknown = [name for name in dims if name not in names]
     if unknown:
         known = ", ".join(names) or "none"
@@ -114,6 +115,6 @@ def _of_program(program: native.Program, names: Sequence[str], dims: Mapping[str
     return Account([part_of(program, extents)], title=title)
 
 
-def part_of(program: native.Program, extents: Sequence[int]) -> Part:
+def part_of(program: native.Compiled, extents: Sequence[int]) -> Part:
     """One program's account at these values of its named extents."""
     return Part(program.explain(extents), json.loads(program.explain(extents, json=True)))

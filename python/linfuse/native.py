@@ -50,6 +50,11 @@ class Dtype(enum.IntEnum):
     bf16 = 2
     i64 = 3
 
+    @property
+    def numpy(self) -> str:
+        """What NumPy calls it."""
+        return {"f32": "float32", "f16": "float16", "i64": "int64"}[self.name]
+
 
 class Place(enum.IntEnum):
     """lf_memory: where a tensor is."""
@@ -577,7 +582,7 @@ def check_options(context: Context, words: Mapping[str, str]) -> None:
         _check_options(options, lib.lf_options_check(options))
 
 
-class Program(_Handle):
+class Compiled(_Handle):
     """A model rewritten, fused and planned, with its parameters. options: the words of lf_options_set."""
 
     _free, _message = "lf_program_free", "lf_program_message"
@@ -641,7 +646,7 @@ class Call(_Handle):
 
     _free, _message = "lf_call_free", "lf_call_message"
 
-    def __init__(self, program: Program):
+    def __init__(self, program: Compiled):
         self.program = program
         made = ctypes.c_void_p()
         program._check(lib.lf_call_new(program.address, ctypes.byref(made)))

@@ -21,7 +21,6 @@ from torch.fx.node import map_arg
 
 from . import native, ops, running, weights
 from .capture import NAMINGS, Capture, Naming, device_of, example, is_view_of_param, mark_statistics, target_name
-from .cuda import CudaPart
 from .fused import CompiledGraph, Fused, Part
 from .inplace import is_random, make_functional, memory_roots, writes
 from .ops import Unsupported
@@ -286,10 +285,6 @@ def _needed(work: Split, capture: Capture, nodes: list[Node]) -> tuple[list[Node
     return [node for node in work.graph.nodes if node in computed], args
 
 
-def _part(name: str, capture: Capture, *rest: Any) -> Part:
-    return (CudaPart if capture.context.device.type == "cuda" else Part)(name, capture, *rest)
-
-
 def _as_a_whole(module: GraphModule, work: Split, parts: dict[int, list[Node]], captures: dict[int, Capture],
                 options: dict[str, str], strict: bool) -> Part | None:
     """The graph as one part that takes and gives exactly what the graph does; None where it is not so simple."""
@@ -305,7 +300,7 @@ def _as_a_whole(module: GraphModule, work: Split, parts: dict[int, list[Node]], 
         return None
     outputs = work.outputs(nodes)
     eager = _eager(module, computed, places, outputs)
-    return _part("graph", captures[stage], places, outputs, eager, options, strict)
+    return Part("graph", captures[stage], places, outputs, eager, options, strict)
 
 
 def _around(module: GraphModule, work: Split, parts: dict[int, list[Node]], captures: dict[int, Capture],
@@ -336,7 +331,7 @@ def _around(module: GraphModule, work: Split, parts: dict[int, list[Node]], capt
         for node in args:
             copy(node)
         eager = _eager(module, computed, args, outputs)
-        part = _part(f"part{len(made)}", captures[stage], args, outputs, eager, options, strict)
+        part = Part(f"part{len(made)}", captures[stage], args, outputs, eager, options, strict)
         made.append(part)
         setattr(root, part.name, Fused(part))
         called = graph.call_module(part.name, tuple(known[node] for node in args))

@@ -9,10 +9,11 @@ import os
 import pathlib
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Union
+from typing import TYPE_CHECKING, Any, Union
 
-from . import native
-from .native import Error, Port, Status
+from . import calling, native
+from .calling import Home, Sized, Spec
+from .native import Error, Place, Port, Status
 
 if TYPE_CHECKING:
     import numpy
@@ -24,18 +25,6 @@ if TYPE_CHECKING:
     Weights = Union[str, os.PathLike[str], Mapping[str, Array], None]
 
 __all__ = ["Program", "Spec", "load"]
-
-ALIGNED = 16  # bytes, of an address on a GPU: what wide loads want
-
-
-class Spec(NamedTuple):
-    """What a program takes or gives: a name and its extents, each a number or the name of one learnt at the call."""
-
-    name: str
-    extents: tuple[int | str, ...]
-
-    def __str__(self) -> str:
-        return f"{self.name} f32[{', '.join(map(str, self.extents))}]"
 
 
 def load(
@@ -143,13 +132,12 @@ class Program:
         self.params: tuple[Spec, ...] = _specs(model, Port.PARAM)
         self.outputs: tuple[Spec, ...] = _specs(model, Port.OUTPUT)
         with _current(self._gpu):
-            self._program = native.Program(model, {"device": kind, **options})
-        self._text = model.text()
+            self._program = native.Compiled(model, {"device": kind, **options})
+        self._slots: dict[Home, calling.Slots] = {}
+        self._ports = len(self.inputs), len(self.outputs)
+        self._model, self._text = model, model.text()
         self._position = {spec.name: i for i, spec in enumerate(self.inputs)}
-        self._calls: list[native.Call] = []  # those not in use; append and pop are atomic
-        # Likewise, by the GPU's stream that keeps their runs in order:
-        self._on_stream: dict[int, list[native.Call]] = {}
-        self._captured: list[native.Call] = []  # what graphs run again
+        self._sized: dict[Any, Sized] = {}
 
     def __repr__(self) -> str:
         def listed(specs: tuple[Spec, ...]) -> str:
@@ -200,7 +188,7 @@ class Program:
         if missing:
             raise Error(f"{self.name}: the weights have no {', '.join(missing)}", Status.DATA)
         for spec in self.params:
-            shape, address, kept = _bound(weights[names[spec.name]], f"parameter {spec.name}", parameter=True)
+            shape, address, kept = _bound(weights[names[spec.name]], spec, f"parameter {spec.name}")
             if shape != spec.extents:
                 raise Error(f"{self.name}: parameter {spec} is given as {list(shape)}", Status.DATA)
             self._program.set_param(spec.name, shape, address)
@@ -210,47 +198,49 @@ class Program:
 
     def __call__(self, *inputs: Array, **named: Array) -> Any:
         given = self._in_order(inputs, named) if named or len(inputs) != len(self.inputs) else inputs
-        if self._gpu is not None and any(getattr(value, "is_cuda", False) for value in given):
-            return self._call_on_gpu(given)
-        call = self._calls.pop() if self._calls else native.Call(self._program)
-        kept = []  # copies of what was not contiguous; they live as long as the call borrows them
-        for i, value in enumerate(given):
-            shape, address, owner = _bound(value, f"{self.name}: input {self.inputs[i].name}")
-            kept.append(owner)
-            call.set_input(i, shape, address)
-        results = self._bind_outputs(call, _maker(given))
-        call.run()
-        self._calls.append(call)  # one that failed is not used again
+        results = self._run(given, self._home(given))
         return results[0] if len(results) == 1 else tuple(results)
 
-    def _bind_outputs(self, call: native.Call, make: Any, memory: native.Place = native.Place.HOST) -> list[Any]:
-        results = []
-        for i in range(len(self.outputs)):
-            shape = call.output_shape(i)
-            result, address = make(shape)
-            results.append(result)
-            call.set_output(i, shape, address, memory)
-        return results
+    def _run(self, given: Sequence[Array], home: Home) -> list[Any]:
+        """The steps of calling.py."""
+        arrays = [_bound(value, spec, f"{self.name}: input {spec.name}", home)
+                  for value, spec in zip(given, self.inputs)]
+        shapes = tuple(shape for shape, _, _ in arrays)
+        sized = self._sized.get((home, shapes)) or self._size(home, shapes)
+        if home.is_elsewhere():  # what is made is made there
+            with home.entered():
+                return self._run(given, home)
+        stream = home.stream()
+        slots = self._slots.get(home)
+        if slots is None:  # two threads may come here; setdefault is atomic
+            slots = self._slots.setdefault(home, calling.Slots(self._program, self._ports, home))
+        keep = bool(stream) and home.is_capturing()
+        slot = None if keep else slots.take(stream)
+        if slot is None:
+            slot = slots.new_slot(stream)
+            slot.kept = keep
+        return slots.run(slot, sized, [address for _, address, _ in arrays], threads=0)
 
-    def _call_on_gpu(self, given: Sequence[Array]) -> Any:
-        """On PyTorch's current stream, with its memory for outputs and workspace; a graph has a call of its own."""
+    def _size(self, home: Home, shapes: tuple[tuple[int, ...], ...]) -> Sized:
+        """Step 2, for extents that are new."""
+        dims = calling.learnt(self.inputs, shapes)
+        values = [dims[name] for name in self.dim_names]
+        made = [self._model.shape(Port.OUTPUT, at, values) for at in range(len(self.outputs))]
+        makers = [home.maker(shape, calling.row_major(shape), spec.dtype) for shape, spec in zip(made, self.outputs)]
+        if len(self._sized) >= calling.MOST_SIZES:
+            self._sized.clear()
+        sized = self._sized[home, shapes] = Sized(values, makers)
+        return sized
+
+    def _home(self, given: Sequence[Array]) -> Home:
+        """Where a call's arrays are: torch's where any of them is."""
         torch = _module("torch")
-        device = torch.device("cuda", self._gpu)
-        stream = torch.cuda.current_stream(device).cuda_stream
-        idle = self._on_stream.setdefault(stream, [])
-        capturing = torch.cuda.is_current_stream_capturing()
-        call = idle.pop() if idle and not capturing else native.Call(self._program)
-        kept = []
-        for i, value in enumerate(given):
-            shape, address, owner = _bound(value, f"{self.name}: input {self.inputs[i].name}", device=device)
-            kept.append(owner)
-            call.set_input(i, shape, address, native.Place.DEVICE)
-        results = self._bind_outputs(call, _tensor_maker(torch, device), native.Place.DEVICE)
-        room = torch.empty(call.workspace(), dtype=torch.uint8, device=device)
-        options = native.RunOptions(stream=stream, workspace=room.data_ptr(), workspace_bytes=room.numel())
-        call.run(options)
-        (self._captured if capturing else idle).append(call)
-        return results[0] if len(results) == 1 else tuple(results)
+        if torch is None or not any(isinstance(value, torch.Tensor) for value in given):
+            return calling.HOST
+        from .cuda import home_of
+
+        on_gpu = self._gpu is not None and any(getattr(value, "is_cuda", False) for value in given)
+        return home_of(torch.device("cuda", self._gpu) if on_gpu else torch.device("cpu"))
 
     def _in_order(self, inputs: Sequence[Array], named: Mapping[str, Array]) -> list[Array]:
         asked = ", ".join(spec.name for spec in self.inputs)
@@ -271,25 +261,12 @@ class Program:
 
 
 def _specs(model: native.Model, port: Port) -> tuple[Spec, ...]:
-    names = model.names(port)
-    for index, name in enumerate(names):
-        if model.dtype(port, index) is not native.Dtype.f32:
-            raise Error(f"{name} is {model.dtype(port, index).name}: a program in Python takes float32 alone so far",
+    found = calling.specs(model, port)
+    for spec in found:
+        if spec.dtype is not native.Dtype.f32:
+            raise Error(f"{spec.name} is {spec.dtype.name}: a program in Python takes float32 alone so far",
                         Status.UNSUPPORTED)
-    return tuple(Spec(name, model.extents(port, index)) for index, name in enumerate(names))
-
-
-def extents_of(specs: Sequence[Spec], inputs: Sequence[Any]) -> dict[str, int]:
-    """The named extents as the shapes of these inputs have them; inputs may be left out, from the end."""
-    learnt: dict[str, int] = {}
-    for spec, value in zip(specs, inputs):
-        shape = tuple(value.shape)
-        fits = len(shape) == len(spec.extents)
-        for extent, size in zip(spec.extents, shape):
-            fits = fits and (learnt.setdefault(extent, size) if isinstance(extent, str) else extent) == size
-        if not fits:
-            raise Error(f"input {spec} is given as {list(shape)}", Status.DATA)
-    return learnt
+    return found
 
 
 def _name_in(weights: Mapping[str, Array], name: str) -> str:
@@ -305,14 +282,15 @@ def _module(name: str) -> Any:
     return sys.modules.get(name)
 
 
-def _bound(value: Any, what: str, parameter: bool = False, device: Any = None) -> tuple[tuple[int, ...], int, Any]:
-    """Extents, address and owner of an array's values: f32, row-major. The owner is a copy where the array is not.
-    device: a GPU that the values are on; otherwise they are in host memory."""
+def _bound(value: Any, spec: Spec, what: str, home: Home | None = None) -> tuple[tuple[int, ...], int, Any]:
+    """Extents, address and owner of an array's values, row-major. The owner is a copy where the array is not.
+    home: where the call's tensors are; without one it is a parameter, copied from wherever it is."""
     torch, numpy = _module("torch"), _module("numpy")
     if torch is not None and isinstance(value, torch.Tensor):
-        return _bound_tensor(torch, value, what, parameter, device)
-    if device is not None:
-        raise TypeError(f"{what} is a {type(value).__name__}, while others are torch tensors on {device}")
+        value = _tensor(torch, value, what, home)
+        return tuple(value.shape), value.data_ptr(), value
+    if home is not None and home.place is Place.DEVICE:
+        raise TypeError(f"{what} is a {type(value).__name__}, while others are torch tensors on a GPU")
     if numpy is None or not isinstance(value, numpy.ndarray):
         raise TypeError(f"{what} is a {type(value).__name__}, and not a NumPy array or torch tensor")
     if value.dtype != numpy.float32:
@@ -326,52 +304,28 @@ def _is_dual(forward_ad: Any, value: torch.Tensor) -> bool:
     return forward_ad._current_level >= 0 and forward_ad.unpack_dual(value).tangent is not None
 
 
-def _bound_tensor(
-    torch: Any, value: torch.Tensor, what: str, parameter: bool, device: Any
-) -> tuple[tuple[int, ...], int, Any]:
+def _tensor(torch: Any, value: torch.Tensor, what: str, home: Any) -> torch.Tensor:
+    """A tensor as the C library reads it."""
     if value.dtype != torch.float32:
         raise TypeError(f"{what} is {value.dtype}, not torch.float32: pass it as .float()")
     if value.layout != torch.strided:
         raise TypeError(f"{what} is {value.layout}: pass it as .to_dense()")
-    if parameter:
-        value = value.detach().cpu()
-    elif device is not None and value.device != device:
-        raise TypeError(f"{what} is on {value.device}, and the program runs on {device}: pass it as .to('{device}')")
-    elif device is None and value.device.type != "cpu":
-        raise TypeError(
-            f"{what} is on {value.device}; this program takes host memory: pass it as .cpu(), load it with "
-            'device="cuda", or use torch.compile(..., backend="linfuse"), which runs where the tensors are'
-        )
-    elif value.requires_grad and torch.is_grad_enabled():
+    if home is None:
+        return value.detach().cpu().resolve_neg().contiguous()
+    if value.device != home.device:
+        raise TypeError(f"{what} is on {value.device}, {_how_to_bring(home)}")
+    if value.requires_grad and torch.is_grad_enabled():
         raise TypeError(
             f"{what} requires grad, and a loaded program has no backward: call it under torch.no_grad(), "
             "or pass it as .detach()"
         )
-    elif _is_dual(torch.autograd.forward_ad, value):
+    if _is_dual(torch.autograd.forward_ad, value):
         raise TypeError(f"{what} is a dual tensor, and a loaded program has no forward-mode gradient: pass its primal")
-    value = value.resolve_neg().contiguous()
-    if device is not None and value.data_ptr() % ALIGNED:
-        value = value.clone()
-    return tuple(value.shape), value.data_ptr(), value
+    return value if home.fits(value) and not value.is_neg() else home.fitting(value.resolve_neg())
 
 
-def _maker(given: Sequence[Any]) -> Any:
-    """A function that makes an output of some extents: torch where any input is."""
-    torch = _module("torch")
-    if torch is not None and any(isinstance(value, torch.Tensor) for value in given):
-        return _tensor_maker(torch, "cpu")
-    import numpy
-
-    def array(shape: tuple[int, ...]) -> tuple[Any, int]:
-        made = numpy.empty(shape, numpy.float32)
-        return made, made.ctypes.data
-
-    return array
-
-
-def _tensor_maker(torch: Any, device: Any) -> Any:
-    def tensor(shape: tuple[int, ...]) -> tuple[Any, int]:
-        made = torch.empty(shape, dtype=torch.float32, device=device)
-        return made, made.data_ptr()
-
-    return tensor
+def _how_to_bring(home: Any) -> str:
+    if home.place is Place.DEVICE:
+        return f"and the program runs on {home.device}: pass it as .to('{home.device}')"
+    return ("and this program takes host memory: pass it as .cpu(), load it with "
+            'device="cuda", or use torch.compile(..., backend="linfuse"), which runs where the tensors are')

@@ -19,7 +19,7 @@ from torch.autograd import forward_ad
 from . import native
 
 _LIBRARY_NAME = "liblinfuse_shortcut.so"
-_NAMES = ("shape", "_version", "data_ptr", "stride", "stamps", "runs", "room_at")
+_NAMES = ("_version", "data_ptr", "stride", "stamps", "runs", "room_at")
 # What PyTorch raises where it refuses something. (Not their own sort: an interrupt's may be derived of these.)
 _REFUSALS = (RuntimeError, NotImplementedError, AttributeError, TypeError, ValueError, torch.cuda.OutOfMemoryError)
 # What a call must be answered where nothing is differentiated or transformed: functions, arguments, answers.
@@ -29,7 +29,7 @@ PLAIN: tuple[tuple[Any, ...], ...] = (
     (operator.attrgetter("_current_level"), (forward_ad,), -1),
 )
 # What every input is like: names of attributes or of methods, and answers.
-DENSE: tuple[tuple[Any, ...], ...] = (("dtype", None, torch.float32), (None, "is_contiguous", True))
+DENSE: tuple[tuple[Any, ...], ...] = ((None, "is_contiguous", True),)
 
 
 def _address(function: Any) -> int:
@@ -69,11 +69,12 @@ def new(part: Callable[..., Any], inputs: Sequence[int], params: Sequence[int], 
 class Where(NamedTuple):
     """What a call runs on: threads of the CPU, or a GPU's stream."""
 
-    threads: int = 0
-    stream: int = 0
-    aligned: int = 1  # what addresses of inputs are multiples of
-    room_bytes: int = 0  # of workspace
-    room_maker: tuple[Callable[..., Any], tuple[Any, ...]] | None = None  # None: the slot has it
+    place: int
+    threads: int
+    stream: int
+    aligned: int  # what addresses of inputs are multiples of
+    room_bytes: int  # of workspace
+    room_maker: tuple[Callable[..., Any], tuple[Any, ...]] | None  # None: the slot has it
 
 
 class How(NamedTuple):
@@ -84,8 +85,7 @@ class How(NamedTuple):
     idle: list[Any]
     slot: Any
     questions: tuple[Any, ...]  # as PLAIN
-    features: tuple[Any, ...]  # as DENSE
-    shapes: tuple[Any, ...]  # of inputs
+    features: tuple[tuple[Any, ...], ...]  # of each input, as DENSE
     makers: tuple[Any, ...]  # of outputs: functions and arguments
     at: tuple[int, ...]  # addresses of the extents, the program (0: nobody looks), the call, the slot's two arrays
     where: Where

@@ -176,8 +176,8 @@ def words_of(part: Part, options: Mapping[str, str]) -> dict[str, str]:
     return {name: word for name, word in words.items() if (device, name) != ("cpu", "precision")}
 
 
-def program_of(part: Part, options: Mapping[str, str]) -> native.Program:
+def program_of(part: Part, options: Mapping[str, str]) -> native.Compiled:
     """The part compiled, without weights, weighed at the extents of the call."""
     dims = {f"dim.{name}": str(max(1, size)) for name, size in zip(part.model.dim_names(), extents(part))}
     with weights.making, on(part.device):
-        return native.Program(part.model, {**words_of(part, options), **dims})
+        return native.Compiled(part.model, {**words_of(part, options), **dims})

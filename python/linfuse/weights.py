@@ -16,7 +16,6 @@ first of its parameters does, or the last trace that knows it.
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import os
 import threading
@@ -29,7 +28,9 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from . import native
+from .calling import Slot, Slots
 from .counters import registry
+from .homes import TensorHome
 
 # Making handles in one context is one thread's business at a time.
 making = threading.RLock()
@@ -38,6 +39,7 @@ _LOOK_AT_ALL = 16384  # elements, as the C library does
 _MOST_PASSING = 8  # programs of a family: a tensor that is another at every call would have one each
 _LONGEST_WAIT = 0.2  # s, for calls under way
 Stamp = tuple[int, int, int, tuple[int, ...]]  # of a parameter: identity, version, address, strides
+captured: list[tuple[Prepared, Slot]] = []  # a graph may run at any time, so these never end
 _families: weakref.WeakValueDictionary[Any, Family] = weakref.WeakValueDictionary()
 
 
@@ -58,38 +60,16 @@ def context(device: torch.device, threads: int) -> Context:
     return _contexts[key]
 
 
-class Slot:
-    """One thread's use of a program: a call, and room for the addresses it is given."""
-
-    __slots__ = ("call", "handle", "inputs", "inputs_at", "options", "options_at", "outputs", "outputs_at", "room",
-                 "room_at", "room_size", "runs", "runs_before_reset", "stream")
-
-    def __init__(self, call: native.Call, inputs: int, outputs: int, stream: int):
-        self.call = call
-        self.handle = call.address or 0
-        self.inputs = (ctypes.c_void_p * max(inputs, 1))()
-        self.outputs = (ctypes.c_void_p * max(outputs, 1))()
-        self.inputs_at, self.outputs_at = ctypes.addressof(self.inputs), ctypes.addressof(self.outputs)
-        self.runs = self.runs_before_reset = 0
-        self.stream = stream  # a GPU's, of all its runs
-        place = native.Place.DEVICE if call.on_gpu else native.Place.HOST
-        self.options = native.RunOptions(memory=place, stream=stream)
-        self.options_at = ctypes.addressof(self.options)
-        self.room: torch.Tensor | None = None  # workspace on a GPU, where it is small
-        self.room_at = self.room_size = 0  # its address, and bytes of it
-
-
-class Prepared(native.OfThisProcess):
+class Prepared(Slots):
     """A program with one set of parameters. Whoever holds one of its slots may run it; whoever changes its parameters
     holds all of them."""
 
+    home: TensorHome
     fixed = False  # whether its parameters stay what they are, and others want another program
 
-    def __init__(self, program: native.Program):
-        self.program, self.handle = program, program.address or 0
+    def __init__(self, program: native.Compiled, ports: tuple[int, int], home: TensorHome):
+        super().__init__(program, ports, home)
         self.stamps: list[Stamp] = []
-        self.slots: list[Slot] = []
-        self.idle: list[Slot] = []
         # Not by __del__, during which weak references still lead here, and other threads by them to calls that end.
         weakref.finalize(self, _end, program, self.slots, self.idle).atexit = False
         self.watch: list[Any] = []  # weak references to the parameters
@@ -98,16 +78,22 @@ class Prepared(native.OfThisProcess):
         registry.programs.add(self)
 
     def load(self, names: Sequence[str], params: Sequence[torch.Tensor]) -> None:
-        """Gives and prepares the parameters as they are now. Needs every slot, or no call under way."""
+        """Gives and prepares the parameters as they are now. Needs every slot, or no call under way; on a GPU it waits
+        for runs under way."""
+        home = self.home
         stamps = [stamp(param) for param in params]
-        held = [param.detach().contiguous() for param in params]
         known = self.forget(len(params))  # an interrupt may come before all is done
-        self._held = [*self._held, *held]
-        for name, values in zip(names, held):
-            self.program.set_param(name, values.shape, values.data_ptr(), borrow=True)
-        self.program.prepare()
-        self.copied = [at for at, param in enumerate(params) if held[at].data_ptr() != param.data_ptr()]
-        self._held = held
+        with home.entered():
+            held = home.given(params)
+            self._held = [*self._held, *held]
+            for name, values in zip(names, held):
+                self.program.set_param(name, values.shape, values.data_ptr(), borrow=home.looks, memory=home.place,
+                                       stream=home.stream())
+            self.program.prepare()
+        if home.looks:
+            self.copied = [at for at, param in enumerate(params) if held[at].data_ptr() != param.data_ptr()]
+        self._held = held if home.looks else []
+        self.workspaces.clear()
         known[:] = stamps
         registry.count("prepared")
 
@@ -122,7 +108,7 @@ class Prepared(native.OfThisProcess):
 
     def current(self, params: Sequence[torch.Tensor]) -> bool:
         """Whether what is prepared is what the parameters are now."""
-        return self.stamped(params) and native.lib.lf_program_params_hold(self.handle) and self.copies_hold(params)
+        return self.stamped(params) and (not self.home.looks or self._values_hold(params))
 
     def holds(self, slot: Slot, params: Sequence[torch.Tensor]) -> bool:
         """Whether a slot in hand runs with these parameters as they are now; where not, it is put back."""
@@ -134,16 +120,11 @@ class Prepared(native.OfThisProcess):
                 self.idle.append(slot)
         return is_so
 
-    def copies_hold(self, params: Sequence[torch.Tensor]) -> bool:
-        """Whether parameters that had to be copied are still what was copied: the C library sees the copies alone."""
-        return not self.copied or all(torch.equal(_sample(params[at]), _sample(self._held[at])) for at in self.copied)
-
-    def take(self, stream: int) -> Slot | None:
-        """A slot that is not in use, where there is one."""
-        try:
-            return self.idle.pop()
-        except IndexError:
-            return None
+    def _values_hold(self, params: Sequence[torch.Tensor]) -> bool:
+        """Whether the parameters' values look as they did when they were prepared. The C library sees copies where
+        parameters had to be copied."""
+        return native.lib.lf_program_params_hold(self.handle) and (
+            not self.copied or all(torch.equal(_sample(params[at]), _sample(self._held[at])) for at in self.copied))
 
     def forget(self, count: int | None = None) -> list[Stamp]:
         """The next call prepares all parameters anew. Returns the stamps as they are now: whoever prepares fills these
@@ -152,7 +133,7 @@ class Prepared(native.OfThisProcess):
         return known
 
 
-def _end(program: native.Program, slots: list[Slot], idle: list[Slot]) -> None:
+def _end(program: native.Compiled, slots: list[Slot], idle: list[Slot]) -> None:
     """A program that nobody finds any more goes with its calls, though somebody may remember a slot. One that is in use
     all the same (a collection of garbage may leave weak references as they are for a while) ends with its last user."""
     registry.count("fused_calls", sum(slot.runs - slot.runs_before_reset for slot in slots))
@@ -181,42 +162,50 @@ class Family(native.OfThisProcess):
     """One model at one set of options: a program for each set of parameters it is called with."""
 
     def __init__(self, model: native.Model, params: Mapping[str, bool], ports: tuple[int, int],
-                 options: dict[str, str], kind: type[Prepared]):
-        self.model, self.ports, self.options, self.kind = model, ports, options, kind
+                 options: dict[str, str], home: TensorHome):
+        self.model, self.ports, self.options, self.home = model, ports, options, home
         self.params = dict(params)  # names, and which are buffers
         # A collection of garbage may come in between, and what it ends may call the same model.
         self.lock = threading.RLock()
         self.programs: dict[tuple[int, ...], Prepared] = {}
 
-    def acquire(self, params: Sequence[torch.Tensor], stream: int = 0,
-                first: Mapping[str, str] | None = None) -> tuple[Prepared, Slot]:
+    def acquire(self, params: Sequence[torch.Tensor], stream: int, extents: Sequence[int]) -> tuple[Prepared, Slot]:
         """A program with these parameters as they are now, and a slot of it, which the caller puts back into `idle`.
-        first: options that tell a new program the extents of its first call."""
-        with self.lock:
+        extents: the named ones, of this call."""
+        with self.home.making(not self.programs), self.lock:
             identity = tuple(map(id, params))
             prepared = self.programs.get(identity)
             if prepared is None:
-                prepared = self._make(params, identity, first or {})
+                prepared = self._make(params, identity, extents)
             elif not prepared.current(params):
                 held = [] if prepared.fixed else self._all_slots(prepared)
                 try:
                     if len(held) == len(prepared.slots) and not prepared.fixed:
                         prepared.load(list(self.params), params)
                     else:  # a call takes long, or was interrupted and its slot is lost: who runs keeps the old program
-                        prepared = self._make(params, identity, first or {})
+                        prepared = self._make(params, identity, extents)
                 finally:
                     prepared.idle.extend(slot for slot in held if slot.call.program is prepared.program)
-            return prepared, prepared.take(stream) or self.new_slot(prepared, stream)
+            return prepared, prepared.take(stream) or prepared.new_slot(stream)
 
-    def new_slot(self, prepared: Prepared, stream: int) -> Slot:
-        """A slot more, in use. Needs the lock."""
-        slot = Slot(native.Call(prepared.program), *self.ports, stream)
-        prepared.slots.append(slot)
-        return slot
+    def slot_to_keep(self, params: Sequence[torch.Tensor], stream: int) -> tuple[Prepared, Slot]:
+        """For a graph that is being captured: a slot that nobody else will have."""
+        with self.lock:
+            prepared = self.programs.get(tuple(map(id, params)))
+            if prepared is None or not prepared.current(params):
+                raise native.Error(
+                    "a graph is being captured, and the weights are not prepared as they are now: call it once before"
+                )
+            prepared.fixed = True
+            slot = prepared.new_slot(stream)
+        slot.kept = True
+        captured.append((prepared, slot))
+        return prepared, slot
 
-    def _make(self, params: Sequence[torch.Tensor], identity: tuple[int, ...], first: Mapping[str, str]) -> Prepared:
+    def _make(self, params: Sequence[torch.Tensor], identity: tuple[int, ...], extents: Sequence[int]) -> Prepared:
+        first = self.home.first_words(self.model.dim_names(), extents)
         with making:
-            prepared = self.kind(native.Program(self.model, {**self.options, **first}))
+            prepared = Prepared(native.Compiled(self.model, {**self.options, **first}), self.ports, self.home)
         gone = functools.partial(_drop, weakref.ref(self), identity)
         prepared.watch = [weakref.ref(param, gone) for param in params]
         prepared.load(list(self.params), params)
@@ -254,11 +243,11 @@ def _drop(family: weakref.ref[Family], identity: tuple[int, ...], _gone: Any) ->
 
 
 def family(key: Any, model: native.Model, params: Mapping[str, bool], ports: tuple[int, int], options: dict[str, str],
-           kind: type[Prepared] = Prepared) -> Family:
+           home: TensorHome) -> Family:
     """The family of this model: an older trace's where there is one. Needs `making`."""
     found = _families.get(key)
     if found is None:
-        found = _families[key] = Family(model, params, ports, options, kind)
+        found = _families[key] = Family(model, params, ports, options, home)
     return found
 
 

@@ -12,12 +12,12 @@ import pytest
 from linfuse import native
 
 HOST, DEVICE = native.Place.HOST, native.Place.DEVICE
-NAMES = ("shape", "_version", "data_ptr", "stride", "stamps", "runs", "room_at")
+NAMES = ("_version", "data_ptr", "stride", "stamps", "runs", "room_at")
 _call = ctypes.c_int, ctypes.c_void_p, *[ctypes.POINTER(ctypes.c_void_p)] * 3
 RunAt = ctypes.CFUNCTYPE(*_call, ctypes.POINTER(native.RunOptions))
 Hold = ctypes.CFUNCTYPE(ctypes.c_bool, ctypes.c_void_p)
-SHAPES, MAKERS, WHERE = 6, 7, 9  # places in what a shortcut is set up by
-ON_GPU = 0, 77, 16, 512, None
+FEATURES, MAKERS, WHERE = 5, 6, 8  # places in what a shortcut is set up by
+ON_GPU = DEVICE, 0, 77, 16, 512, None
 
 
 class Tensor:
@@ -44,7 +44,7 @@ class Thing:
 class World:
     """A shortcut that is set up, and all it looks at. Values of `state` change what it is told."""
 
-    def __init__(self, library, where=(2, 0, 1, 0, None)):
+    def __init__(self, library, where=(HOST, 2, 0, 1, 0, None)):
         self.state = {"grad": False, "transforms": None, "threads": 2, "status": 0, "holds": True}
         state = self.state
         self.ran = []
@@ -60,10 +60,11 @@ class World:
         dims_at, *arrays_at = map(ctypes.addressof, self.arrays)
         self.call = library.lf_shortcut_new(lambda *args: ("part", *args), (0,), (2,), 3, 2)
         questions = tuple((state.get, (name,), state[name]) for name in ("grad", "transforms", "threads"))
-        features = ("dtype", None, "f32"), ("is_cpu", None, True), (None, "is_contiguous", True)
-        at = dims_at, 7 if where[0] else 0, 8, *arrays_at
+        features = (("dtype", None, "f32"), ("is_cpu", None, True), (None, "is_contiguous", True),
+                    ("shape", None, self.x.shape))
+        at = dims_at, 0 if where[0] == DEVICE else 7, 8, *arrays_at
         self.how = (weakref.ref(self.prepared), self.prepared.stamps, self.prepared.idle, self.slot, questions,
-                    features, (self.x.shape,), ((Tensor, ()),) * 2, at, where, Thing())
+                    (features,), ((Tensor, ()),) * 2, at, where, Thing())
         self.library = library
         library.lf_shortcut_set(self.call, self.how)
 
@@ -251,7 +252,7 @@ def test_set_up_anew_in_the_middle(world):
         if not deep:
             deep.append(1)
             assert world.call(world.x, 5, world.w)[0] == "part"  # the slot is in use
-            world.set(SHAPES, ((9, 9),))
+            world.set(FEATURES, ((("shape", None, (9, 9)),),))
             assert world.call(world.x, 5, world.w)[0] == "part"  # of other extents
         return Tensor()
 

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import linfuse
-from linfuse import cuda, partition
+from linfuse import cuda, fused, partition
 from linfuse.capture import hint
 from torch_door import ON_GPU, assert_close, assert_fused, compiled, errors, flat, fresh, not_on_gpu, reasons, reference
 
@@ -379,7 +379,7 @@ def test_call_outside_the_guards():
             run(*args[:at], torch.randn(3, 47), *args[at + 1 :])
         double = torch.randn(3, 2, 48)
         torch.testing.assert_close(run(*args[:at], double, *args[at + 1 :])[0], module(double))
-    assert "extents (3, 47)" in reasons("call") and "rank 3" in reasons("call")
+    assert "is given as [3, 47]" in reasons("call") and "is given as [3, 2, 48]" in reasons("call")
 
 
 # ---- options ----
@@ -611,9 +611,10 @@ def test_a_gpu_that_cannot_be_used(monkeypatch):
     stands in for one."""
 
     def part_for_gpu(name, capture, args, outputs, eager, options, strict):
-        return cuda.CudaPart(name, capture, args, outputs, eager, {"device": "cuda"}, strict)
+        return fused.Part(name, capture, args, outputs, eager, {"device": "cuda"}, strict)
 
-    monkeypatch.setattr(partition, "_part", part_for_gpu)
+    monkeypatch.setattr(partition, "Part", part_for_gpu)
+    monkeypatch.setattr(fused, "home_of", cuda.Gpu)
     monkeypatch.setattr(cuda, "_stream_of", lambda index: 0)
     monkeypatch.setattr(cuda, "_current_gpu", lambda: None)
     monkeypatch.setattr(cuda, "_capturing", lambda: False)

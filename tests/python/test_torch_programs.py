@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 import linfuse
-from linfuse import cuda, native, weights
+from linfuse import native, weights
 from linfuse.counters import registry
 from test_torch_weights import Net, X, agree
 from torch_door import (
@@ -183,18 +183,18 @@ def test_many_modules_of_one_kind(kind):
 def test_refresh_while_weights_are_prepared(monkeypatch):
     """What is said while somebody prepares is not lost when he is done."""
     model, x = nn.Sequential(nn.Linear(300, 300), nn.ReLU()).eval(), torch.randn(2, 300)
-    fast, prepare = compiled(model), native.Program.prepare
+    fast, prepare = compiled(model), native.Compiled.prepare
 
     def written_meanwhile(program):
         prepare(program)
-        monkeypatch.setattr(native.Program, "prepare", prepare)
+        monkeypatch.setattr(native.Compiled, "prepare", prepare)
         model[0].weight.data[100:104] = 1.0
         linfuse.refresh()
 
     with torch.no_grad():
         fast(x)
         linfuse.refresh()
-        monkeypatch.setattr(native.Program, "prepare", written_meanwhile)
+        monkeypatch.setattr(native.Compiled, "prepare", written_meanwhile)
         fast(x)
         for _ in range(3):
             assert_close(fast(x), reference(model, x), model(x))
@@ -215,8 +215,7 @@ def test_a_lost_slot_does_not_hang():
 def test_called_again_while_weights_are_prepared(monkeypatch):
     """By what a collection of garbage ends, in the same thread."""
     model, again = Net().eval(), []
-    kind = cuda.CudaPrepared if ON_GPU else weights.Prepared
-    load = kind.load
+    load = weights.Prepared.load
 
     def call_in_between(self, names, params):
         if not again:
@@ -227,7 +226,7 @@ def test_called_again_while_weights_are_prepared(monkeypatch):
     with torch.no_grad():
         run, args = without_guards(model, X)
         model.one.weight.mul_(2)
-        monkeypatch.setattr(kind, "load", call_in_between)
+        monkeypatch.setattr(weights.Prepared, "load", call_in_between)
         got = run(*args), *again, run(*args)
         assert len(got) == 3
         for one in got:
@@ -253,7 +252,7 @@ def test_an_interrupt_while_weights_are_prepared(monkeypatch):
     model = Net().eval()
     fast, one = compiled(model), model.one.weight.data
     agree(fast, model)
-    prepare, other = native.Program.prepare, one * 3
+    prepare, other = native.Compiled.prepare, one * 3
 
     def interrupted(self):
         prepare(self)
@@ -261,7 +260,7 @@ def test_an_interrupt_while_weights_are_prepared(monkeypatch):
 
     model.one.weight.data = other
     with monkeypatch.context() as patch, torch.no_grad(), pytest.raises(KeyboardInterrupt):
-        patch.setattr(native.Program, "prepare", interrupted)
+        patch.setattr(native.Compiled, "prepare", interrupted)
         fast(X)
     model.one.weight.data = one
     agree(fast, model)

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import linfuse
-from linfuse import cuda
+from linfuse import weights
 
 DEVICE = os.environ.get("LINFUSE_TEST_DEVICE", "cpu")
 ON_GPU = DEVICE != "cpu"  # conftest.py makes it PyTorch's default device
@@ -25,7 +25,7 @@ def fresh(seed):
     def begin_and_end():
         torch._dynamo.reset()
         gc.collect()
-        cuda._captured.clear()  # the graphs of earlier tests are gone, which only who made them can know
+        weights.captured.clear()  # the graphs of earlier tests are gone, which only who made them can know
         linfuse.reset_stats()
         torch.manual_seed(seed)
         yield
