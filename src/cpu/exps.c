@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "cpu/parts.h"
+#include "plan/touch.h"
 
 /* Where a statistic's softmax is found: step `step` of phase `phase`. */
 typedef struct found {
@@ -104,19 +105,6 @@ static int32_t uses_in_steps(const lf_phase *p, int32_t step)
     return uses;
 }
 
-static int32_t loads_of_kept(const lf_group *g, int32_t kept)
-{
-    int32_t loads = g->products > 0 && g->x.place == LF_KEPT && g->x.index == kept;
-    for (int32_t i = 0; i < g->phases; i++)
-        for (int32_t k = 0; k < g->phase[i].steps; k++) {
-            const lf_step *s = &g->phase[i].step[k];
-            loads += s->kind == LF_STEP_LOAD && s->from.place == LF_KEPT && s->from.index == kept;
-        }
-    for (int32_t i = 0; i < g->stats; i++)
-        loads += g->stat[i].step < 0 && g->stat[i].from.place == LF_KEPT && g->stat[i].from.index == kept;
-    return loads;
-}
-
 static int32_t stores_of(const lf_phase *p, int32_t step)
 {
     int32_t stores = 0;
@@ -136,7 +124,8 @@ static int32_t store_to_take(const lf_group *g, int32_t stat, const found *at)
     const lf_access *from = &p->step[v].from;
     const int32_t store = p->step[v].kind == LF_STEP_LOAD ? store_read_by(fed, s->step, from) : -1;
     const bool alone = store >= 0 && from->place == LF_KEPT && from->dtype == LF_F32 && uses_in_steps(p, v) == 1 &&
-                       !is_sunk(g, at->phase, v) && loads_of_kept(g, from->index) == 1 && stores_of(fed, s->step) == 1;
+                       !is_sunk(g, at->phase, v) && lf_count_reads(g, LF_KEPT, from->index) == 1 &&
+                       stores_of(fed, s->step) == 1;
     return alone && fed->step[s->step].kind != LF_STEP_LOAD ? store : -1;
 }
 

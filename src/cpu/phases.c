@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "cpu/parts.h"
+#include "plan/touch.h"
 
 typedef struct phasing {
     const lf_group *group;
@@ -207,41 +208,32 @@ static bool in_place(const phasing *f, int32_t step)
 /* Does the group read the stored tensor in a later phase? */
 static bool is_read_later(const phasing *f, lf_node node)
 {
-    const lf_group *group = f->group;
     const bool output = f->all->storage[node] == LF_IN_OUTPUT;
-    for (int32_t i = f->index; i < group->phases; i++)
-        for (int32_t k = 0; k < group->phase[i].steps; k++) {
-            const lf_step *s = &group->phase[i].step[k];
-            if (s->kind != LF_STEP_LOAD)
-                continue;
-            if (s->from.place == LF_VALUE && s->from.index == node)
-                return true;
-            if (i > f->index && s->from.place == LF_KEPT && output &&
-                group->kept[s->from.index].in_output == f->all->where[node])
-                return true;
-        }
-    for (int32_t i = 0; i < group->stats; i++)
-        if (group->stat[i].step < 0 && group->stat[i].from.place == LF_VALUE && group->stat[i].from.index == node)
+    lf_touch at;
+    for (lf_touches later = lf_touches_in(f->group, f->index, f->group->phases); lf_touch_next(&later, &at);) {
+        if (lf_is_write(&at))
+            continue;
+        if (lf_touches_this(&at, LF_VALUE, node))
             return true;
-    return group->products > 0 && group->x.place == LF_VALUE && group->x.index == node;
+        if (at.by == LF_TOUCH_LOAD && at.phase > f->index && at.place == LF_KEPT && output &&
+            f->group->kept[at.what].in_output == f->all->where[node])
+            return true;
+    }
+    return false;
 }
 
 /* Has the group read the loaded tensor in an earlier phase, and no w passed through the caches since? */
 static bool is_read_before(const phasing *f, const lf_access *from)
 {
     const lf_group *group = f->group;
+    lf_touch at;
     int32_t since = 0;
     for (int32_t i = 0; i <= f->index; i++)
         if (lf_multiplies_packed(f->g, &f->g->phase[i]))
             since = i;
-    for (int32_t i = since; i < f->index; i++)
-        for (int32_t k = 0; k < group->phase[i].steps; k++) {
-            const lf_step *s = &group->phase[i].step[k];
-            if (s->kind == LF_STEP_LOAD && s->from.place == from->place && s->from.index == from->index)
-                return true;
-        }
-    for (int32_t i = 0; i < group->products && group->x.place == from->place && group->x.index == from->index; i++)
-        if (group->product[i].narrow && group->product[i].phase >= since && group->product[i].phase < f->index)
+    for (lf_touches before = lf_touches_in(group, since, f->index); lf_touch_next(&before, &at);)
+        if (lf_touches_this(&at, from->place, from->index) &&
+            (at.by == LF_TOUCH_LOAD || (at.by == LF_TOUCH_X && group->product[at.index].narrow)))
             return true;
     return false;
 }

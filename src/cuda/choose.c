@@ -27,12 +27,12 @@ static double kept_us(const lf_plan *plan, const lf_group *group, lf_cuda_target
 {
     const lf_product *product = lf_tensor_product(target, group);
     const lf_emitter e = {.plan = plan, .graph = plan->graph, .target = target, .g = group, .tensor = product};
-    const lf_phase *phase = &group->phase[product->phase];
+    lf_touch at;
     double bytes = 0;
     if (lf_find_held(&e).phase >= 0)
         return 0;
-    for (int32_t i = 0; i < phase->stores; i++)
-        if (phase->store[i].to.place == LF_KEPT)
+    for (lf_touches all = lf_touches_in(group, product->phase, product->phase + 1); lf_touch_next(&all, &at);)
+        if (lf_is_write(&at) && at.place == LF_KEPT)
             bytes += 4.0 * (double)lf_extent_at(group->rows, dims) * (double)product->n.coef;
     return 2e6 * bytes / (bytes > d->cache_bytes ? d->bytes : d->cache_rate);
 }

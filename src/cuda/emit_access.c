@@ -238,12 +238,11 @@ static bool is_register(const lf_emitter *e, int32_t phase, const lf_access *a)
            lf_finished_in(e, a->index) == lf_range_of(e, phase);
 }
 
-bool lf_is_held_row(const lf_emitter *e, int32_t phase, const lf_step *step)
+bool lf_is_held_row(const lf_emitter *e, int32_t phase, const lf_access *a)
 {
     const lf_access *x = &e->g->x;
     axis ours[LF_MAX_RANK], theirs[LF_MAX_RANK];
-    const lf_access *a = &step->from;
-    if (step->kind != LF_STEP_LOAD || a->place != x->place || a->index != x->index ||
+    if (a->place != x->place || a->index != x->index ||
         !lf_extent_same(e->g->phase[phase].width, e->g->product[0].k) || columns_of(a) != CONTIGUOUS)
         return false;
     const int count = merged_axes(a, 0, a->row_axes, ours);
@@ -255,12 +254,12 @@ bool lf_is_held_row(const lf_emitter *e, int32_t phase, const lf_step *step)
 
 void lf_emit_loads_ahead(lf_emitter *e, int32_t phase, int indent)
 {
-    for (int32_t i = 0; i < e->g->phase[phase].steps; i++) {
-        const lf_step *s = &e->g->phase[phase].step[i];
-        if (s->kind != LF_STEP_LOAD || is_register(e, phase, &s->from) || columns_of(&s->from) != REPEATED)
+    lf_touch at;
+    for (lf_touches all = lf_touches_in(e->g, phase, phase + 1); lf_touch_next(&all, &at);) {
+        if (at.by != LF_TOUCH_LOAD || is_register(e, phase, at.access) || columns_of(at.access) != REPEATED)
             continue;
         lf_emit_indent(e, indent);
-        emit_repeated(e, &s->from, phase, i);
+        emit_repeated(e, at.access, phase, at.index);
         lf_str_add(&e->s, "\n");
     }
 }
@@ -277,7 +276,7 @@ void lf_emit_load(lf_emitter *e, int32_t phase, int32_t step, int indent)
         emit_comment(e, a, s->node);
         return;
     }
-    if (e->held_turns > 0 && lf_is_held_row(e, phase, s)) {
+    if (e->held_turns > 0 && lf_is_held_row(e, phase, a)) {
         lf_str_addf(&e->s, "float v%d[W]; EACH v%d[w] = held[turn][w];", (int)step, (int)step);
         emit_comment(e, a, s->node);
         return;

@@ -21,26 +21,10 @@ static bool repeats_in_runs(const lf_access *a, int64_t length)
            a->stride[a->row_axes + 1].coef == 0 && lf_extent_is(a->extent[a->row_axes + 1], length);
 }
 
-static const lf_store *store_of(const lf_phase *p, int32_t kept)
-{
-    for (int32_t i = 0; i < p->stores; i++)
-        if (p->store[i].to.place == LF_KEPT && p->store[i].to.index == kept)
-            return &p->store[i];
-    return NULL;
-}
-
-static bool is_stored(const lf_phase *p, lf_node node)
-{
-    for (int32_t i = 0; i < p->stores; i++)
-        if (p->store[i].to.place == LF_VALUE && p->store[i].to.index == node)
-            return true;
-    return false;
-}
-
 /* One value is held: the same in all of the phase's loads, and where it was stored. */
 static bool holds(const lf_phase *before, const lf_access *from, lf_held *held)
 {
-    const lf_store *store = store_of(before, from->index);
+    const lf_store *store = lf_find_store(before, LF_KEPT, from->index);
     if (!store || !lf_access_same(&store->to, from) || (held->kept >= 0 && held->kept != from->index))
         return false;
     held->kept = from->index;
@@ -63,7 +47,7 @@ static bool knows(const lf_emitter *e, const lf_access *from, lf_held *held)
     held->length = st->length.coef;
     return held->length >= SHORTEST && LF_CUDA_TILE % held->length == 0 && e->tensor->n.coef % held->length == 0 &&
            repeats_in_runs(from, held->length) && st->from.place == LF_KEPT &&
-           store_of(&e->g->phase[st->phase], st->from.index);
+           lf_find_store(&e->g->phase[st->phase], LF_KEPT, st->from.index);
 }
 
 /* Statistics of the product's phase that are neither of rows nor the one that is held want the value in memory. */
@@ -108,7 +92,7 @@ lf_held lf_find_held(const lf_emitter *e)
         else if (s->kind == LF_STEP_LOAD && s->from.place == LF_STAT)
             good = knows(e, &s->from, &held);
         else if (s->kind == LF_STEP_LOAD)
-            good = s->from.place == LF_VALUE && !is_stored(&g->phase[before], s->from.index);
+            good = s->from.place == LF_VALUE && !lf_find_store(&g->phase[before], LF_VALUE, s->from.index);
         if (!good)
             return none;
     }

@@ -102,13 +102,10 @@ int32_t lf_finished_in(const lf_emitter *e, int32_t stat)
 
 static bool read_elsewhere(const lf_emitter *e, int32_t stat)
 {
-    for (int32_t p = 0; p < e->g->phases; p++)
-        for (int32_t i = 0; i < e->g->phase[p].steps; i++) {
-            const lf_step *s = &e->g->phase[p].step[i];
-            if (s->kind == LF_STEP_LOAD && s->from.place == LF_STAT && s->from.index == stat &&
-                lf_range_of(e, p) != lf_finished_in(e, stat))
-                return true;
-        }
+    lf_touch at;
+    for (lf_touches all = lf_touches_of(e->g); lf_touch_next(&all, &at);)
+        if (lf_touches_this(&at, LF_STAT, stat) && lf_range_of(e, at.phase) != lf_finished_in(e, stat))
+            return true;
     return false;
 }
 

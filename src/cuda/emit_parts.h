@@ -5,6 +5,7 @@
 
 #include "base/str.h"
 #include "cuda/emit.h"
+#include "plan/touch.h"
 
 /* Phases [first, end) of a group that one kernel runs. */
 typedef struct lf_range {
@@ -86,8 +87,8 @@ void lf_emit_row_element(lf_emitter *e, const lf_access *from, const char *colum
 const char *lf_emit_aligned(const lf_emitter *e, const lf_access *a);
 /* The same for every row, column after column, and written by nobody while the kernel runs? */
 bool lf_is_column_vector(const lf_emitter *e, const lf_access *a);
-/* Does this step of a phase load what the group's narrow product multiplies, column by column as that does? */
-bool lf_is_held_row(const lf_emitter *e, int32_t phase, const lf_step *step);
+/* Does a load of this phase read what the group's narrow product multiplies, column by column as that does? */
+bool lf_is_held_row(const lf_emitter *e, int32_t phase, const lf_access *from);
 void lf_emit_indent(lf_emitter *e, int indent);
 
 /* ---- emit_phase.c ---- */

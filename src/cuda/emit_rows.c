@@ -45,13 +45,13 @@ static int threads_a_row(const lf_emitter *e, const lf_range *r)
 
 bool lf_is_of_block(const lf_emitter *e, int32_t kept)
 {
-    const lf_access *x = &e->g->x;
+    lf_touch at;
     if (e->role != LF_CUDA_MAIN || e->ranges > 1 || threads_a_row(e, e->range) != e->threads ||
         kept >= LF_CUDA_SCRATCH / (int32_t)sizeof(float) || e->g->kept[kept].one_row ||
-        !lf_extent_is(e->g->kept[kept].width, 1) || (x->place == LF_KEPT && x->index == kept))
+        !lf_extent_is(e->g->kept[kept].width, 1))
         return false;
-    for (int32_t i = 0; i < e->g->stats; i++)
-        if (e->g->stat[i].step < 0 && e->g->stat[i].from.place == LF_KEPT && e->g->stat[i].from.index == kept)
+    for (lf_touches all = lf_touches_of(e->g); lf_touch_next(&all, &at);)
+        if (lf_touches_this(&at, LF_KEPT, kept) && (at.by == LF_TOUCH_X || at.by == LF_TOUCH_TAKE))
             return false;
     return true;
 }
@@ -156,13 +156,9 @@ static void emit_stat(lf_emitter *e, int32_t index, bool partials)
 /* Does a phase of the range store what the product multiplies? Then it is not there when the row begins. */
 static bool is_made_on_the_way(const lf_emitter *e, const lf_range *r)
 {
-    const lf_access *x = &e->g->x;
     for (int32_t phase = r->first; phase < r->end; phase++)
-        for (int32_t i = 0; i < e->g->phase[phase].stores; i++) {
-            const lf_access *to = &e->g->phase[phase].store[i].to;
-            if (to->place == x->place && to->index == x->index)
-                return true;
-        }
+        if (lf_find_store(&e->g->phase[phase], e->g->x.place, e->g->x.index))
+            return true;
     return false;
 }
 
@@ -174,10 +170,10 @@ static int held_turns(const lf_emitter *e, const lf_range *r, int threads)
     if (e->role != LF_CUDA_MAIN || !p || p->k.coef % (4 * threads) != 0 || p->k.coef > threads * MOST ||
         is_made_on_the_way(e, r))
         return 0;
-    for (int32_t phase = p->phase; phase < r->end; phase++)
-        for (int32_t i = 0; i < e->g->phase[phase].steps; i++)
-            if (lf_is_held_row(e, phase, &e->g->phase[phase].step[i]))
-                return (int)p->k.coef / (4 * threads);
+    lf_touch at;
+    for (lf_touches later = lf_touches_in(e->g, p->phase, r->end); lf_touch_next(&later, &at);)
+        if (at.by == LF_TOUCH_LOAD && lf_is_held_row(e, at.phase, at.access))
+            return (int)p->k.coef / (4 * threads);
     return 0;
 }
 

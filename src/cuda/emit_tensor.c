@@ -128,12 +128,12 @@ static void emit_split_row(lf_emitter *e)
 /* What a phase reads of every column: biases, weights of norms. */
 static int emit_phase_vectors(lf_emitter *e, int32_t phase, int count)
 {
-    for (int32_t i = 0; i < e->g->phase[phase].steps; i++) {
-        const lf_step *s = &e->g->phase[phase].step[i];
-        if (s->kind != LF_STEP_LOAD || !lf_is_column_vector(e, &s->from))
+    lf_touch at;
+    for (lf_touches all = lf_touches_in(e->g, phase, phase + 1); lf_touch_next(&all, &at);) {
+        if (at.by != LF_TOUCH_LOAD || !lf_is_column_vector(e, at.access))
             continue;
         lf_str_addf(&e->s, "i == %d ? &", count++);
-        lf_emit_row_element(e, &s->from, "col");
+        lf_emit_row_element(e, at.access, "col");
         lf_str_add(&e->s, " : ");
     }
     return count;

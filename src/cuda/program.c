@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "cuda/device.h"
+#include "plan/touch.h"
 
 /* Copies what another has borrowed. */
 static void lend_weights(const lf_cuda_program *p, lf_cuda_program *to)
@@ -158,32 +159,19 @@ static size_t prepared_bytes(const lf_plan *plan, int32_t i)
     return (size_t)lf_prepared_count(plan, i) * sizeof(float);
 }
 
-static bool is_of(const lf_access *a, lf_node node)
-{
-    return a->place == LF_VALUE && a->index == node;
-}
-
 /* Does a kernel read a prepared tensor as it is? A weight in lines is not read again, but for rows of too wide a
  * range. */
 static bool is_read(const lf_cuda_program *p, lf_node node)
 {
-    for (int32_t i = 0; i < p->plan->products; i++) {
-        const lf_product *product = p->plan->product[i];
-        const bool in_lines = p->lines[i] != 0 && !lf_precision_table[p->target.precision].split;
-        if (product->bias == node || (product->weight == node && !in_lines))
-            return true;
-    }
+    const bool split = lf_precision_table[p->target.precision].split;
+    lf_touch at;
     for (int32_t g = 0; g < p->plan->groups; g++) {
         const lf_group *group = &p->plan->group[g];
-        if (group->products > 0 && is_of(&group->x, node))
-            return true;
-        for (int32_t f = 0; f < group->phases; f++)
-            for (int32_t i = 0; i < group->phase[f].steps; i++)
-                if (group->phase[f].step[i].kind == LF_STEP_LOAD && is_of(&group->phase[f].step[i].from, node))
-                    return true;
-        for (int32_t i = 0; i < group->stats; i++)
-            if (group->stat[i].span != LF_SPAN_ROW && is_of(&group->stat[i].from, node))
+        for (lf_touches all = lf_touches_of(group); lf_touch_next(&all, &at);) {
+            const bool in_lines = at.by == LF_TOUCH_WEIGHT && p->lines[group->product[at.index].index] != 0;
+            if (lf_touches_this(&at, LF_VALUE, node) && !lf_is_write(&at) && (!in_lines || split))
                 return true;
+        }
     }
     return false;
 }

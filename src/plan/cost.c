@@ -5,6 +5,7 @@
 #include "base/dtype.h"
 #include "plan/cost.h"
 #include "plan/tiles.h"
+#include "plan/touch.h"
 
 /* ---- sizes ---- */
 
@@ -372,35 +373,6 @@ lf_cost lf_cost_plain_total(const lf_graph *g, const int64_t *dims, const lf_dev
 
 /* ---- a kernel: what it touches ---- */
 
-/* One access of a group. A phase's come in order: x where it has the product, loads, what segments are taken from,
- * stores. */
-typedef struct touch {
-    const lf_access *access;
-    bool write;
-    int32_t phase;
-} touch;
-
-static bool touch_in_phase(const lf_group *g, int32_t p, int32_t index, touch *out)
-{
-    const lf_phase *phase = &g->phase[p];
-    *out = (touch){.phase = p};
-    if (index < phase->steps) {
-        out->access = phase->step[index].kind == LF_STEP_LOAD ? &phase->step[index].from : NULL;
-        return true;
-    }
-    index -= phase->steps;
-    if (index < g->stats) {
-        out->access = g->stat[index].phase == p && g->stat[index].step < 0 ? &g->stat[index].from : NULL;
-        return true;
-    }
-    index -= g->stats;
-    if (index >= phase->stores)
-        return false;
-    out->access = &phase->store[index].to;
-    out->write = true;
-    return true;
-}
-
 /* How many different elements: axes that repeat count once. */
 static double distinct(const lf_access *a, const int64_t *dims)
 {
@@ -418,42 +390,31 @@ typedef struct touching {
     work *work;
 } touching;
 
-static bool same_thing(const lf_access *a, const lf_access *b)
-{
-    return a->place == b->place && a->index == b->index;
-}
-
 /* Are elements that were touched in a phase still at hand? By rows always, the block is in cache; by phase those of
  * this phase, and what stays in cache. */
-static bool near(const touching *t, const touch *now, int32_t phase, double count)
+static bool near(const touching *t, const lf_touch *now, int32_t phase, double count)
 {
     return t->group->schedule == LF_BY_ROWS || phase == now->phase ||
            stays(bytes_of(now->access->dtype) * count, t->device);
 }
 
-/* The most elements of the same thing that an access before this one has touched and that are still near. index: its
- * place in its phase, -1 for the product's x. */
-static double touched_before(const touching *t, const touch *at, int32_t index)
+/* The most elements of the same thing that a touch before this one has left near. Each product multiplies x anew. */
+static double touched_before(const touching *t, const lf_touch *at)
 {
-    const lf_group *g = t->group;
     double most = 0;
-    for (int32_t i = 0; i < g->products && at->access != &g->x && same_thing(&g->x, at->access); i++)
-        if (at->phase >= g->product[i].phase && near(t, at, g->product[i].phase, distinct(&g->x, t->dims)))
-            most = distinct(&g->x, t->dims);
-    for (int32_t p = 0; p <= at->phase; p++) {
-        touch before;
-        for (int32_t i = 0; (p < at->phase || i < index) && touch_in_phase(g, p, i, &before); i++) {
-            if (!before.access || !same_thing(before.access, at->access))
-                continue;
-            double count = distinct(before.access, t->dims);
-            if (near(t, at, p, count))
-                most = fmax(most, count);
-        }
+    lf_touch before;
+    for (lf_touches all = lf_touches_of(t->group);
+         lf_touch_next(&all, &before) && (before.access != at->access || before.phase != at->phase);) {
+        if (!before.access || !lf_touches_this(&before, at->place, at->what) || before.access == at->access)
+            continue;
+        double count = distinct(before.access, t->dims);
+        if (near(t, at, before.phase, count))
+            most = fmax(most, count);
     }
     return most;
 }
 
-static void count_touch(const touching *t, const touch *at, int32_t index)
+static void count_touch(const touching *t, const lf_touch *at)
 {
     const lf_access *a = at->access;
     double bytes = bytes_of(a->dtype) * distinct(a, t->dims);
@@ -461,30 +422,25 @@ static void count_touch(const touching *t, const touch *at, int32_t index)
         return;
     if (a->place == LF_KEPT && (t->group->schedule == LF_BY_ROWS || stays(bytes, t->device)))
         return;
-    if (at->write) {
+    if (lf_is_write(at)) {
         t->work->written += bytes;
         return;
     }
-    double more = bytes - bytes_of(a->dtype) * touched_before(t, at, index);
+    double more = bytes - bytes_of(a->dtype) * touched_before(t, at);
     if (more <= 0)
         return;
     bool buffered = a->place == LF_VALUE && t->plan->storage[a->index] == LF_IN_BUFFER;
-    if (index < 0 && !(buffered && stays(bytes, t->device)))
+    if (at->by == LF_TOUCH_X && !(buffered && stays(bytes, t->device)))
         t->work->operands += more;
     *(buffered && stays(bytes, t->device) ? &t->work->cached : &t->work->read) += more;
 }
 
 static void count_touches(const touching *t)
 {
-    const lf_group *g = t->group;
-    for (int32_t p = 0; p < g->phases; p++) {
-        touch at;
-        if (lf_product_in(g, p))
-            count_touch(t, &(touch){&g->x, false, p}, -1);
-        for (int32_t i = 0; touch_in_phase(g, p, i, &at); i++)
-            if (at.access)
-                count_touch(t, &at, i);
-    }
+    lf_touch at;
+    for (lf_touches all = lf_touches_of(t->group); lf_touch_next(&all, &at);)
+        if (at.access) /* group_work has weights and biases */
+            count_touch(t, &at);
 }
 
 /* ---- a kernel: what follows its product ---- */

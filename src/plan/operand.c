@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a product multiplies: how it lies, and who else wants it. Kernels and what they are said to cost go by this. */
-#include "plan/plan.h"
+#include "plan/touch.h"
 
 bool lf_is_dense_input(const lf_plan *plan, const lf_access *a)
 {
@@ -29,16 +29,13 @@ int32_t lf_tiled_products(const lf_plan *plan)
 
 bool lf_wants_again(const lf_group *g)
 {
-    const lf_access *x = &g->x;
     int32_t first = 0;
+    lf_touch at;
     while (first < g->phases && !lf_product_in(g, first))
         first++;
-    for (int32_t phase = first; phase < g->phases; phase++)
-        for (int32_t i = 0; i < g->phase[phase].steps; i++) {
-            const lf_step *s = &g->phase[phase].step[i];
-            if (s->kind == LF_STEP_LOAD && s->from.place == x->place && s->from.index == x->index)
-                return true;
-        }
+    for (lf_touches later = lf_touches_in(g, first, g->phases); lf_touch_next(&later, &at);)
+        if (at.by == LF_TOUCH_LOAD && lf_touches_this(&at, g->x.place, g->x.index))
+            return true;
     return false;
 }
 

@@ -4,6 +4,7 @@
 
 #include "base/dtype.h"
 #include "plan/group.h"
+#include "plan/touch.h"
 #include "plan/types.h"
 
 typedef struct building {
@@ -111,86 +112,63 @@ static lf_status number_storage(building *b, lf_arena *arena)
     return LF_OK;
 }
 
-static void note_read(lf_plan *plan, int32_t group, const lf_access *a)
+static void note_read(lf_plan *plan, int32_t group, const lf_touch *at)
 {
-    if (a->place != LF_VALUE)
-        return;
-    if (plan->storage[a->index] == LF_IN_BUFFER && plan->buffer[plan->where[a->index]].last < group)
-        plan->buffer[plan->where[a->index]].last = group;
-    if (plan->storage[a->index] == LF_PREPARED)
-        plan->packed_only[plan->where[a->index]] = false;
+    const int32_t where = plan->where[at->what];
+    if (plan->storage[at->what] == LF_IN_BUFFER && plan->buffer[where].last < group)
+        plan->buffer[where].last = group;
+    if (plan->storage[at->what] == LF_PREPARED && at->by != LF_TOUCH_WEIGHT && at->by != LF_TOUCH_BIAS)
+        plan->packed_only[where] = false;
 }
 
 /* Lifetimes of buffers, and who reads prepared tensors as such, from what the groups really read. */
 static void note_reads(lf_plan *plan)
 {
-    for (int32_t i = 0; i < plan->groups; i++) {
-        const lf_group *g = &plan->group[i];
-        for (int32_t p = 0; p < g->phases; p++)
-            for (int32_t s = 0; s < g->phase[p].steps; s++)
-                if (g->phase[p].step[s].kind == LF_STEP_LOAD)
-                    note_read(plan, i, &g->phase[p].step[s].from);
-        for (int32_t s = 0; s < g->stats; s++)
-            if (g->stat[s].step < 0)
-                note_read(plan, i, &g->stat[s].from);
-        if (g->products > 0)
-            note_read(plan, i, &g->x);
-        for (int32_t p = 0; p < g->products; p++)
-            if (!g->product[p].weight_fixed)
-                note_read(plan, i, &(lf_access){.place = LF_VALUE, .index = g->product[p].weight});
-    }
+    lf_touch at;
+    for (int32_t i = 0; i < plan->groups; i++)
+        for (lf_touches all = lf_touches_of(&plan->group[i]); lf_touch_next(&all, &at);)
+            if (at.place == LF_VALUE && !lf_is_write(&at))
+                note_read(plan, i, &at);
 }
 
 /* The last phase that reads kept value k; *along: whether that phase reads it element for element only. */
 static int32_t last_read(const lf_group *g, int32_t k, lf_extent rows, bool *along)
 {
     int32_t last = -1;
+    const lf_access whole = lf_access_whole(LF_KEPT, k, rows, (lf_grid){false, g->kept[k].width});
+    lf_touch at;
     *along = true;
-    lf_access whole = lf_access_whole(LF_KEPT, k, rows, (lf_grid){false, g->kept[k].width});
-    for (int32_t p = 0; p < g->phases; p++)
-        for (int32_t s = 0; s < g->phase[p].steps; s++) {
-            const lf_step *step = &g->phase[p].step[s];
-            if (step->kind != LF_STEP_LOAD || step->from.place != LF_KEPT || step->from.index != k)
-                continue;
-            *along = (last == p ? *along : true) && step->from.rank == whole.rank &&
-                     step->from.row_axes == whole.row_axes && lf_extent_same(step->from.stride[0], whole.stride[0]) &&
-                     lf_extent_same(step->from.stride[1], whole.stride[1]);
-            last = p;
-        }
-    for (int32_t s = 0; s < g->stats; s++)
-        if (g->stat[s].step < 0 && g->stat[s].from.place == LF_KEPT && g->stat[s].from.index == k &&
-            g->stat[s].phase >= last) {
-            last = g->stat[s].phase;
-            *along = false;
-        }
-    for (int32_t p = 0; p < g->products && g->x.place == LF_KEPT && g->x.index == k; p++)
-        if (g->product[p].phase >= last) {
-            last = g->product[p].phase;
-            *along = false;
-        }
+    for (lf_touches all = lf_touches_of(g); lf_touch_next(&all, &at);) {
+        if (!lf_touches_this(&at, LF_KEPT, k) || lf_is_write(&at))
+            continue;
+        *along = (*along || last != at.phase) && at.by == LF_TOUCH_LOAD && at.access->rank == whole.rank &&
+                 at.access->row_axes == whole.row_axes && lf_extent_same(at.access->stride[0], whole.stride[0]) &&
+                 lf_extent_same(at.access->stride[1], whole.stride[1]);
+        last = at.phase;
+    }
     return last;
 }
 
 int32_t lf_kept_output(const lf_plan *plan, const lf_group *g, const lf_kept *kept, int32_t k)
 {
     bool along;
-    int32_t last = last_read(g, k, g->rows, &along);
+    const int32_t last = last_read(g, k, g->rows, &along);
+    lf_touch at;
     if (kept[k].one_row)
         return -1;
     if (plan->storage[kept[k].node] == LF_IN_OUTPUT && lf_at(plan->graph, kept[k].node)->dtype == kept[k].dtype)
         return plan->where[kept[k].node]; /* it is returned, so it lies there anyway */
-    for (int32_t p = last + !along; p < g->phases; p++)
-        for (int32_t s = 0; s < g->phase[p].stores; s++) {
-            const lf_access *to = &g->phase[p].store[s].to;
-            if (to->place != LF_VALUE || plan->storage[to->index] != LF_IN_OUTPUT || to->row_axes != 1 ||
-                to->dtype != kept[k].dtype || !lf_extent_same(to->stride[0], kept[k].width))
-                continue;
-            bool taken = false;
-            for (int32_t other = 0; other < g->kepts; other++)
-                taken = taken || kept[other].in_output == plan->where[to->index];
-            if (!taken)
-                return plan->where[to->index];
-        }
+    for (lf_touches later = lf_touches_in(g, last + !along, g->phases); lf_touch_next(&later, &at);) {
+        if (!lf_is_write(&at) || at.place != LF_VALUE || plan->storage[at.what] != LF_IN_OUTPUT ||
+            at.access->row_axes != 1 || at.access->dtype != kept[k].dtype ||
+            !lf_extent_same(at.access->stride[0], kept[k].width))
+            continue;
+        bool taken = false;
+        for (int32_t other = 0; other < g->kepts; other++)
+            taken = taken || kept[other].in_output == plan->where[at.what];
+        if (!taken)
+            return plan->where[at.what];
+    }
     return -1;
 }
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What every consumer of a plan relies on, checked: tests run it on every plan they make. */
+#include "plan/touch.h"
 #include "plan/types.h"
 
 typedef struct check {
@@ -42,9 +43,8 @@ static lf_status check_source(const check *c, const lf_access *a, int32_t phase)
     if (a->place != LF_KEPT || a->index >= g->kepts)
         return bad(c, "it reads from nowhere", a->index);
     for (int32_t p = 0; p < phase; p++)
-        for (int32_t s = 0; s < g->phase[p].stores; s++)
-            if (g->phase[p].store[s].to.place == LF_KEPT && g->phase[p].store[s].to.index == a->index)
-                return LF_OK;
+        if (lf_find_store(&g->phase[p], LF_KEPT, a->index))
+            return LF_OK;
     return bad(c, "it reads a kept value before it is made", a->index);
 }
 
@@ -113,14 +113,12 @@ static lf_status check_written(const lf_plan *plan, lf_diag *diag)
 {
     for (lf_node n = 0; n < plan->graph->count; n++) {
         int writers = 0;
+        lf_touch at;
         if (plan->storage[n] != LF_IN_OUTPUT && plan->storage[n] != LF_IN_BUFFER)
             continue;
         for (int32_t i = 0; i < plan->groups; i++)
-            for (int32_t p = 0; p < plan->group[i].phases; p++)
-                for (int32_t s = 0; s < plan->group[i].phase[p].stores; s++) {
-                    const lf_access *to = &plan->group[i].phase[p].store[s].to;
-                    writers += to->place == LF_VALUE && to->index == n;
-                }
+            for (lf_touches all = lf_touches_of(&plan->group[i]); lf_touch_next(&all, &at);)
+                writers += lf_is_write(&at) && lf_touches_this(&at, LF_VALUE, n);
         if (writers != 1)
             return lf_fail(diag, LF_ERR_ARG, "plan: %s is written %d times", lf_at(plan->graph, n)->name, writers);
     }

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "plan/touch.h"
 #include "run/account.h"
 
 /* What a statistic is called where its name is not what a person would say. */
@@ -111,10 +112,11 @@ static void width_words(lf_str *s, const lf_account *a, const lf_group *g, int32
     lf_str_addf(s, " on %lld value%s %s", width, width == 1 ? "" : "s", phase->one_row ? "in all" : "a row");
 }
 
-static bool keeps_rows(const lf_group *g, const lf_phase *phase)
+static bool keeps_rows(const lf_group *g, int32_t phase)
 {
-    for (int32_t i = 0; i < phase->stores; i++)
-        if (phase->store[i].to.place == LF_KEPT && !lf_extent_is(g->kept[phase->store[i].to.index].width, 1))
+    lf_touch at;
+    for (lf_touches all = lf_touches_in(g, phase, phase + 1); lf_touch_next(&all, &at);)
+        if (lf_is_write(&at) && at.place == LF_KEPT && !lf_extent_is(g->kept[at.what].width, 1))
             return true;
     return false;
 }
@@ -135,7 +137,7 @@ static void phase_words(lf_str *s, const lf_account *a, const lf_group *g, int32
         }
     if (l.names == 0)
         lf_str_add(s, "copy");
-    if (keeps_rows(g, phase))
+    if (keeps_rows(g, p))
         lf_str_add(s, g->schedule == LF_BY_ROWS ? ", the rows kept at hand" : ", all rows kept");
 }
 
