@@ -7,11 +7,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/dtype.h"
 #include "random_model.h"
 #include "run/handles.h"
 
-enum { CANARY = 32 }; /* floats on either side of an output that nobody may touch */
-static const uint32_t POISON = 0x7fedcba9u;
+/* Bytes on either side of an output that nobody may touch, and what they hold: as elements, numbers nobody computes. */
+enum { CANARY_BYTES = 128, POISON_BYTE = 0xa9 };
 
 typedef struct subject {
     rnd_bench *bench;
@@ -52,42 +53,20 @@ __attribute__((format(printf, 3, 4))) static bool fail(subject *s, const char *l
 static int32_t outputs(const subject *s) { return s->graph.g.outputs; }
 static int64_t output_count(const subject *s, int32_t o) { return rnd_count(&s->graph, s->graph.g.output[o]); }
 
-static void poison(float *from, int64_t count)
-{
-    for (int64_t i = 0; i < count; i++)
-        memcpy(&from[i], &POISON, sizeof POISON);
-}
-
-/* One array per output, with canaries around it. */
+/* One array per output. */
 static float **outputs_new(const subject *s)
 {
     float **out = need((size_t)outputs(s) * sizeof *out);
     for (int32_t o = 0; o < outputs(s); o++)
-        out[o] = (float *)need((size_t)(output_count(s, o) + 2 * CANARY) * sizeof(float)) + CANARY;
+        out[o] = need((size_t)output_count(s, o) * sizeof(float));
     return out;
 }
 
 static void outputs_free(const subject *s, float **out)
 {
     for (int32_t o = 0; out && o < outputs(s); o++)
-        free(out[o] - CANARY);
+        free(out[o]);
     free(out);
-}
-
-static bool is_poison(const float *p)
-{
-    uint32_t bits;
-    memcpy(&bits, p, sizeof bits);
-    return bits == POISON;
-}
-
-static bool canaries_live(subject *s, const char *label, float *const *out)
-{
-    for (int32_t o = 0; o < outputs(s); o++)
-        for (int i = 0; i < CANARY; i++)
-            if (!is_poison(out[o] - 1 - i) || !is_poison(out[o] + output_count(s, o) + i))
-                return fail(s, label, "something was written beside output %d", (int)o);
-    return true;
 }
 
 static bool same_bits(subject *s, const char *label, float *const *a, float *const *b, const char *words)
@@ -110,13 +89,23 @@ static int rule_index(const char *name)
     return 0;
 }
 
-/* A leaf as a call takes it, with the extents in force, which are written to `extents`. */
-static lf_tensor tensor_of(const subject *s, lf_node leaf, int64_t *extents, float *data)
+/* The first elements of a leaf's data in its type, as many as its extents in force say; caller frees. */
+static void *typed_of(const subject *s, lf_node leaf, const float *data)
 {
-    const lf_shape *shape = &lf_at(&s->graph.g, leaf)->shape;
-    for (int axis = 0; axis < shape->rank; axis++)
-        extents[axis] = lf_extent_at(shape->dim[axis], s->graph.dims);
-    return (lf_tensor){.data = data, .rank = shape->rank, .extents = extents};
+    const lf_dtype type = lf_at(&s->graph.g, leaf)->dtype;
+    const int64_t count = rnd_count(&s->graph, leaf);
+    void *typed = need((size_t)count * lf_dtype_size(type));
+    lf_from_f32(type, data, typed, 1, count);
+    return typed;
+}
+
+/* A leaf as a call takes it, with the extents in force, which are written to `extents`. */
+static lf_tensor tensor_of(const subject *s, lf_node leaf, int64_t *extents, void *typed)
+{
+    const lf_node_info *info = lf_at(&s->graph.g, leaf);
+    for (int axis = 0; axis < info->shape.rank; axis++)
+        extents[axis] = lf_extent_at(info->shape.dim[axis], s->graph.dims);
+    return (lf_tensor){.data = typed, .dtype = info->dtype, .rank = info->shape.rank, .extents = extents};
 }
 
 /* key, value pairs, NULL at the end. hint: also tell the compiler the extents. NULL: failed, and said so. */
@@ -144,8 +133,10 @@ static lf_program *compile(subject *s, lf_model *model, const char *label, bool 
     const lf_graph *g = &s->graph.g;
     for (int32_t i = 0; status == LF_OK && i < g->params; i++) {
         int64_t extents[LF_MAX_RANK];
-        const lf_tensor values = tensor_of(s, g->param[i], extents, s->leaf[g->param[i]]);
+        const lf_tensor values =
+            tensor_of(s, g->param[i], extents, typed_of(s, g->param[i], s->leaf[g->param[i]]));
         status = lf_program_set_param(program, lf_at(g, g->param[i])->name, &values, LF_COPY, NULL);
+        free(values.data);
     }
     if (status == LF_OK)
         status = lf_program_prepare(program);
@@ -162,24 +153,69 @@ static lf_program *compile(subject *s, lf_model *model, const char *label, bool 
     return program;
 }
 
-/* Binds inputs, those with rows from row `from` on, as many as the extents in force say; and outputs. */
-static bool bind(subject *s, const char *label, lf_call *call, float *const *leaf, int64_t from, float *const *out)
+/* What a call reads and writes: elements of the ports' types, outputs between canaries. */
+typedef struct binding {
+    void **in;           /* owned */
+    unsigned char **out; /* one per output: CANARY_BYTES, its elements, CANARY_BYTES; owned */
+} binding;
+
+static size_t output_bytes(const subject *s, int32_t o)
+{
+    return (size_t)output_count(s, o) * lf_dtype_size(lf_at(&s->graph.g, s->graph.g.output[o])->dtype);
+}
+
+/* Inputs, those with rows from row `from` on, as many as the extents in force say; outputs poisoned. */
+static binding binding_new(const subject *s, float *const *leaf, int64_t from)
+{
+    const lf_graph *g = &s->graph.g;
+    binding b = {.in = need((size_t)g->inputs * sizeof *b.in), .out = need((size_t)g->outputs * sizeof *b.out)};
+    for (int32_t i = 0; i < g->inputs; i++) {
+        int64_t skip = s->has_rows[i] ? from * (rnd_count(&s->graph, g->input[i]) / s->batch) : 0;
+        b.in[i] = typed_of(s, g->input[i], leaf[g->input[i]] + skip);
+    }
+    for (int32_t o = 0; o < outputs(s); o++) {
+        b.out[o] = need(output_bytes(s, o) + 2 * CANARY_BYTES);
+        memset(b.out[o], POISON_BYTE, output_bytes(s, o) + 2 * CANARY_BYTES);
+    }
+    return b;
+}
+
+static void binding_free(const subject *s, binding *b)
+{
+    for (int32_t i = 0; i < s->graph.g.inputs; i++)
+        free(b->in[i]);
+    for (int32_t o = 0; o < outputs(s); o++)
+        free(b->out[o]);
+    free(b->in);
+    free(b->out);
+}
+
+static bool bind(subject *s, const char *label, lf_call *call, const binding *b)
 {
     const lf_graph *g = &s->graph.g;
     lf_status status = LF_OK;
     for (int32_t i = 0; i < g->inputs && status == LF_OK; i++) {
-        int64_t extents[LF_MAX_RANK], skip = s->has_rows[i] ? from * (rnd_count(&s->graph, g->input[i]) / s->batch) : 0;
-        const lf_tensor input = tensor_of(s, g->input[i], extents, leaf[g->input[i]] + skip);
+        int64_t extents[LF_MAX_RANK];
+        const lf_tensor input = tensor_of(s, g->input[i], extents, b->in[i]);
         status = lf_call_set_input(call, (size_t)i, &input);
     }
     for (int32_t o = 0; o < g->outputs && status == LF_OK; o++) {
         lf_tensor output;
         status = lf_call_output(call, (size_t)o, &output);
-        output.data = out[o];
+        output.data = b->out[o] + CANARY_BYTES;
         if (status == LF_OK)
             status = lf_call_set_output(call, (size_t)o, &output);
     }
     return status == LF_OK || fail(s, label, "binding: %s", lf_call_message(call));
+}
+
+static bool canaries_live(subject *s, const char *label, const binding *b)
+{
+    for (int32_t o = 0; o < outputs(s); o++)
+        for (size_t i = 0; i < CANARY_BYTES; i++)
+            if (b->out[o][i] != POISON_BYTE || b->out[o][CANARY_BYTES + output_bytes(s, o) + i] != POISON_BYTE)
+                return fail(s, label, "something was written beside output %d", (int)o);
+    return true;
 }
 
 /* Runs it, from row `from` on, into fresh outputs, twice. */
@@ -190,11 +226,14 @@ static float **run(subject *s, const char *label, lf_program *program, float *co
     bool ok = lf_call_new(program, &call) == LF_OK || fail(s, label, "%s", lf_program_message(program));
     for (int twice = 0; twice < 2 && ok; twice++) {
         float **to = twice ? again : out;
-        for (int32_t o = 0; o < outputs(s); o++)
-            poison(to[o] - CANARY, output_count(s, o) + 2 * CANARY);
-        ok = bind(s, label, call, leaf, from, to);
+        binding b = binding_new(s, leaf, from);
+        ok = bind(s, label, call, &b);
         ok = ok && (lf_call_run(call, NULL) == LF_OK || fail(s, label, "running: %s", lf_call_message(call)));
-        ok = ok && canaries_live(s, label, to);
+        ok = ok && canaries_live(s, label, &b);
+        for (int32_t o = 0; o < outputs(s); o++)
+            lf_to_f32(lf_at(&s->graph.g, s->graph.g.output[o])->dtype, b.out[o] + CANARY_BYTES, 1, to[o],
+                      output_count(s, o));
+        binding_free(s, &b);
     }
     ok = ok && same_bits(s, "second run", out, again, "the first and the second run of one call");
     s->bench->counts.rows_redone += lf_call_rows_redone(call);
@@ -214,13 +253,17 @@ static bool judge_begin(subject *s, rnd_judge *j, float *const *leaf)
     int64_t(*extents)[LF_MAX_RANK] = need((size_t)(g->inputs + g->params) * sizeof *extents);
     double **ref = need((size_t)g->outputs * sizeof *ref);
     for (int32_t i = 0; i < g->inputs; i++)
-        in[i] = tensor_of(s, g->input[i], extents[i], leaf[g->input[i]]);
+        in[i] = tensor_of(s, g->input[i], extents[i], typed_of(s, g->input[i], leaf[g->input[i]]));
     for (int32_t i = 0; i < g->params; i++)
-        par[i] = tensor_of(s, g->param[i], extents[g->inputs + i], leaf[g->param[i]]);
+        par[i] = tensor_of(s, g->param[i], extents[g->inputs + i], typed_of(s, g->param[i], leaf[g->param[i]]));
     for (int32_t o = 0; o < g->outputs; o++)
         ref[o] = need((size_t)output_count(s, o) * sizeof(double));
     lf_status status = lf_model_eval(s->one, in, par, ref);
     bool ok = rnd_judge_begin(j, &s->graph, (const float *const *)leaf, ref, s->c->seed) && status == LF_OK;
+    for (int32_t i = 0; i < g->inputs; i++)
+        free(in[i].data);
+    for (int32_t i = 0; i < g->params; i++)
+        free(par[i].data);
     free(in);
     free(par);
     free(extents);
@@ -316,11 +359,15 @@ static bool check_part(subject *s, lf_program *program)
  * anywhere). True where one of them is huge: then f32 may overflow where double does not, and nothing is expected. */
 static bool plant(subject *s, lf_node n, int64_t row, float *data)
 {
-    static const float bad[] = {NAN, INFINITY, -INFINITY, NAN, INFINITY, -INFINITY, 1e-42f, 3e38f};
+    const lf_dtype type = lf_at(&s->graph.g, n)->dtype;
+    const float denormal = type == LF_F32 ? 1e-42f : type == LF_F16 ? 0x1.8p-23f : 0x1.8p-132f,
+                largest = type == LF_F16 ? 65504.0f : 3e38f,
+                bad[] = {NAN, INFINITY, -INFINITY, NAN, INFINITY, -INFINITY, denormal, largest};
     int64_t count = rnd_count(&s->graph, n), width = row < 0 ? count : count / s->batch;
     bool huge = false;
     for (int i = rnd_chance(&s->r, 0.6) ? 1 : 3; i > 0 && width > 0; i--) {
         float value = bad[rnd_below(&s->r, 8)];
+        rnd_round(type, &value, 1);
         data[(row < 0 ? 0 : row * width) + rnd_below(&s->r, (int)width)] = value;
         huge = huge || (isfinite(value) && value > 1.0f);
     }
@@ -434,6 +481,7 @@ static bool begin(subject *s)
         s->leaf[n] = need((size_t)rnd_count(&s->graph, n) * sizeof(float));
         rnd_fill(s->c->seed, info->name, rnd_count(&s->graph, n),
                  rank ? lf_extent_at(info->shape.dim[rank - 1], s->graph.dims) : 1, s->leaf[n]);
+        rnd_round(info->dtype, s->leaf[n], rnd_count(&s->graph, n));
     }
     size_t length = strlen(s->c->text);
     if (lf_model_read(s->bench->one, "random", s->c->text, length, &s->one) != LF_OK ||
@@ -502,6 +550,7 @@ bool rnd_check(rnd_bench *b, const rnd_case *c, rnd_failure *f)
     subject s = {.bench = b, .c = c, .f = f, .r = lf_rng_seed(c->seed, "check")};
     f->label[0] = f->what[0] = 0;
     bool ok = begin(&s) && check(&s);
+    b->counts.typed += ok && s.judge.typed;
     outputs_free(&s, s.plain);
     outputs_free(&s, s.fused);
     rnd_judge_free(&s.judge);

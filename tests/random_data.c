@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/dtype.h"
 #include "random_model.h"
 
 lf_status rnd_graph_read(const rnd_case *c, rnd_graph *out)
@@ -44,5 +45,14 @@ void rnd_fill(uint64_t seed, const char *name, int64_t count, int64_t last, floa
         out[i] = shrink * lf_rng_uniform(&r, styles[style].low, styles[style].high);
         if (ends_in(name, ".int"))
             out[i] = floorf(out[i]);
+    }
+}
+
+void rnd_round(lf_dtype type, float *x, int64_t count)
+{
+    for (int64_t i = 0; i < count && type != LF_F32; i++) {
+        uint32_t bits;
+        lf_from_f32(type, &x[i], &bits, 1, 1);
+        lf_to_f32(type, &bits, 1, &x[i], 1);
     }
 }

@@ -8,12 +8,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/dtype.h"
 #include "ir/expr.h"
 #include "random_model.h"
 
 #include "plan/gpu.h"
 
-enum { FEW = 2, MANY = 40, FACTOR = 20 };
+/* FACTOR for what f32 moves; what types move is known better: values are stored, rounded once, or not at all. */
+enum { FEW = 2, MANY = 40, FACTOR = 20, TYPES_FACTOR = 3 };
 static const double UNIT = 0x1p-24, OVERFLOW = 0x1p126;
 
 /* The op table's expressions, in f32 and in double: what they differ by is what a formula loses on the way to a small
@@ -37,7 +39,8 @@ typedef struct noise {
     lf_bound *bound;        /* one per node */
     double **value;         /* one per node, owned */
     lf_rng r;
-    bool quiet;             /* rounding to f32 and nothing else: what is exact stays exact */
+    bool quiet;             /* rounding and nothing else: what is exact stays exact */
+    bool types;             /* rounding to types, too */
     bool all_finite;
 } noise;
 
@@ -53,6 +56,45 @@ static double rounded(lf_rng *r, double v, double amount)
     if (amount > 0.0)
         v += (2.0 * lf_rng_unit(r) - 1.0) * (amount + (fabs(v) < 0x1p-126 ? 0x1p-149 : 0.0));
     return (double)(float)v;
+}
+
+/* Half of a unit in the last place of v in that type. */
+static double half_unit(lf_dtype type, double v)
+{
+    int exponent;
+    frexp(v, &exponent); /* |v| < 2^exponent */
+    if (!isfinite(v) || v == 0)
+        return 0;
+    return type == LF_F16 ? ldexp(1, exponent < -13 ? -25 : exponent - 12)
+                          : ldexp(1, exponent < -125 ? -134 : exponent - 9);
+}
+
+static double stored(lf_dtype type, double v)
+{
+    float f = (float)v;
+    rnd_round(type, &f, 1);
+    return (double)f;
+}
+
+static bool is_output(const lf_graph *g, lf_node n)
+{
+    for (int32_t o = 0; o < g->outputs; o++)
+        if (g->output[o] == n)
+            return true;
+    return false;
+}
+
+/* What its type makes of count values: as they are stored, or rounded somewhere near, stored or not. */
+static void store(noise *z, lf_node n, double *v, int64_t count)
+{
+    const lf_dtype type = lf_at(&z->graph->g, n)->dtype;
+    const bool is_stored = z->quiet || is_output(&z->graph->g, n) || lf_rng_u64(&z->r) & 1;
+    for (int64_t i = 0; i < count && type != LF_F32; i++) {
+        if (!z->quiet)
+            v[i] += (2.0 * lf_rng_unit(&z->r) - 1.0) * half_unit(type, v[i]);
+        if (is_stored)
+            v[i] = stored(type, v[i]);
+    }
 }
 
 /* The node's value in double, its argument 0 replaced by `with` where that is given. */
@@ -280,8 +322,11 @@ static bool compute(noise *z, lf_node n)
         if (formulaic && isfinite(out[i]) && !z->quiet)
             amount += lost(z, n, i, numbers, out[i]);
         out[i] = rounded(&z->r, out[i], z->quiet ? 0.0 : amount);
-        z->all_finite = z->all_finite && isfinite(out[i]);
     }
+    if (ok && z->types && !moves_only)
+        store(z, n, out, count);
+    for (int64_t i = 0; ok && i < count && !moves_only; i++)
+        z->all_finite = z->all_finite && isfinite(out[i]);
     free(beside);
     free(off);
     for (int i = 0; i < LF_MAX_ARGS; i++)
@@ -314,12 +359,13 @@ static bool evaluate_noisily(noise *z, const rnd_judge *j)
 /* Numbers, the two infinities, NaN. */
 static int kind_of(double v) { return isnan(v) ? 2 : isinf(v) ? (v > 0 ? 1 : -1) : 0; }
 
-static void widen(rnd_judge *j, int32_t o, const double *value)
+static void widen(rnd_judge *j, int32_t o, const double *value, int noises)
 {
+    const lf_dtype type = lf_at(&j->graph->g, j->graph->g.output[o])->dtype;
     int64_t count = rnd_count(j->graph, j->graph->g.output[o]);
     for (int64_t i = 0; i < count; i++) {
-        double ref = j->ref[o][i], *spread = &j->spread[o][i];
-        if (kind_of(ref) != kind_of(value[i]))
+        double ref = j->ref[o][i], *spread = &j->spread[noises][o][i];
+        if (kind_of(ref) != kind_of(stored(type, value[i])))
             *spread = NAN;
         else if (kind_of(ref) == 0 && fabs(value[i] - ref) > *spread)
             *spread = fabs(value[i] - ref);
@@ -332,16 +378,16 @@ static int by_size(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-static bool find_middle(rnd_judge *j, int32_t o)
+static bool find_middle(rnd_judge *j, int32_t o, int noises)
 {
     int64_t count = rnd_count(j->graph, j->graph->g.output[o]), sure = 0;
     double *sorted = malloc(sizeof(double) * (size_t)(count + 1));
     for (int64_t i = 0; sorted && i < count; i++)
-        if (!isnan(j->spread[o][i]) && kind_of(j->ref[o][i]) == 0)
-            sorted[sure++] = j->spread[o][i];
+        if (!isnan(j->spread[noises][o][i]) && kind_of(j->ref[o][i]) == 0)
+            sorted[sure++] = j->spread[noises][o][i];
     if (sorted && sure > 0)
         qsort(sorted, (size_t)sure, sizeof *sorted, by_size);
-    j->middle[o] = sorted && sure > 0 ? sorted[sure / 2] : 0.0;
+    j->middle[noises][o] = sorted && sure > 0 ? sorted[sure / 2] : 0.0;
     free(sorted);
     return sorted != NULL;
 }
@@ -354,7 +400,9 @@ static bool draw(rnd_judge *j)
                .copy = *g,
                .r = lf_rng_at(j->seed, "noise", (uint64_t)j->draws << 40),
                .quiet = j->draws == 0,
+               .types = j->typed && j->draws % 2 == 0,
                .all_finite = true};
+    const int noises = z.types ? RND_OF_TYPES : RND_OF_F32;
     z.node = malloc(n * sizeof *z.node);
     z.bound = calloc(n, sizeof *z.bound);
     z.value = calloc(n, sizeof *z.value);
@@ -368,8 +416,8 @@ static bool draw(rnd_judge *j)
     for (int32_t o = 0; ok && o < g->outputs; o++) {
         lf_node from = g->output[o];
         if (z.value[from])
-            widen(j, o, z.value[from]);
-        ok = find_middle(j, o);
+            widen(j, o, z.value[from], noises);
+        ok = find_middle(j, o, noises);
     }
     for (size_t i = 0; z.value && i < n; i++)
         free(z.value[i]);
@@ -384,12 +432,21 @@ bool rnd_judge_begin(rnd_judge *j, const rnd_graph *graph, const float *const *l
 {
     const lf_graph *g = &graph->g;
     *j = (rnd_judge){.graph = graph, .leaf = leaf, .seed = seed, .ref = ref, .all_finite = true};
-    j->spread = calloc((size_t)g->outputs + 1, sizeof *j->spread);
-    j->middle = calloc((size_t)g->outputs + 1, sizeof *j->middle);
-    bool ok = j->spread && j->middle;
-    for (int32_t o = 0; ok && o < g->outputs; o++)
-        ok = (j->spread[o] = calloc((size_t)rnd_count(graph, g->output[o]) + 1, sizeof(double))) != NULL;
-    while (ok && j->draws < FEW)
+    for (lf_node n = 0; n < g->count; n++)
+        j->typed = j->typed || lf_at(g, n)->dtype != LF_F32;
+    for (int32_t o = 0; o < g->outputs; o++)
+        for (int64_t i = 0; i < rnd_count(graph, g->output[o]); i++)
+            if (kind_of(stored(lf_at(g, g->output[o])->dtype, ref[o][i])) != 0)
+                ref[o][i] = stored(lf_at(g, g->output[o])->dtype, ref[o][i]);
+    bool ok = true;
+    for (int noises = 0; noises < RND_NOISES; noises++) {
+        j->spread[noises] = calloc((size_t)g->outputs + 1, sizeof *j->spread[noises]);
+        j->middle[noises] = calloc((size_t)g->outputs + 1, sizeof *j->middle[noises]);
+        ok = ok && j->spread[noises] && j->middle[noises];
+        for (int32_t o = 0; ok && o < g->outputs; o++)
+            ok = (j->spread[noises][o] = calloc((size_t)rnd_count(graph, g->output[o]) + 1, sizeof(double))) != NULL;
+    }
+    while (ok && j->draws < (j->typed ? 2 * FEW : FEW))
         ok = draw(j);
     return ok;
 }
@@ -398,27 +455,42 @@ void rnd_judge_free(rnd_judge *j)
 {
     for (int32_t o = 0; j->graph && o < j->graph->g.outputs; o++) {
         free(j->ref ? j->ref[o] : NULL);
-        free(j->spread ? j->spread[o] : NULL);
+        for (int noises = 0; noises < RND_NOISES; noises++)
+            free(j->spread[noises] ? j->spread[noises][o] : NULL);
     }
     free(j->ref);
-    free(j->spread);
-    free(j->middle);
+    for (int noises = 0; noises < RND_NOISES; noises++) {
+        free(j->spread[noises]);
+        free(j->middle[noises]);
+    }
     *j = (rnd_judge){0};
 }
 
 /* How far output o may be off at i. */
 static double allowance(const rnd_judge *j, int32_t o, int64_t i)
 {
-    return FACTOR * (j->spread[o][i] + j->middle[o] + UNIT * fabs(j->ref[o][i]) + 0x1p-149);
+    const lf_dtype type = lf_at(&j->graph->g, j->graph->g.output[o])->dtype;
+    const double of_types = j->spread[RND_OF_TYPES][o][i] + j->middle[RND_OF_TYPES][o],
+                 of_f32 = j->spread[RND_OF_F32][o][i] + j->middle[RND_OF_F32][o] + UNIT * fabs(j->ref[o][i]) +
+                          0x1p-149;
+    return FACTOR * of_f32 + (j->typed ? TYPES_FACTOR * of_types : 0) +
+           (type != LF_F32 ? half_unit(type, j->ref[o][i]) : 0);
+}
+
+/* Did noise change what kind of number it is? */
+static bool is_unsure(const rnd_judge *j, int32_t o, int64_t i)
+{
+    return isnan(j->spread[RND_OF_F32][o][i]) || isnan(j->spread[RND_OF_TYPES][o][i]);
 }
 
 static bool element_fits(const rnd_judge *j, int32_t o, int64_t i, float got)
 {
     double ref = j->ref[o][i];
-    if (isnan(j->spread[o][i]))
+    if (is_unsure(j, o, i))
         return true;
     if (kind_of(ref) != kind_of((double)got)) /* what noise moves by a good part of itself is near a pole */
-        return kind_of(ref) == 0 && j->spread[o][i] > 0.3 * fabs(ref) && fabs(ref) > 1.0;
+        return kind_of(ref) == 0 && fabs(ref) > 1.0 &&
+               fmax(j->spread[RND_OF_F32][o][i], j->spread[RND_OF_TYPES][o][i]) > 0.3 * fabs(ref);
     return kind_of(ref) != 0 || fabs((double)got - ref) <= allowance(j, o, i);
 }
 
@@ -436,7 +508,7 @@ bool rnd_judge_accepts(rnd_judge *j, int32_t o, const float *got, int64_t from, 
                      j->ref[o][i], fabs((double)got[i] - j->ref[o][i]), allowance(j, o, i));
             return false;
         }
-        *unsure += isnan(j->spread[o][i]);
+        *unsure += is_unsure(j, o, i);
     }
     return true;
 }

@@ -9,7 +9,7 @@
 #include "base/rng.h"
 #include "ir/graph.h"
 
-enum { RND_TEXT = 8192, RND_NODES = 96, RND_LABEL = 64 };
+enum { RND_TEXT = 8192, RND_LINE = 256, RND_NODES = 96, RND_LABEL = 64 };
 
 typedef struct rnd_case {
     char text[RND_TEXT];
@@ -38,6 +38,8 @@ int64_t rnd_count(const rnd_graph *g, lf_node n);
 
 /* The values of a leaf called name: count of them, `last` being its last extent. */
 void rnd_fill(uint64_t seed, const char *name, int64_t count, int64_t last, float *out);
+/* Rounds them to what the type holds. */
+void rnd_round(lf_dtype type, float *x, int64_t count);
 
 /* ---- the model maker (random_make.c, random_pattern.c) ---- */
 
@@ -68,19 +70,26 @@ const char *rnd_weight(rnd_maker *m, lf_node x, bool kn);
 int64_t rnd_size(rnd_maker *m, int64_t most);
 double rnd_number(rnd_maker *m);
 
+/* Gives a model of f32 other types (random_types.c). False, and nothing changed, when nothing came of it. */
+bool rnd_retype(uint64_t seed, rnd_case *c);
+
 /* A short run of ops on the last value that some rewrite is made for. */
 void rnd_pattern(rnd_maker *m);
 
 /* ---- the judge (random_judge.c): what may the outputs be? ---- */
 
+/* What moves elements: rounding to f32, which every op does somehow; to a shorter type, where values are stored. */
+enum { RND_OF_F32, RND_OF_TYPES, RND_NOISES };
+
 typedef struct rnd_judge {
     const rnd_graph *graph;
-    const float *const *leaf;  /* one per node: data of inputs and params; borrowed */
+    const float *const *leaf;  /* one per node: data of inputs and params, as their types hold them; borrowed */
     uint64_t seed;
-    double **ref;              /* one per output: the model's meaning */
+    double **ref;              /* one per output: the model's meaning, infinite where its type has no such number */
     /* one per output: the most that rounding noise moved each element; NaN where it changed its kind */
-    double **spread;
-    double *middle;            /* one per output: the median of that */
+    double **spread[RND_NOISES];
+    double *middle[RND_NOISES]; /* one per output: the median of that */
+    bool typed;                /* some value is of a shorter type than f32 */
     bool all_finite;           /* every value on the way is a finite f32 */
     int draws;
 } rnd_judge;
@@ -99,7 +108,7 @@ enum { RND_RULES = 64 };
 
 /* What a run of the test adds up. */
 typedef struct rnd_counts {
-    int64_t graphs, programs, elements, unsure, rows_redone, planted, parts;
+    int64_t graphs, typed, programs, elements, unsure, rows_redone, planted, parts;
     int64_t op[LF_OP_COUNT], fired[RND_RULES], off[RND_RULES];
 } rnd_counts;
 
@@ -122,5 +131,7 @@ bool rnd_check(rnd_bench *b, const rnd_case *c, rnd_failure *f);
 /* ---- making a failing case small (random_shrink.c) ---- */
 
 void rnd_shrink(rnd_bench *b, rnd_case *c, rnd_failure *f);
+/* In a line of RND_LINE bytes, a name becomes another wherever it stands. */
+void rnd_replace_word(char *line, const char *word, const char *with);
 
 #endif

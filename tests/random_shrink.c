@@ -8,7 +8,7 @@
 
 #include "random_model.h"
 
-enum { MOST_LINES = 128, LINE = 256, MOST_TRIES = 3000 };
+enum { MOST_LINES = 128, LINE = RND_LINE, MOST_TRIES = 3000 };
 
 typedef struct shrinking {
     rnd_bench *bench;
@@ -33,7 +33,7 @@ static const char *find_word(const char *line, const char *word)
     return NULL;
 }
 
-static void replace_word(char *line, const char *word, const char *with)
+void rnd_replace_word(char *line, const char *word, const char *with)
 {
     char out[2 * LINE] = "";
     const char *at = line, *hit;
@@ -151,7 +151,7 @@ static bool fewer_ops(shrinking *s)
             lines_copy *c = copy_lines(s);
             c->line[i][0] = 0;
             for (int k = i + 1; k < s->lines; k++)
-                replace_word(c->line[k], name, word);
+                rnd_replace_word(c->line[k], name, word);
             bool done = try_now(s, c->line);
             free(c);
             if (done)
@@ -163,7 +163,8 @@ static bool fewer_ops(shrinking *s)
             lines_copy *c = copy_lines(s);
             lf_node n = lf_graph_find(&g.g, name, strlen(name));
             if (n != LF_NONE) {
-                snprintf(c->line[i], LINE, "input %s f32%s", name, lf_shape_text(&g.g, &lf_at(&g.g, n)->shape));
+                snprintf(c->line[i], LINE, "input %s %s%s", name, lf_dtype_name(lf_at(&g.g, n)->dtype),
+                         lf_shape_text(&g.g, &lf_at(&g.g, n)->shape));
                 done = try_now(s, c->line);
             }
             free(c);
@@ -218,7 +219,7 @@ static bool smaller_extents(shrinking *s)
             lines_copy *c = copy_lines(s);
             snprintf(with, sizeof with, "%d", to[k]);
             for (int i = 0; i < s->lines; i++)
-                replace_word(c->line[i], word, with);
+                rnd_replace_word(c->line[i], word, with);
             bool done = to[k] > 0 && to[k] < n && try_now(s, c->line);
             free(c);
             if (done)
@@ -238,7 +239,7 @@ static bool plainer_leaves(shrinking *s)
         snprintf(plain, sizeof plain, "%.*s", (int)strcspn(name, "."), name);
         lines_copy *c = copy_lines(s);
         for (int k = 0; k < s->lines; k++)
-            replace_word(c->line[k], name, plain);
+            rnd_replace_word(c->line[k], name, plain);
         bool done = try_now(s, c->line);
         free(c);
         if (done)

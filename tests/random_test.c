@@ -29,6 +29,8 @@
 
 enum { MOST_WORKERS = 64, ENOUGH = 4000, FEW = 400, LONG = 40000, MOST_FAILURES = 3 };
 
+static bool on_gpu; /* which takes f32 alone so far */
+
 typedef struct job {
     uint64_t seed;
     long first, count;
@@ -74,6 +76,9 @@ static void one_graph(job *j, rnd_bench *b, long index)
         lf_rng r = lf_rng_at(j->seed, "graph", (uint64_t)index * 64 + tries);
         made = rnd_make(lf_rng_u64(&r), &c);
     }
+    lf_rng r = lf_rng_at(j->seed, "types", (uint64_t)index);
+    if (made && !on_gpu && rnd_chance(&r, 0.4))
+        rnd_retype(lf_rng_u64(&r), &c);
     if (!made || rnd_check(b, &c, &f))
         return; /* one that was not made is missing from the count */
     rnd_counts kept = b->counts;
@@ -87,6 +92,7 @@ static void one_graph(job *j, rnd_bench *b, long index)
 static void add_counts(rnd_counts *to, const rnd_counts *from)
 {
     to->graphs += from->graphs;
+    to->typed += from->typed;
     to->programs += from->programs;
     to->elements += from->elements;
     to->unsure += from->unsure;
@@ -158,6 +164,7 @@ int main(int argc, char **argv)
     const char *seed = getenv("LINFUSE_SEED"), *many = getenv("LINFUSE_LONG");
     const char *workers = getenv("LINFUSE_WORKERS"); /* on a GPU most of the time is compiling */
     pthread_t thread[MOST_WORKERS];
+    on_gpu = getenv("LINFUSE_TEST_DEVICE") != NULL;
     j.seed = seed ? strtoull(seed, NULL, 0) : 1;
     j.count = argc > 1 ? strtol(argv[1], NULL, 0) : many && strcmp(many, "1") == 0 ? LONG : SANITIZED ? FEW : ENOUGH;
     j.first = argc > 2 ? strtol(argv[2], NULL, 0) : 0;
@@ -175,9 +182,9 @@ int main(int argc, char **argv)
         pthread_join(thread[i], NULL);
     long failed = j.failures, passed = (long)j.sum.graphs;
     int unseen = print_ops(&j) + print_rules(&j);
-    printf("%lld programs, %lld elements judged (%.2f%% unsure), %lld rows redone, %lld with numbers planted, %lld run "
-           "in part\n",
-           (long long)j.sum.programs, (long long)j.sum.elements,
+    printf("%lld graphs with types other than f32, %lld programs, "
+           "%lld elements judged (%.2f%% unsure), %lld rows redone, %lld with numbers planted, %lld run in part\n",
+           (long long)j.sum.typed, (long long)j.sum.programs, (long long)j.sum.elements,
            100.0 * (double)j.sum.unsure / (double)(j.sum.elements + 1), (long long)j.sum.rows_redone,
            (long long)j.sum.planted, (long long)j.sum.parts);
     if (failed == 0 && passed < j.count) {
@@ -187,6 +194,10 @@ int main(int argc, char **argv)
     if (j.count >= ENOUGH && failed == 0) { /* a run long enough that chance leaves nothing out */
         if (unseen) {
             printf("%d ops or rules were never met\n", unseen);
+            failed++;
+        }
+        if (j.sum.typed == 0 && !on_gpu) {
+            printf("all were of f32\n");
             failed++;
         }
         if (j.sum.rows_redone == 0 || j.sum.unsure * 10 > j.sum.elements) {
