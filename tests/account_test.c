@@ -111,7 +111,8 @@ static void take(const char *before, const char *after, const char *homes, const
         assert_int_equal(sscanf(at, "%31[^>]>%31s", from, to), 2);
         home[lf_graph_named(&written, from)] = lf_graph_named(&rewritten, to);
     }
-    const lf_plan_options options = {.fuse = true, .share_x = strcmp(on, "cpu") == 0};
+    const bool cpu = strcmp(on, "cpu") == 0;
+    const lf_plan_options options = {.fuse = true, .share_x = cpu, .keep_exps = cpu};
     assert_int_equal(lf_plan_build(&rewritten, options, &arena, &plan), LF_OK);
     lf_arena_free(&account.arena);
     account = (lf_account){

@@ -140,6 +140,14 @@ static inline lf_status rig_prepare(rig *r, bool pack, lf_pool *pool, bool *soun
     return status == LF_OK ? lf_cpu_weights_new(r->plan, r->kern, prepared, pack, pool, out, &r->diag) : status;
 }
 
+/* Plans as the CPU takes them. */
+static inline lf_plan_options rig_options(bool fuse)
+{
+    lf_plan_options options = lf_cpu_backend.plans;
+    options.fuse = fuse;
+    return options;
+}
+
 static inline void rig_open_planned(rig *r, const char *text, lf_plan_options options, bool pack, const lf_kern *kern,
                                     lf_pool *pool, rig_draw draw)
 {
@@ -173,7 +181,7 @@ static inline void rig_open_planned(rig *r, const char *text, lf_plan_options op
 static inline void rig_open_drawn(rig *r, const char *text, bool fuse, bool pack, const lf_kern *kern, lf_pool *pool,
                                   rig_draw draw)
 {
-    rig_open_planned(r, text, (lf_plan_options){.fuse = fuse, .share_x = true}, pack, kern, pool, draw);
+    rig_open_planned(r, text, rig_options(fuse), pack, kern, pool, draw);
 }
 
 static inline void rig_open(rig *r, const char *text, bool fuse, const lf_kern *kern)

@@ -279,7 +279,8 @@ static void sharing_changes_no_bits(void **state)
         for (int s = i % 2; s < SIZES; s += rig_slow() ? 4 : 2) {
             if (!fits(&models[i], sizes[s]))
                 continue;
-            const lf_plan_options share = {.fuse = true, .share_x = true}, alone = {.fuse = true};
+            const lf_plan_options share = {.fuse = true, .share_x = true, .keep_exps = true},
+                                  alone = {.fuse = true, .keep_exps = true};
             char *text = text_of(&models[i], sizes[s]);
             rig one, other;
             rig_open_planned(&one, text, share, true, lf_kern_at((size_t)s % 2), NULL, RIG_UNIFORM);
@@ -460,7 +461,7 @@ static void witnesses_flag_their_rows(void **state)
             lf_node guarded, both[LF_MAX_ARGS] = {r.graph.output[0], r.graph.output[1], LF_NONE, LF_NONE, LF_NONE};
             rig_ok(&r, lf_graph_op(&r.graph, NULL, LF_OP_guard, both, NULL, &guarded));
             rig_ok(&r, lf_graph_return(&r.graph, &guarded, 1));
-            rig_ok(&r, lf_plan_build(&r.graph, (lf_plan_options){.fuse = true, .share_x = true}, &r.arena, &r.plan));
+            rig_ok(&r, lf_plan_build(&r.graph, rig_options(true), &r.arena, &r.plan));
             r.param = calloc((size_t)r.graph.count, sizeof *r.param);
             r.typed = calloc((size_t)r.graph.count, sizeof *r.typed);
             assert_true(r.param && r.typed);

@@ -65,6 +65,142 @@ CASE(touches_of_some_phases)
     assert_null(lf_find_store(&g->phase[1], LF_KEPT, 0));
 }
 
+/* ---- what passes note ---- */
+
+static const lf_step *step_named(const lf_phase *p, const char *name)
+{
+    for (int32_t i = p->steps - 1; i >= 0; i--)
+        if (p->step[i].node == named(name))
+            return &p->step[i];
+    fail_msg("no step computes %s", name);
+    return NULL;
+}
+
+CASE(uses_of_steps)
+{
+    const lf_plan *plan = plan_of("input x f32[B, 8]\nparam w f32[16, 8]\na = linear(x, w)\nb = gelu(a)\n"
+                                  "c = mul(b, a)\nd = sum(b, dim=1)\nreturn b, c, d\n");
+    const lf_phase *p = &plan->group[0].phase[0];
+    const lf_uses *a = &step_named(p, "a")->uses, *b = &step_named(p, "b")->uses, *c = &step_named(p, "c")->uses;
+    assert_true(a->args == 2 && lf_sinks(a) == 0);
+    assert_true(b->args == 1 && b->stores == 1 && b->stats == 1 && b->watches == 0 && lf_all_uses(b) == 3);
+    assert_true(c->args == 0 && c->stores == 1 && lf_all_uses(c) == 1);
+}
+
+/* The product adds what its one reader would; not where it is wanted without, nor what differs from row to row. */
+CASE(a_bias_is_the_products)
+{
+    static const struct { const char *text; bool found; } cases[] = {
+        {"a = linear(x, w, c)\ny = gelu(a)\nreturn y\n", true},
+        {"a = linear(x, w)\nb = add(c, a)\ny = gelu(b)\nreturn y\n", true},
+        {"a = linear(x, w)\nb = add(a, c, alpha=2)\nreturn b\n", false},
+        {"a = linear(x, w)\nb = add(a, c)\ny = mul(a, b)\nreturn y\n", false},
+        {"a = linear(x, w)\nb = add(a, r)\nreturn b\n", false},
+        {"a = linear(x, w)\nb = add(a, 1)\nreturn b\n", false},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const lf_plan *plan = plan_of(lf_arena_printf(
+            &arena, "input x f32[B, 8]\ninput r f32[B, 16]\nparam w f32[16, 8]\nparam c f32[16]\n%s", cases[i].text));
+        const lf_group *g = &plan->group[0];
+        const lf_product *p = &g->product[0];
+        assert_int_equal(p->add >= 0, cases[i].found);
+        if (!cases[i].found)
+            continue;
+        const lf_step *add = &g->phase[0].step[p->add], *row = &g->phase[0].step[p->row];
+        assert_true(add->kind == LF_STEP_OP && add->op == LF_OP_add);
+        assert_true(row->kind == LF_STEP_LOAD && row->from.index == named("c"));
+    }
+}
+
+CASE(mul_and_add_in_one_go)
+{
+    const char *const head = "input x f32[B, 8]\nparam s f32[8]\nparam t f32[8]\n";
+    const lf_plan *plan = plan_of(lf_arena_printf(&arena, "%sn = layer_norm(x, [8], s, t)\nreturn n\n", head));
+    const lf_phase *p = &plan->group[0].phase[1];
+    const lf_step *add = &p->step[p->steps - 1];
+    assert_true(add->op == LF_OP_add && add->mul == add->arg[0] && p->step[add->mul].op == LF_OP_mul);
+    plan = plan_of(lf_arena_printf(&arena, "%sm = mul(x, s)\nn = add(m, t)\nreturn m, n\n", head)); /* m is stored */
+    p = &plan->group[0].phase[0];
+    assert_true(p->step[p->steps - 1].op == LF_OP_add && p->step[p->steps - 1].mul == -1);
+}
+
+/* Behind a product in tiles: a softmax waits for whole rows, a group norm for its segments, neither keeps a value. */
+CASE(what_goes_on_in_registers)
+{
+    const char *const head = "input x f32[B, 8]\nparam w f32[64, 8]\nparam s f32[64]\na = linear(x, w)\n";
+    static const struct { const char *text; bool held, waits; int64_t length; } cases[] = {
+        {"y = softmax(a, dim=1)\nreturn y\n", true, true, 0},
+        {"b = gelu(a)\ny = group_norm(b, 4, s, s)\nreturn y\n", true, false, 16},
+        {"m = max(a, dim=1, keepdim=true)\nb = sub(a, m)\ny = softmax(b, dim=1)\nreturn y\n", false, false, 0},
+        {"y = logsumexp(a, dim=1)\nreturn y\n", false, false, 0}, /* wants no elements */
+        {"b = softmax(a, dim=1)\nc = sum(b, dim=1)\nreturn c\n", false, false, 0},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const lf_plan *plan = plan_of(lf_arena_printf(&arena, "%s%s", head, cases[i].text));
+        const lf_held *held = &plan->group[0].held;
+        assert_int_equal(plan->groups, 1);
+        assert_int_equal(held->phase, cases[i].held ? 1 : -1);
+        if (!cases[i].held)
+            continue;
+        assert_true(held->waits == cases[i].waits && held->length == cases[i].length && held->kept == 0);
+        assert_int_equal(plan->group[0].phase[0].store[0].step, held->step);
+    }
+}
+
+/* ---- kept exps ---- */
+
+static const lf_plan *plan_with_exps(const char *text)
+{
+    lf_plan *plan = NULL;
+    read_model(text);
+    lf_status status = lf_plan_build(&graph, (lf_plan_options){.fuse = true, .keep_exps = true}, &arena, &plan);
+    if (status == LF_OK)
+        status = lf_plan_verify(plan, &diag);
+    if (status != LF_OK)
+        print_error("%s\n", diag.text);
+    assert_int_equal(status, LF_OK);
+    return plan;
+}
+
+/* In the place of what was kept for the softmax alone. */
+CASE(exps_take_the_place_of_their_argument)
+{
+    const lf_plan *plan = plan_with_exps(
+        "input x f32[B, 8]\nparam w f32[16, 8]\na = linear(x, w)\nb = gelu(a)\nc = softmax(b, dim=1)\nreturn c\n");
+    const lf_group *g = &plan->group[0];
+    const lf_step *last = &g->phase[1].step[g->phase[1].steps - 1];
+    assert_int_equal(g->kepts, 1);
+    assert_true(g->stat[0].exps == 0 && g->phase[0].store[0].exps);
+    assert_true(last->op == LF_OP_mul && last->node == named("c"));
+    assert_int_equal(g->phase[1].step[last->arg[0]].from.place, LF_KEPT);
+    assert_int_equal(g->phase[1].step[last->arg[1]].from.place, LF_FACTOR);
+    assert_int_equal(lf_count_reads(g, LF_STAT, 0), 0); /* the largest and the sum are in the factor */
+}
+
+/* Beside what others want: of an input, of what is returned as well. */
+CASE(exps_beside_their_argument)
+{
+    const lf_plan *plan = plan_with_exps("input x f32[B, 8]\na = softmax(x, dim=1)\nreturn a\n");
+    assert_int_equal(plan->group[0].kepts, 1);
+    assert_int_equal(plan->group[0].stat[0].exps, 0);
+    plan = plan_with_exps("input x f32[B, 8]\nparam w f32[16, 8]\na = linear(x, w)\nb = gelu(a)\n"
+                          "c = softmax(b, dim=1)\nd = sub(b, c)\nreturn d\n");
+    assert_int_equal(plan->group[0].kepts, 2); /* b is read again */
+    assert_true(plan->group[0].stat[0].exps >= 0);
+}
+
+/* Where all rows come first they would be one more tensor; and kernels that have no use for them get none. */
+CASE(no_exps_where_they_do_not_pay)
+{
+    const char *const text =
+        "input x f32[B, 8]\na = softmax(x, dim=1)\nb = sum(x, dim=0)\nc = add(a, b)\nreturn c\n";
+    const lf_plan *plan = plan_with_exps(text);
+    assert_int_equal(plan->group[0].schedule, LF_BY_PHASE);
+    assert_int_equal(plan->group[0].stat[0].exps, -1);
+    plan = plan_of("input x f32[B, 8]\na = softmax(x, dim=1)\nreturn a\n");
+    assert_int_equal(plan->group[0].stat[0].exps, -1);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 int main(void)
@@ -73,6 +209,13 @@ int main(void)
         TEST(all_that_a_group_touches),
         TEST(products_of_a_phase_multiply_once),
         TEST(touches_of_some_phases),
+        TEST(uses_of_steps),
+        TEST(a_bias_is_the_products),
+        TEST(mul_and_add_in_one_go),
+        TEST(what_goes_on_in_registers),
+        TEST(exps_take_the_place_of_their_argument),
+        TEST(exps_beside_their_argument),
+        TEST(no_exps_where_they_do_not_pay),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

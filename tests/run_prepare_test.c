@@ -3,6 +3,7 @@
  * holds them, and only weights that a rule has folded or dropped are looked at. */
 #include "api_fixture.h"
 
+#include "cpu/cpu.h"
 #include "plan/plan.h"
 #include "prepare/prepare.h"
 #include "rewrite/rewrite.h"
@@ -68,10 +69,12 @@ typedef struct planned {
 static void rewritten(planned *p, const lf_rewrite_options *options, lf_graph *out, lf_notes *notes, lf_plan **plan)
 {
     lf_node *home = lf_arena_array(&p->arena, (size_t)p->graph.count, sizeof *home);
+    lf_plan_options plans = lf_cpu_backend.plans;
+    plans.fuse = true;
     assert_non_null(home);
     OK(lf_graph_init(out, &p->arena, &p->diag), p->diag.text);
     OK(lf_rewrite(&p->graph, options, out, home, notes), p->diag.text);
-    OK(lf_plan_build(out, (lf_plan_options){.fuse = true, .share_x = true}, &p->arena, plan), p->diag.text);
+    OK(lf_plan_build(out, plans, &p->arena, plan), p->diag.text);
 }
 
 static void plan_begin(planned *p, const char *text, bool assume_finite)

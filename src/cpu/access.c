@@ -42,8 +42,20 @@ static bool side_init(lf_side *side, const lf_access *a, int from, int to, const
     return true;
 }
 
+/* A factor for each strip of a row, which is a part of its statistic. */
+static lf_access factor_of_strips(const lf_access *a, const int64_t *dims)
+{
+    const lf_extent strips = lf_extent_of(lf_ceil_div(lf_extent_at(a->extent[1], dims), LF_STRIP));
+    return (lf_access){.rank = 3,
+                       .row_axes = 1,
+                       .extent = {a->extent[0], strips, lf_extent_of(LF_STRIP)},
+                       .stride = {strips, lf_extent_of(1), lf_extent_of(0)}};
+}
+
 bool lf_reach_sides(lf_reach *r, const lf_access *a, const int64_t *dims)
 {
+    const lf_access factor = a->place == LF_FACTOR ? factor_of_strips(a, dims) : (lf_access){0};
+    a = a->place == LF_FACTOR ? &factor : a;
     r->dtype = a->dtype;
     return side_init(&r->row, a, 0, a->row_axes, dims) && side_init(&r->col, a, a->row_axes, a->rank, dims);
 }

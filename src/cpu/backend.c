@@ -92,7 +92,7 @@ static lf_status workspace(void *program, const int64_t *dims, int64_t *bytes, l
 const lf_backend lf_cpu_backend = {
     .name = "cpu",
     .converts = true,
-    .shares_x = true,
+    .plans = {.share_x = true, .keep_exps = true},
     .check_precision = check_precision,
     .describe = describe,
     .compile = compile,

@@ -130,7 +130,11 @@ static void reach_home(const building *b, const lf_group_at *g, const lf_group *
         break;
     case LF_STAT:
         r->home = LF_HOME_BLOCK;
-        r->offset = a->result == LF_RESULT_FACTOR ? g->stat[a->index].factor : g->stat[a->index].result[a->result];
+        r->offset = g->stat[a->index].result[a->result];
+        break;
+    case LF_FACTOR:
+        r->home = LF_HOME_BLOCK;
+        r->offset = g->stat[a->index].factor;
         break;
     }
 }
@@ -150,7 +154,7 @@ static void stat_numbers(building *b, const lf_stat *plan, const lf_group_at *g,
                       .rows = phase->rows,
                       .own = 1,
                       .window = plan->window,
-                      .exps = s->exps};
+                      .exps = plan->exps};
     s->length = extent(b, plan->length);
     s->count = extent(b, plan->count);
     switch (plan->span) {
@@ -216,13 +220,8 @@ static lf_status group_numbers(building *b, int32_t index)
     g->product = array(b, g->products, sizeof *g->product);
     g->phase = array(b, g->phases, sizeof *g->phase);
     g->stat = array(b, g->stats, sizeof *g->stat);
-    int32_t *exps = array(b, g->stats, sizeof *exps);
-    if (!g->product || !g->phase || !g->stat || !exps || !lf_exps_keep(&plan, b->dims, &b->instance->arena, exps))
-        return lf_fail_nomem(b->diag, "the program at this size");
-    for (int32_t i = 0; i < g->stats; i++)
-        g->stat[i].exps = exps[i];
     size_t *in_area = array(b, plan->kepts, sizeof *in_area);
-    if (!in_area)
+    if (!g->product || !g->phase || !g->stat || !in_area)
         return lf_fail_nomem(b->diag, "the program at this size");
     product_numbers(b, plan, kern, g);
     for (int32_t i = 0; i < g->phases; i++) {

@@ -143,7 +143,7 @@ typedef struct lf_stat_at {
     lf_reach from;
     size_t result[LF_MAX_RESULTS];    /* offsets in the block's area: [rows of the block][own] */
     size_t partial;                   /* also: ROW [rows of it][strips][states], COLUMN [strips][states][width] */
-    int32_t exps;                     /* the store of its phase that takes its exps (exps.c); -1: they are not kept */
+    int32_t exps;                     /* the store of its phase that takes its exps; -1: they are not kept */
     size_t factor;                    /* of kept ones: [rows of it][strips], also in the area */
 } lf_stat_at;
 
@@ -197,14 +197,7 @@ struct lf_cpu_instance {
     size_t shared, thread, thread_size, total;
 };
 
-/* ---- exps.c, phases.c, instance.c, layout.c ---- */
-
-/* Keeps the exps of a softmax from when its row is summed up. *group becomes a copy where that changes it, in arena.
- * store: one per statistic, the store of its phase that takes its exps; -1: none. The softmax is then a product with
- * what LF_STAT has as its result LF_RESULT_FACTOR.
- * Fails: (false) when memory runs out. */
-enum { LF_RESULT_FACTOR = LF_MAX_RESULTS };
-bool lf_exps_keep(const lf_group **group, const int64_t *dims, lf_arena *arena, int32_t *store);
+/* ---- phases.c, instance.c, layout.c ---- */
 
 /* A phase as numbers: levels of its steps, registers, how its values are had. Needs g's rows and product, and the
  * phase's width. Leaves open where accesses begin.

@@ -74,39 +74,16 @@ static bool is_fed(const phasing *f, const lf_stat *stat)
     return stat->phase == f->index && stat->step >= 0;
 }
 
-static bool is_stored(const lf_phase *plan, int32_t step)
-{
-    for (int32_t i = 0; i < plan->stores; i++)
-        if (plan->store[i].step == step)
-            return true;
-    return false;
-}
-
-static int32_t uses_of(const phasing *f, int32_t step)
-{
-    int32_t uses = is_stored(f->plan, step);
-    for (int32_t i = 0; i < f->plan->steps; i++)
-        for (int k = 0; k < 3; k++)
-            uses += f->plan->step[i].kind == LF_STEP_OP && f->plan->step[i].arg[k] == step;
-    for (int32_t i = 0; i < f->plan->watches; i++)
-        uses += f->plan->watch[i] == step;
-    for (int32_t i = 0; i < f->group->stats; i++)
-        uses += is_fed(f, &f->group->stat[i]) && f->group->stat[i].step == step;
-    return uses;
-}
-
-/* A weight and a bias for each column, as norms have them, are taken together: x * y + z where a mul would come and
- * then an add, which is the only one to use it. */
+/* A weight and a bias for each column, as norms have them, are taken together. */
 static bool join_mul(const phasing *f, int32_t index)
 {
     lf_phase_at *p = f->p;
-    const lf_step *plan = &f->plan->step[index], *mul = plan->arg[0] >= 0 ? &f->plan->step[plan->arg[0]] : NULL;
+    const lf_step *plan = &f->plan->step[index], *mul = plan->mul >= 0 ? &f->plan->step[plan->mul] : NULL;
     lf_step_at *s = &p->step[index];
-    if (plan->op != LF_OP_add || plan->attr[0] != 1.0 || !mul || p->step[plan->arg[0]].kind != LF_STEP_OP ||
-        mul->op != LF_OP_mul || uses_of(f, plan->arg[0]) > 1 || p->step[mul->arg[0]].level != LF_PER_ELEMENT ||
-        p->step[mul->arg[1]].level != LF_PER_STRIP || p->step[plan->arg[1]].level != LF_PER_STRIP)
+    if (!mul || p->step[mul->arg[0]].level != LF_PER_ELEMENT || p->step[mul->arg[1]].level != LF_PER_STRIP ||
+        p->step[plan->arg[1]].level != LF_PER_STRIP)
         return false;
-    p->step[plan->arg[0]].joined = true;
+    p->step[plan->mul].joined = true;
     s->map = f->instance->kern->mul_add;
     s->arg[0] = (lf_use){mul->arg[0], false};
     s->arg[1] = (lf_use){mul->arg[1], false};
@@ -194,7 +171,8 @@ static bool in_place(const phasing *f, int32_t step)
     const lf_step_at *s = &f->p->step[step];
     if (s->kind == LF_STEP_PRODUCT)
         return true;
-    if (s->kind != LF_STEP_LOAD || s->from.dtype != LF_F32 || (waits_in_output(f, step) && is_stored(f->plan, step)))
+    if (s->kind != LF_STEP_LOAD || s->from.dtype != LF_F32 ||
+        (waits_in_output(f, step) && f->plan->step[step].uses.stores > 0))
         return false;
     switch (s->level) {
     case LF_ONCE: return true;
@@ -250,8 +228,8 @@ static bool is_far(const phasing *f, int32_t step)
 
 static bool leaves_exps(const phasing *f, int32_t step)
 {
-    for (int32_t i = 0; i < f->group->stats; i++)
-        if (is_fed(f, &f->group->stat[i]) && f->group->stat[i].step == step && f->g->stat[i].exps >= 0)
+    for (int32_t i = 0; i < f->plan->stores; i++)
+        if (f->plan->store[i].exps && f->plan->store[i].step == step)
             return true;
     return false;
 }
@@ -262,15 +240,6 @@ static bool is_streamed(const phasing *f, int32_t store)
     const double bytes = sizeof(float) * (double)f->p->rows * (double)f->p->width;
     return to->place == LF_VALUE && to->dtype == LF_F32 && f->p->store[store].packed &&
            bytes > (double)LF_STREAM_BYTES * f->instance->threads && !is_read_later(f, to->index);
-}
-
-/* Does a statistic leave its exps there instead? */
-static bool is_taken(const phasing *f, int32_t store)
-{
-    for (int32_t i = 0; i < f->group->stats; i++)
-        if (is_fed(f, &f->group->stat[i]) && f->g->stat[i].exps == store)
-            return true;
-    return false;
 }
 
 /* May the step be computed where the store takes it? Only the last, after which no other step reads what lies there;
@@ -316,7 +285,7 @@ static void give_memory(const phasing *f)
     for (int32_t i = 0; i < p->stores; i++) {
         lf_store_at *s = &p->store[i];
         s->packed = is_packed(p, &s->to);
-        s->taken = is_taken(f, i);
+        s->taken = f->plan->store[i].exps;
         s->stream = is_streamed(f, i);
         s->direct = is_direct(f, i);
         if (s->direct)
@@ -341,13 +310,9 @@ static void find_last_uses(const phasing *f, int32_t *last)
             if (s->kind == LF_STEP_OP && s->arg[k].step >= 0)
                 last[s->arg[k].step] = i;
     }
-    for (int32_t i = 0; i < plan->stores; i++)
-        last[plan->store[i].step] = plan->steps;
-    for (int32_t i = 0; i < plan->watches; i++)
-        last[plan->watch[i]] = plan->steps;
-    for (int32_t i = 0; i < f->group->stats; i++)
-        if (is_fed(f, &f->group->stat[i]))
-            last[f->group->stat[i].step] = plan->steps;
+    for (int32_t i = 0; i < plan->steps; i++)
+        if (lf_sinks(&plan->step[i].uses) > 0)
+            last[i] = plan->steps;
 }
 
 /* Registers: one for good for each value that outlives a strip of elements; the others are handed on when their value
@@ -383,11 +348,11 @@ static void give_registers(const phasing *f, const int32_t *last, int32_t *idle)
 
 /* ---- the product's bias ---- */
 
-/* Is the step a row of numbers, one for each column, side by side? */
+/* Does the load find its numbers, one for each column, side by side? */
 static bool is_row(const lf_phase_at *p, int32_t step)
 {
-    return step >= 0 && p->step[step].kind == LF_STEP_LOAD && p->step[step].level == LF_PER_STRIP &&
-           p->step[step].from.col.form == LF_FORM_CONTIGUOUS && p->step[step].from.dtype == LF_F32;
+    return p->step[step].level == LF_PER_STRIP && p->step[step].from.col.form == LF_FORM_CONTIGUOUS &&
+           p->step[step].from.dtype == LF_F32;
 }
 
 /* The first thing most products want is a bias. The product adds it while its sums are in registers: then the step that
@@ -395,21 +360,15 @@ static bool is_row(const lf_phase_at *p, int32_t step)
 static void take_biases(const phasing *f)
 {
     lf_phase_at *p = f->p;
-    for (int32_t i = 0; i < p->steps; i++) {
-        const lf_step *s = &f->plan->step[i];
-        if (s->kind != LF_STEP_OP || s->op != LF_OP_add || s->attr[0] != 1.0)
+    for (int32_t i = 0; i < f->group->products; i++) {
+        const lf_product *product = &f->group->product[i];
+        if (product->phase != f->index || product->add < 0 || !is_row(p, product->row))
             continue;
-        const bool second = s->arg[1] >= 0 && p->step[s->arg[1]].kind == LF_STEP_PRODUCT;
-        const int32_t of = s->arg[second], row = s->arg[!second];
-        lf_product_at *product = &f->g->product[p->step[of].product];
-        if (p->step[of].kind != LF_STEP_PRODUCT || product->narrow || product->bias >= 0 || !is_row(p, row) ||
-            uses_of(f, of) > 1)
-            continue;
-        p->step[i].kind = LF_STEP_PRODUCT;
-        p->step[i].product = p->step[of].product;
-        if (uses_of(f, row) == 1)
-            p->step[row].level = LF_ONCE; /* a pointer, found once */
-        product->bias = row;
+        p->step[product->add].kind = LF_STEP_PRODUCT;
+        p->step[product->add].product = i;
+        if (lf_all_uses(&f->plan->step[product->row].uses) == 1)
+            p->step[product->row].level = LF_ONCE; /* a pointer, found once */
+        f->g->product[i].bias = product->row;
     }
 }
 

@@ -22,14 +22,13 @@ bool lf_cuda_serves(const lf_plan *plan, lf_cuda_target target, lf_tile_shape sh
 
 /* What a phase behind the product takes to fetch what it could not go on with in registers: written and read again.
  * Whether it can depends on the shape. */
-static double kept_us(const lf_plan *plan, const lf_group *group, lf_cuda_target target, const lf_device *d,
+static double kept_us(const lf_group *group, lf_cuda_target target, const lf_device *d,
                       const int64_t *dims)
 {
     const lf_product *product = lf_tensor_product(target, group);
-    const lf_emitter e = {.plan = plan, .graph = plan->graph, .target = target, .g = group, .tensor = product};
     lf_touch at;
     double bytes = 0;
-    if (lf_find_held(&e).phase >= 0)
+    if (lf_held_on(target, group).phase >= 0)
         return 0;
     for (lf_touches all = lf_touches_in(group, product->phase, product->phase + 1); lf_touch_next(&all, &at);)
         if (lf_is_write(&at) && at.place == LF_KEPT)
@@ -50,7 +49,7 @@ static double expected_us(const lf_plan *plan, lf_cuda_target target, const lf_d
                                   .n = (double)p->n.coef,
                                   .k = (double)p->k.coef,
                                   .tail_us = lf_tile_tail_us(group, p->phase, d->gpu.folded, d)};
-        us += lf_tile_us(&tile, &product, d) + kept_us(plan, group, target, d, dims);
+        us += lf_tile_us(&tile, &product, d) + kept_us(group, target, d, dims);
     }
     return us;
 }

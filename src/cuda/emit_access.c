@@ -132,7 +132,8 @@ static int32_t output_of(const lf_emitter *e, const lf_access *a)
     case LF_VALUE: return e->plan->storage[a->index] == LF_IN_OUTPUT ? e->plan->where[a->index] : -1;
     case LF_KEPT: return e->kept[a->index] < 0 ? e->home[a->index].in_output : -1;
     case LF_OUTPUT: return a->index;
-    case LF_STAT: return -1;
+    case LF_STAT:
+    case LF_FACTOR: return -1; /* plans for CUDA have none */
     }
     return -1;
 }

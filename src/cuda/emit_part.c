@@ -157,7 +157,7 @@ static bool begin_group(lf_emitter *e, int32_t index)
         return false;
     find_homes(e);
     e->tensor = lf_tensor_product(e->target, g);
-    e->held = lf_find_held(e);
+    e->held = lf_held_on(e->target, g);
     find_ranges(e);
     if (e->tensor) {
         int chunk;

@@ -15,16 +15,6 @@ typedef struct lf_range {
 
 enum { LF_IN_BLOCK = -2 };
 
-/* A phase that goes on with what the product's phase leaves in registers. */
-typedef struct lf_held {
-    int32_t phase;  /* -1: there is none */
-    int32_t kept;   /* the value that is held instead of kept */
-    int32_t step;   /* of the product's phase, that makes it */
-    int32_t run;    /* a statistic of segments that lie within a partial's columns; -1: none */
-    int64_t length; /* of these */
-    bool waits;     /* for statistics of whole rows */
-} lf_held;
-
 typedef struct lf_emitter {
     const lf_plan *plan;
     const lf_graph *graph;
@@ -47,7 +37,7 @@ typedef struct lf_emitter {
     lf_range *range;         /* one per phase at most */
     int32_t ranges;
     const lf_product *tensor; /* its product, where that is on tensor cores; NULL */
-    lf_held held;            /* then: the phase after it, if that goes on with what is in registers */
+    lf_held held;            /* then: the phase after it, where this target goes on with what is in registers */
     int32_t x_lines, x_scale; /* then: areas of x as they read it; x_lines is -1 where input x_input is that */
     int32_t x_input;
     lf_kept *home;           /* one per kept value: the group's, but for the output it waits in */
@@ -138,8 +128,8 @@ void lf_emit_tensor_texts(lf_str *to, const lf_cuda_part *part);
 
 /* ---- emit_held.c ---- */
 
-/* Does the phase after the product's go on in registers? */
-lf_held lf_find_held(const lf_emitter *e);
+/* What is held in registers for the phase after the product's, where such a kernel can: the group's, or nothing. */
+lf_held lf_held_on(lf_cuda_target target, const lf_group *g);
 /* What the struct of a product says about it. */
 void lf_emit_held(lf_emitter *e);
 

@@ -122,6 +122,7 @@ int32_t lf_builder_stat(lf_builder *b, const lf_stat *stat)
         return 0;
     g->stat = stats;
     g->stat[g->stats] = *stat;
+    g->stat[g->stats].exps = -1;
     return g->stats++;
 }
 

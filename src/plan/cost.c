@@ -418,7 +418,7 @@ static void count_touch(const touching *t, const lf_touch *at)
 {
     const lf_access *a = at->access;
     double bytes = bytes_of(a->dtype) * distinct(a, t->dims);
-    if (a->place == LF_STAT)
+    if (a->place == LF_STAT || a->place == LF_FACTOR)
         return;
     if (a->place == LF_KEPT && (t->group->schedule == LF_BY_ROWS || stays(bytes, t->device)))
         return;

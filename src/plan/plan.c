@@ -4,8 +4,8 @@
 
 #include "base/dtype.h"
 #include "plan/group.h"
+#include "plan/passes.h"
 #include "plan/touch.h"
-#include "plan/types.h"
 
 typedef struct building {
     lf_site site;
@@ -194,6 +194,18 @@ static lf_status number_products(lf_plan *plan, lf_arena *arena)
     return LF_OK;
 }
 
+static lf_status run_passes(const building *b, lf_group *g)
+{
+    lf_group_types(b->plan, g);
+    keep_in_outputs(b->plan, g);
+    lf_group_uses(g);
+    if (b->plan->options.keep_exps && !lf_group_keep_exps(g, b->site.arena))
+        return lf_fail_nomem(b->plan->graph->diag, "the plan");
+    lf_group_joins(g);
+    lf_group_held(g);
+    return LF_OK;
+}
+
 static lf_status lower_groups(building *b)
 {
     lf_plan *plan = b->plan;
@@ -205,16 +217,14 @@ static lf_status lower_groups(building *b)
         status = set->across ? lf_lower_across(&b->site, set->node[0], group)
                              : lf_lower(&b->site, set->node, set->count, group, &why);
         group->why_apart = set->why_apart;
-        if (status == LF_OK) {
-            lf_group_types(plan, group);
-            keep_in_outputs(plan, group);
-        }
+        if (status == LF_OK)
+            status = run_passes(b, group);
     }
     for (int32_t i = 0; i < b->site.graph->outputs && status == LF_OK; i++)
         if (b->copy_of[i] != LF_NONE) {
             status = lf_lower_copy(&b->site, b->copy_of[i], i, &plan->group[plan->groups]);
             if (status == LF_OK)
-                lf_group_types(plan, &plan->group[plan->groups]);
+                status = run_passes(b, &plan->group[plan->groups]);
             plan->group[plan->groups++].why_apart = "the value is returned and also lives elsewhere, so it is copied";
         }
     return status;

@@ -24,6 +24,10 @@ typedef enum lf_place {
     LF_VALUE, /* a whole tensor: input, prepared parameter, intermediate or output; index is a node */
     LF_KEPT,  /* a value an earlier phase of this group kept; index into kept */
     LF_STAT,  /* a result of a statistic of this group; index into stats, `result` says which */
+    /* what makes a softmax of the exps that a statistic of this group kept: exps.c; index into stats. One number for
+     * each part of a row that the executor sums up by itself, which all columns of the part read: extents and strides
+     * are those of the elements */
+    LF_FACTOR,
     LF_OUTPUT /* the memory of output `index` itself: only for copies of what is stored elsewhere too */
 } lf_place;
 
@@ -52,6 +56,23 @@ typedef enum lf_step_kind {
     LF_STEP_OP       /* the expression of op, of up to three steps before it and up to three numbers */
 } lf_step_kind;
 
+/* How often a step's value is used in its phase: uses.c. */
+typedef struct lf_uses {
+    int32_t args;      /* as argument of an op */
+    int32_t stores, watches, stats;
+} lf_uses;
+
+/* Of those the ones that want the value itself, at the end of the phase; and all. */
+static inline int32_t lf_sinks(const lf_uses *u)
+{
+    return u->stores + u->watches + u->stats;
+}
+
+static inline int32_t lf_all_uses(const lf_uses *u)
+{
+    return u->args + lf_sinks(u);
+}
+
 typedef struct lf_step {
     lf_step_kind kind;
     lf_node node;      /* what is computed on behalf of whom: for names */
@@ -61,11 +82,16 @@ typedef struct lf_step {
     lf_op op;
     int32_t arg[3];    /* steps of this phase, -1 where unused */
     double attr[3];    /* a, b, c of the expression */
+    lf_uses uses;
+    /* OP: an add whose first argument, this step, is a mul that nothing else uses: x * y + z in one go. -1: not so */
+    int32_t mul;
 } lf_step;
 
 typedef struct lf_store {
     int32_t step;
     lf_access to;      /* LF_VALUE, LF_KEPT or LF_OUTPUT */
+    /* The statistic that is fed with the step leaves its exps here instead of the step's value: see lf_stat. */
+    bool exps;
 } lf_store;
 
 /* ---- statistics ---- */
@@ -87,6 +113,9 @@ typedef struct lf_stat {
     lf_access from;    /* SEGMENT, WINDOW: the finished row to take it from (a kept value, or a tensor; f32) */
     lf_extent groups, length, count; /* see lf_span; groups is 1 but for WINDOW */
     lf_window window;
+    /* ROW, maxsumexp: the store of its phase that takes exp(x - m), for the largest m of the part x is of, as they are
+     * calculated to be summed up; a later phase makes a softmax of them by LF_FACTOR. -1: none does */
+    int32_t exps;
 } lf_stat;
 
 /* ---- groups ---- */
@@ -124,7 +153,21 @@ typedef struct lf_product {
     lf_node bias;        /* narrow: whose memory holds it, LF_NONE where there is none */
     lf_extent n, k;
     int32_t phase;       /* the phase that has its LF_STEP_PRODUCT; all products of a phase are narrow, or none */
+    /* Others: the add of the phase that alone uses the product and adds a row of numbers to it, the same for all rows,
+     * and the step that loads these: the product can add them while its sums are in registers. -1: there is none */
+    int32_t add, row;
 } lf_product;
+
+/* A phase that can go on with the product's sums while they are in registers: what a softmax or a norm does once the
+ * statistics are known. What it reads is there then, or depends on nothing that the phase before left in memory. */
+typedef struct lf_held {
+    int32_t phase;   /* -1: there is none; otherwise the last, behind the product's */
+    int32_t kept;    /* the value that need not be kept for it, which nothing else reads */
+    int32_t step;    /* of the product's phase, that makes it */
+    int32_t run;     /* a statistic of segments that it reads, taken from that value; -1: none */
+    int64_t length;  /* of these segments */
+    bool waits;      /* it reads statistics of whole rows */
+} lf_held;
 
 typedef enum lf_schedule {
     LF_BY_ROWS, /* a block of rows goes through all phases while it is in cache; only statistics within a row */
@@ -140,6 +183,7 @@ typedef struct lf_group {
     lf_phase *phase;
     lf_stat *stat;
     lf_kept *kept;
+    lf_held held;           /* where it has one product, in tiles */
     lf_node *cover;         /* the nodes it computes, in order */
     int32_t products, phases, stats, kepts, covers;
     /* why it could not join the group before it; NULL for the first, or when nothing was tried */
@@ -163,8 +207,9 @@ typedef struct lf_buffer {
 
 /* What a plan is made for. */
 typedef struct lf_plan_options {
-    bool fuse;    /* false: every op is its own group */
-    bool share_x; /* its kernels can multiply one x by the weights of several products */
+    bool fuse;      /* false: every op is its own group */
+    bool share_x;   /* its kernels can multiply one x by the weights of several products */
+    bool keep_exps; /* its kernels can leave a softmax's exps where its row is summed up: LF_FACTOR */
 } lf_plan_options;
 
 typedef struct lf_plan {

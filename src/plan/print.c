@@ -23,6 +23,9 @@ static void print_access(lf_str *s, const lf_plan *plan, const lf_access *a)
     case LF_STAT:
         lf_str_addf(s, "stat %d.r%d", (int)a->index, a->result);
         break;
+    case LF_FACTOR:
+        lf_str_addf(s, "factor of stat %d", (int)a->index);
+        break;
     case LF_OUTPUT:
         lf_str_addf(s, "output %d", (int)a->index);
         break;
@@ -57,6 +60,8 @@ static void print_step(lf_str *s, const lf_plan *plan, const lf_group *g, const 
         for (int i = 0; i < 3 && step->arg[i] >= 0; i++)
             lf_str_addf(s, "%s%%%d", i ? ", " : "", (int)step->arg[i]);
         lf_str_addf(s, ")  # %s", lf_at(plan->graph, step->node)->name);
+        if (step->mul >= 0)
+            lf_str_addf(s, ", with %%%d", (int)step->mul);
         break;
     }
     lf_str_add(s, "\n");
@@ -84,10 +89,12 @@ static void print_phase(lf_str *s, const lf_plan *plan, const lf_group *g, int32
     for (int32_t i = 0; i < p->watches; i++)
         lf_str_addf(s, "    watch %%%d\n", (int)p->watch[i]);
     for (int32_t i = 0; i < p->stores; i++) {
-        lf_str_addf(s, "    store %%%d to ", (int)p->store[i].step);
+        lf_str_addf(s, "    store %s%%%d to ", p->store[i].exps ? "exps of " : "", (int)p->store[i].step);
         print_access(s, plan, &p->store[i].to);
         lf_str_add(s, "\n");
     }
+    if (index == g->held.phase)
+        lf_str_addf(s, "    can go on with kept %d in registers\n", (int)g->held.kept);
     for (int32_t i = 0; i < g->stats; i++)
         if (g->stat[i].phase == index)
             print_stat(s, plan, g, i);
@@ -103,6 +110,8 @@ static void print_product(lf_str *s, const lf_plan *plan, const lf_group *g, con
     lf_str_addf(s, " by %s%s", lf_at(plan->graph, p->weight)->name, p->w_is_kn ? "" : " transposed");
     if (p->bias != LF_NONE)
         lf_str_addf(s, " plus %s", lf_at(plan->graph, p->bias)->name);
+    if (p->add >= 0)
+        lf_str_addf(s, ", %%%d with it", (int)p->add);
     lf_str_add(s, p->narrow ? ", narrow\n" : "\n");
 }
 

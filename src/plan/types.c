@@ -3,6 +3,8 @@
  * numbers are f32. */
 #include "plan/types.h"
 
+#include "plan/passes.h"
+
 lf_dtype lf_stored_dtype(const lf_plan *plan, lf_node n)
 {
     const bool computed = plan->storage[n] == LF_PREPARED && lf_at(plan->graph, n)->op != LF_OP_param;
@@ -15,7 +17,8 @@ lf_dtype lf_access_dtype(const lf_plan *plan, const lf_group *g, const lf_access
     case LF_VALUE: return lf_stored_dtype(plan, a->index);
     case LF_KEPT: return g->kept[a->index].dtype;
     case LF_OUTPUT: return lf_at(plan->graph, plan->graph->output[a->index])->dtype;
-    case LF_STAT: break;
+    case LF_STAT:
+    case LF_FACTOR: break;
     }
     return LF_F32;
 }

@@ -40,6 +40,11 @@ static lf_status check_source(const check *c, const lf_access *a, int32_t phase)
             return bad(c, "it reads a statistic that is not there", a->index);
         return g->stat[a->index].phase < phase ? LF_OK : bad(c, "it reads a statistic before it is complete", a->index);
     }
+    if (a->place == LF_FACTOR) {
+        if (a->index >= g->stats || g->stat[a->index].exps < 0)
+            return bad(c, "it reads a factor of exps that are not kept", a->index);
+        return g->stat[a->index].phase < phase ? LF_OK : bad(c, "it reads a factor before it is complete", a->index);
+    }
     if (a->place != LF_KEPT || a->index >= g->kepts)
         return bad(c, "it reads from nowhere", a->index);
     for (int32_t p = 0; p < phase; p++)

@@ -116,10 +116,9 @@ static lf_status build_variant(lf_program *p, lf_variant *v, const lf_rewrite_op
     }
     if (status == LF_OK)
         status = lf_graph_verify(&v->graph);
-    if (status == LF_OK)
-        status = lf_plan_build(
-            &v->graph, (lf_plan_options){.fuse = fuse, .share_x = p->on.backend->shares_x}, &p->arena, &v->plan);
-    return status;
+    lf_plan_options options = p->on.backend->plans;
+    options.fuse = fuse;
+    return status == LF_OK ? lf_plan_build(&v->graph, options, &p->arena, &v->plan) : status;
 }
 
 static bool watches(const lf_plan *plan)

@@ -88,11 +88,11 @@ void lf_program_memory(const lf_program *program, size_t *params, size_t *prepar
 /* The plan as kernels for CUDA take it: another where it was made for a device whose kernels can do more. */
 static lf_status plan_for_cuda(const lf_plan *plan, lf_arena *arena, const lf_plan **out)
 {
-    lf_plan_options options = plan->options;
+    lf_plan_options options = lf_cuda_backend.plans;
     lf_plan *made = NULL;
-    options.share_x = lf_cuda_backend.shares_x;
+    options.fuse = plan->options.fuse;
     *out = plan;
-    if (options.share_x == plan->options.share_x)
+    if (memcmp(&options, &plan->options, sizeof options) == 0)
         return LF_OK;
     lf_status status = lf_plan_build(plan->graph, options, arena, &made);
     *out = made;

@@ -1,17 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A softmax takes the exp of every element when its row is summed up, and again once the sum is known. The group is
- * rewritten here so that the first are kept, as they are: exp(x - m) for the largest m of the strip. What is left for
- * later is
+ * rewritten here so that the first are kept, as they are: exp(x - m) for the largest m of the part of the row that is
+ * summed up by itself. What is left for later is
  *     exp(x - largest of the row) / sum = exp(x - m) * factor,    factor = exp(m - largest) / sum
- * with one factor a strip, in double precision until it is rounded (stats.c). Strips are the same however a group runs,
+ * with one factor a part, in double precision until it is rounded. Executors make parts the same however a group runs,
  * so bits are too.
  *
- * Needs the group as planned, and extents. Where the softmax's argument was kept its exps take its place; otherwise
- * they are a kept value more. */
+ * Where the softmax's argument was kept its exps take its place; otherwise they are a kept value more. */
 #include <assert.h>
 #include <string.h>
 
-#include "cpu/parts.h"
+#include "plan/passes.h"
 #include "plan/touch.h"
 
 /* Where a statistic's softmax is found: step `step` of phase `phase`. */
@@ -77,42 +76,6 @@ static bool find_softmax(const lf_group *g, int32_t stat, found *at)
 
 /* ---- who else reads it? ---- */
 
-static bool is_fed(const lf_group *g, int32_t phase, int32_t step)
-{
-    for (int32_t i = 0; i < g->stats; i++)
-        if (g->stat[i].phase == phase && g->stat[i].step == step)
-            return true;
-    return false;
-}
-
-static bool is_sunk(const lf_group *g, int32_t phase, int32_t step)
-{
-    const lf_phase *p = &g->phase[phase];
-    bool sunk = is_fed(g, phase, step);
-    for (int32_t i = 0; i < p->stores; i++)
-        sunk = sunk || p->store[i].step == step;
-    for (int32_t i = 0; i < p->watches; i++)
-        sunk = sunk || p->watch[i] == step;
-    return sunk;
-}
-
-static int32_t uses_in_steps(const lf_phase *p, int32_t step)
-{
-    int32_t uses = 0;
-    for (int32_t i = 0; i < p->steps; i++)
-        for (int k = 0; k < 3; k++)
-            uses += p->step[i].kind == LF_STEP_OP && p->step[i].arg[k] == step;
-    return uses;
-}
-
-static int32_t stores_of(const lf_phase *p, int32_t step)
-{
-    int32_t stores = 0;
-    for (int32_t i = 0; i < p->stores; i++)
-        stores += p->store[i].step == step;
-    return stores;
-}
-
 /* The store whose place the exps may take, because nobody but the softmax reads what it keeps; -1: none. What the
  * statistic is fed with must not lie there itself, nor be stored elsewhere: it may be returned, and be kept where it is
  * returned. */
@@ -123,9 +86,9 @@ static int32_t store_to_take(const lf_group *g, int32_t stat, const found *at)
     const int32_t v = p->step[at->step].arg[0];
     const lf_access *from = &p->step[v].from;
     const int32_t store = p->step[v].kind == LF_STEP_LOAD ? store_read_by(fed, s->step, from) : -1;
-    const bool alone = store >= 0 && from->place == LF_KEPT && from->dtype == LF_F32 && uses_in_steps(p, v) == 1 &&
-                       !is_sunk(g, at->phase, v) && lf_count_reads(g, LF_KEPT, from->index) == 1 &&
-                       stores_of(fed, s->step) == 1;
+    const bool alone = store >= 0 && from->place == LF_KEPT && from->dtype == LF_F32 && p->step[v].uses.args == 1 &&
+                       lf_sinks(&p->step[v].uses) == 0 && lf_count_reads(g, LF_KEPT, from->index) == 1 &&
+                       fed->step[s->step].uses.stores == 1;
     return alone && fed->step[s->step].kind != LF_STEP_LOAD ? store : -1;
 }
 
@@ -150,7 +113,7 @@ static bool multiply_instead(lf_group *g, const found *at, const lf_step *exps, 
     if (!step || !to)
         return false;
     for (int32_t i = p->steps - 1; i >= 0; i--) {
-        to[i] = to[i] != 0 || is_sunk(g, at->phase, i) ? -1 : 0;
+        to[i] = to[i] != 0 || lf_sinks(&p->step[i].uses) > 0 ? -1 : 0;
         for (int k = 0; k < 3 && to[i] != 0 && i != at->step && p->step[i].kind == LF_STEP_OP; k++)
             if (p->step[i].arg[k] >= 0)
                 to[p->step[i].arg[k]] = -1;
@@ -190,7 +153,7 @@ static int32_t keep_more(lf_group *g, const lf_stat *s, lf_arena *arena)
     p->store = longer(arena, p->store, p->stores, 1, sizeof *p->store);
     if (!g->kept || !p->store)
         return -1;
-    g->kept[g->kepts] = (lf_kept){.node = s->node, .width = p->width, .in_output = -1};
+    g->kept[g->kepts] = (lf_kept){.node = s->node, .dtype = LF_F32, .width = p->width, .in_output = -1};
     p->store[p->stores] = (lf_store){.step = s->step,
                                      .to = {.place = LF_KEPT,
                                             .index = g->kepts++,
@@ -201,61 +164,40 @@ static int32_t keep_more(lf_group *g, const lf_stat *s, lf_arena *arena)
     return p->stores++;
 }
 
-static bool keep_exps(lf_group *g, int32_t stat, const found *at, const int64_t *dims, lf_arena *arena, int32_t *store)
+static bool keep_exps(lf_group *g, int32_t stat, const found *at, lf_arena *arena)
 {
-    const lf_stat *s = &g->stat[stat];
-    const int64_t width = lf_extent_at(g->phase[s->phase].width, dims), strips = lf_ceil_div(width, LF_STRIP);
-    *store = store_to_take(g, stat, at);
-    if (*store < 0)
-        *store = keep_more(g, s, arena);
-    if (*store < 0)
+    lf_stat *s = &g->stat[stat];
+    s->exps = store_to_take(g, stat, at);
+    if (s->exps < 0)
+        s->exps = keep_more(g, s, arena);
+    if (s->exps < 0)
         return false;
-    const lf_step exps = {.kind = LF_STEP_LOAD, .node = s->node, .from = g->phase[s->phase].store[*store].to};
-    const lf_step factor = {.kind = LF_STEP_LOAD,
-                            .node = s->node,
-                            .from = {.place = LF_STAT,
-                                     .index = stat,
-                                     .result = LF_RESULT_FACTOR,
-                                     .rank = 3,
-                                     .row_axes = 1,
-                                     .extent = {g->rows, lf_extent_of(strips), lf_extent_of(LF_STRIP)},
-                                     .stride = {lf_extent_of(strips), lf_extent_of(1), lf_extent_of(0)}}};
-    return multiply_instead(g, at, &exps, &factor, arena);
+    lf_store *store = &g->phase[s->phase].store[s->exps];
+    const lf_step exps = {.kind = LF_STEP_LOAD, .node = s->node, .from = store->to};
+    lf_step factor = exps;
+    factor.from = (lf_access){.place = LF_FACTOR,
+                              .index = stat,
+                              .rank = 2,
+                              .row_axes = 1,
+                              .extent = {g->rows, g->phase[s->phase].width},
+                              .stride = {g->phase[s->phase].width, lf_extent_of(1)}};
+    store->exps = true;
+    if (!multiply_instead(g, at, &exps, &factor, arena))
+        return false;
+    lf_group_uses(g);
+    return true;
 }
 
-/* All that is written to, copied. */
-static bool copy_group(lf_group *g, lf_arena *arena)
+bool lf_group_keep_exps(lf_group *g, lf_arena *arena)
 {
-    g->phase = longer(arena, g->phase, g->phases, 0, sizeof *g->phase);
-    g->stat = longer(arena, g->stat, g->stats, 0, sizeof *g->stat);
-    for (int32_t i = 0; g->phase && i < g->phases; i++) {
-        lf_phase *p = &g->phase[i];
-        p->store = longer(arena, p->store, p->stores, 0, sizeof *p->store);
-        p->watch = longer(arena, p->watch, p->watches, 0, sizeof *p->watch);
-        if (!p->store || !p->watch)
-            return false;
-    }
-    return g->phase && g->stat;
-}
-
-bool lf_exps_keep(const lf_group **group, const int64_t *dims, lf_arena *arena, int32_t *store)
-{
-    lf_group *mine = NULL;
-    for (int32_t i = 0; i < (*group)->stats; i++) {
+    for (int32_t i = 0; i < g->stats; i++) {
         found at;
-        store[i] = -1;
-        if (!find_softmax(*group, i, &at))
+        if (!find_softmax(g, i, &at))
             continue;
         /* Where all rows go through a phase before the next begins, exps would be as much memory as the output. */
-        if ((*group)->schedule == LF_BY_PHASE && store_to_take(*group, i, &at) < 0)
+        if (g->schedule == LF_BY_PHASE && store_to_take(g, i, &at) < 0)
             continue;
-        if (!mine) {
-            mine = longer(arena, *group, 1, 0, sizeof *mine);
-            if (!mine || !copy_group(mine, arena))
-                return false;
-            *group = mine;
-        }
-        if (!keep_exps(mine, i, &at, dims, arena, &store[i]))
+        if (!keep_exps(g, i, &at, arena))
             return false;
     }
     return true;
