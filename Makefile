@@ -6,7 +6,7 @@ BUILD := build/release
 COMMAND := $(BUILD)/linfuse
 
 .PHONY: all demo test test-torch test-exhaustive test-gpu sanitize-gpu pack-gpu tested bench bench-cuda bench-torch \
-	install clean help
+	install wheel clean help
 
 all: $(BUILD)/build.ninja
 	@tools/build $(BUILD) $(JOBS)
@@ -27,6 +27,7 @@ help:
 	@echo "make bench-torch  torch.compile's linfuse backend beside eager and inductor on this CPU (BENCH=--quick)"
 	@echo "make bench-cuda  beside PyTorch on a GPU (BENCH=\"--only lse\", BUILT=DIR likewise)"
 	@echo "make install   into PREFIX ($(PREFIX)), below DESTDIR where that is set"
+	@echo "make wheel     for x86-64 and 64-bit Arm, glibc 2.17 or newer, into build/wheels"
 	@echo "make clean     remove build/ (the Python environment .venv/ stays)"
 
 # The first configuration leaves the tests out, so that the demo needs a compiler, CMake and jansson and no more.
@@ -112,6 +113,9 @@ bench-torch: $(BUILD)/build.ninja .venv-bench/ready
 
 install: all
 	cmake --install $(BUILD) --prefix $(PREFIX)
+
+wheel:
+	@tools/wheel
 
 clean:
 	rm -rf build

@@ -4,9 +4,18 @@
 # in from libjansson.a. So has the library where that archive can go into a shared library; Debian's cannot (it was
 # compiled for programs), and then libjansson.so.4 lies beside ours.
 include(CheckCSourceCompiles)
+include(CheckLinkerFlag)
 
-# What is linked in is ours and nobody else's: another jansson in the process stays apart.
-set(jansson_hidden -Wl,--exclude-libs,libjansson.a -Wl,-z,text)
+# What is linked in is ours and nobody else's: another jansson in the process stays apart. (zig's linker has neither
+# flag: tools/wheel gives it an archive whose functions are hidden, and it refuses text relocations anyway.)
+set(jansson_hidden)
+foreach(flag -Wl,--exclude-libs,libjansson.a -Wl,-z,text)
+    string(MAKE_C_IDENTIFIER linker_has${flag} found)
+    check_linker_flag(C ${flag} ${found})
+    if(${found})
+        list(APPEND jansson_hidden ${flag})
+    endif()
+endforeach()
 find_library(JANSSON_ARCHIVE libjansson.a HINTS ${JANSSON_LIBRARY_DIRS} ${JANSSON_LIBDIR})
 if(JANSSON_ARCHIVE)
     set(CMAKE_REQUIRED_INCLUDES ${JANSSON_INCLUDE_DIRS})
@@ -20,7 +29,9 @@ endif()
 
 add_library(wheel_jansson INTERFACE)
 add_library(wheel_jansson_static INTERFACE)
-target_include_directories(wheel_jansson INTERFACE ${JANSSON_INCLUDE_DIRS})
+foreach(target wheel_jansson wheel_jansson_static)
+    target_include_directories(${target} INTERFACE ${JANSSON_INCLUDE_DIRS})
+endforeach()
 target_link_libraries(wheel_jansson_static INTERFACE ${JANSSON_ARCHIVE})
 if(JANSSON_ARCHIVE_FITS)
     target_link_libraries(wheel_jansson INTERFACE ${JANSSON_ARCHIVE})
@@ -38,7 +49,7 @@ set(jansson_static wheel_jansson_static)
 
 # Its licence (MIT) wants to be where it is.
 find_file(JANSSON_LICENCE NAMES libjansson4/copyright libjansson-dev/copyright jansson/LICENSE
-    PATHS /usr/share/doc /usr/share/licenses)
+    HINTS ${JANSSON_PREFIX}/share/licenses PATHS /usr/share/doc /usr/share/licenses)
 if(JANSSON_LICENCE)
     install(FILES ${JANSSON_LICENCE} DESTINATION . COMPONENT wheel RENAME jansson.LICENSE)
 endif()
