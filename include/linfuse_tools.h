@@ -88,6 +88,7 @@ LF_API lf_status lf_device_peak(lf_context *context, const char *device, double 
 LF_API const char *lf_word_near(const char *word, const char *const *words, size_t count);
 
 /* What this machine has, in words:
+ *   system  the operating system, and glibc's version
  *   cpu     the processor's model
  *   isa     the instruction set of the kernels that run here
  *   driver  the newest CUDA version that the NVIDIA driver supports

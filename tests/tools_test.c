@@ -131,7 +131,7 @@ static void instruction_sets_that_are_not_there(void **state)
 static void facts_about_the_machine(void **state)
 {
     (void)state;
-    static const char *const facts[] = {"cpu", "isa", "driver", "nvrtc", "gpu", "cache"};
+    static const char *const facts[] = {"system", "cpu", "isa", "driver", "nvrtc", "gpu", "cache"};
     lf_context *context = context_of(1);
     char *text = NULL;
     assert_int_equal(lf_machine_fact(NULL, "cpu", &text), LF_ERR_ARG);

@@ -148,9 +148,8 @@ def _find_compiler() -> None:
     """Lets the C library find the run-time compiler that PyTorch brings along, where there is no toolkit; and the
     compiler what it opens itself by name."""
     if "LINFUSE_NVRTC" not in os.environ:
-        beside = os.path.join(os.path.dirname(os.path.dirname(torch.__file__)), "nvidia", "*", "lib")
         for name in ("libnvrtc-builtins.so.*", "libnvrtc.so.*"):
-            for file in sorted(glob.glob(os.path.join(beside, name))):
+            for file in sorted(glob.glob(os.path.join(native.beside_torch(torch.__file__), name))):
                 try:
                     ctypes.CDLL(file)  # loaded, it is found by its name
                 except OSError:

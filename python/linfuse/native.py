@@ -228,6 +228,11 @@ def library_path() -> pathlib.Path:
     raise Error(f"{_LIBRARY_NAME} is not in {inside.parent}, and {where}: install the package, or name a built library")
 
 
+def beside_torch(torch_file: str) -> str:
+    """A pattern of the folders in which packages that come with PyTorch, imported from there, keep CUDA's libraries."""
+    return os.path.join(os.path.dirname(os.path.dirname(torch_file)), "nvidia", "*", "lib")
+
+
 def _load() -> ctypes.CDLL:
     path = library_path()
     try:

@@ -3,12 +3,29 @@
 #include <linfuse_tools.h>
 
 #include <string.h>
+#include <sys/utsname.h>
+#include <unistd.h>
 
 #include "base/cache.h"
 #include "base/str.h"
 #include "cpu/cpu.h"
 #include "cuda/driver.h"
 #include "run/handles.h"
+
+static lf_status system_of(lf_context *context, lf_str *out)
+{
+    struct utsname name;
+    (void)context;
+    if (uname(&name) == 0)
+        lf_str_addf(out, "%s %s %s", name.sysname, name.release, name.machine);
+#ifdef _CS_GNU_LIBC_VERSION
+    char libc[64];
+    const size_t length = confstr(_CS_GNU_LIBC_VERSION, libc, sizeof libc); /* glibc 2.36 */
+    if (length > 0 && length <= sizeof libc)
+        lf_str_addf(out, ", %s", libc);
+#endif
+    return LF_OK;
+}
 
 static lf_status cpu(lf_context *context, lf_str *out)
 {
@@ -71,7 +88,10 @@ static lf_status cache(lf_context *context, lf_str *out)
 static const struct fact {
     const char *name;
     lf_status (*find)(lf_context *context, lf_str *out);
-} facts[] = {{"cpu", cpu}, {"isa", isa}, {"driver", driver}, {"nvrtc", nvrtc}, {"gpu", gpu}, {"cache", cache}};
+} facts[] = {
+    {"system", system_of}, {"cpu", cpu}, {"isa", isa},     {"driver", driver},
+    {"nvrtc", nvrtc},      {"gpu", gpu}, {"cache", cache},
+};
 
 lf_status lf_machine_fact(lf_context *context, const char *fact, char **out)
 {
@@ -88,7 +108,7 @@ lf_status lf_machine_fact(lf_context *context, const char *fact, char **out)
         i++;
     if (i == sizeof facts / sizeof *facts)
         return lf_fail(&context->diag, LF_ERR_ARG,
-                       "fact: there is no '%.64s'; it is one of cpu, isa, driver, nvrtc, gpu, cache", fact);
+                       "fact: there is no '%.64s'; it is one of system, cpu, isa, driver, nvrtc, gpu, cache", fact);
     lf_status status = facts[i].find(context, &text);
     if (status != LF_OK)
         return status;

@@ -5,6 +5,7 @@ that `run` computes what PyTorch computes."""
 import json
 import os
 import pathlib
+import platform
 import pty
 import re
 import subprocess
@@ -396,6 +397,7 @@ def test_doctor(command, linfuse, tmp_path):
     cache = tmp_path / "linfuse"
     found = json.loads(doctor(command, "--json", XDG_CACHE_HOME=str(tmp_path), LINFUSE_ISA="scalar"))
     assert found["version"] == linfuse("--version").stdout.split()[1]
+    assert found["system"].startswith(f"{platform.system()} {platform.release()} {platform.machine()}")
     assert found["cpu"] and found["threads"] >= 1 and found["isa"] == "scalar"
     assert found["cuda"]["nvrtc"] is None and "LINFUSE_NVRTC" in found["cuda"]["nvrtc_error"]
     assert {"driver", "gpu"} < found["cuda"].keys()

@@ -5,9 +5,11 @@ import copy
 import dataclasses
 import gc
 import importlib
+import json
 import multiprocessing
 import os
 import pickle
+import platform
 import subprocess
 import sys
 import threading
@@ -403,3 +405,33 @@ def test_the_command_by_way_of_python(command, tmp_path, monkeypatch):
     (tmp_path / "linfuse").symlink_to(command)
     monkeypatch.setattr("sysconfig.get_path", lambda *_: str(tmp_path))
     assert importlib.import_module("linfuse.__main__").command() == str(tmp_path / "linfuse")
+
+
+def doctor(*arguments, **more):
+    done = subprocess.run([sys.executable, "-m", "linfuse", "doctor", *arguments], capture_output=True, text=True,
+                          env={**os.environ, **more})
+    assert done.returncode == 0 and done.stderr == ""
+    return done.stdout
+
+
+def test_doctor_tells_of_python_and_torch():
+    found = json.loads(doctor("--json"))
+    assert found["python"] == {"version": platform.python_version(), "executable": sys.executable}
+    assert found["package"] == {"library": str(native.library_path()), "version": linfuse.version()}
+    assert found["torch"] == {"version": torch.__version__, "cuda": torch.version.cuda}
+    assert found["numpy"] == {"version": np.__version__}
+    assert found["version"] == linfuse.version() and found["cuda"]["nvrtc"]  # the one of requirements-test.txt
+    lines = doctor().splitlines()
+    (start,) = {line.index(value) for line, value in zip(lines, [linfuse.version(), platform.system()])}
+    for title, value in ("Python", platform.python_version()), ("torch", torch.__version__), ("numpy", np.__version__):
+        assert [line for line in lines if line.startswith(f"  {title} ") and line[start:].startswith(value)]
+
+
+def test_doctor_where_much_is_missing(tmp_path, monkeypatch):
+    (tmp_path / "broken_torch.py").write_text("raise OSError('libcudart.so: cannot open')")
+    monkeypatch.syspath_prepend(tmp_path)
+    version = importlib.import_module("linfuse.__main__").version_of
+    assert version("broken_torch") == (None, "cannot be imported: libcudart.so: cannot open")
+    assert version("no_such_torch") == (None, "not installed")
+    help_text = doctor("--help")
+    assert help_text.startswith("linfuse doctor") and "torch" not in help_text
