@@ -4,6 +4,8 @@
 
 #include "plan/touch.h"
 
+#include "sanitized.h"
+
 #define CASE(name) static void name(__attribute__((unused)) void **state)
 
 /* ---- who reads what ---- */
@@ -201,6 +203,94 @@ CASE(no_exps_where_they_do_not_pay)
     assert_int_equal(plan->group[0].stat[0].exps, -1);
 }
 
+/* ---- the verifier ---- */
+
+int __real_lf_plan_verify(const lf_plan *plan, lf_diag *to);
+int __wrap_lf_plan_verify(const lf_plan *plan, lf_diag *to);
+
+static int verified;
+
+int __wrap_lf_plan_verify(const lf_plan *plan, lf_diag *to)
+{
+    verified++;
+    return __real_lf_plan_verify(plan, to);
+}
+
+/* Builds with asserts are the sanitized ones. */
+CASE(checked_builds_verify)
+{
+    lf_plan *plan = NULL;
+    read_model("input x f32[B, 8]\na = gelu(x)\nreturn a\n");
+    verified = 0;
+    assert_int_equal(lf_plan_build(&graph, (lf_plan_options){.fuse = true}, &arena, &plan), LF_OK);
+    assert_int_equal(verified, SANITIZED);
+}
+
+static void verify_finds(const lf_plan *plan, const char *want)
+{
+    assert_int_equal(lf_plan_verify(plan, &diag), LF_ERR_ARG);
+    if (!strstr(diag.text, want))
+        print_error("wanted \"%s\" in \"%s\"\n", want, diag.text);
+    assert_non_null(strstr(diag.text, want));
+}
+
+/* Changes one thing, sees the verifier name it, and puts it back. */
+#define BREAK(plan, what, to, want)                                                                                    \
+    do {                                                                                                               \
+        const int64_t saved_ = (what);                                                                                 \
+        (what) = (to);                                                                                                 \
+        verify_finds(plan, want);                                                                                      \
+        *(&(what)) = (__typeof__(what))saved_;                                                                         \
+        assert_int_equal(lf_plan_verify(plan, &diag), LF_OK);                                                          \
+    } while (0)
+
+CASE(the_verifier_names_the_fault)
+{
+    const lf_plan *plan = plan_with_exps(
+        "input x f32[B, 8]\nparam w f32[16, 8]\nparam c f32[16]\nparam v f32[4, 16]\na = linear(x, w, c)\nb = gelu(a)\n"
+        "s = softmax(b, dim=1)\ny = transpose(s, dim0=0, dim1=1)\nz = relu(y)\nreturn z\n");
+    lf_group *g = &plan->group[0];
+    lf_phase *first = &g->phase[0], *second = &g->phase[1];
+    lf_product *p = &g->product[0];
+    const int32_t mul = second->steps - 1, factor = second->step[mul].arg[1], exps = second->step[mul].arg[0];
+    BREAK(plan, first->step[0].uses.args, 7, "uses of a step are counted wrong");
+    BREAK(plan, first->step[p->add].arg[1], first->steps, "a step reads a later one");
+    BREAK(plan, first->step[p->add].mul, 0, "no mul of its own");
+    BREAK(plan, first->step[p->row].from.row_axes, -1, "too many axes");
+    BREAK(plan, first->step[p->row].from.extent[1].coef, 3, "does not cover its grid");
+    BREAK(plan, first->step[p->row].from.dtype, LF_F16, "another type");
+    BREAK(plan, first->store[0].step, first->steps, "it stores no step");
+    BREAK(plan, first->store[0].to.index, g->kepts, "it stores to nowhere");
+    BREAK(plan, second->step[exps].from.index, g->kepts, "reads from nowhere");
+    BREAK(plan, second->step[factor].from.index, 1, "factor of exps that are not kept");
+    BREAK(plan, second->step[mul].op, LF_OP_add, "read by others than their softmax");
+    BREAK(plan, g->stat[0].exps, 5, "exps of no statistic");
+    BREAK(plan, first->store[0].exps, false, "leaves its exps nowhere");
+    BREAK(plan, g->stat[0].phase, 9, "exps of no statistic");
+    BREAK(plan, p->phase, 1, "a product in the wrong phase");
+    BREAK(plan, p->index, 1, "a product of nothing");
+    BREAK(plan, p->row, p->add, "what is no bias");
+    BREAK(plan, p->narrow, true, "what is no bias");
+    BREAK(plan, plan->buffer[0].last, 0, "before or after its time");
+    BREAK(plan, plan->packed_only[plan->where[named("c")]], true, "what only products were to read");
+    BREAK(plan, plan->storage[named("z")], LF_IN_BUFFER, "before or after its time");
+    BREAK(plan, plan->storage[named("x")], LF_NOT_STORED, "it reads what is not stored");
+}
+
+CASE(the_verifier_checks_what_is_held)
+{
+    const lf_plan *plan =
+        plan_of("input x f32[B, 8]\nparam w f32[16, 8]\na = linear(x, w)\ny = softmax(a, dim=1)\nreturn y\n");
+    lf_group *g = &plan->group[0];
+    assert_int_equal(g->held.phase, 1);
+    BREAK(plan, g->held.phase, 0, "not behind the product's");
+    BREAK(plan, g->held.kept, 1, "not made by the product's phase");
+    BREAK(plan, g->held.step, 9, "not made by the product's phase");
+    plan = plan_of("input x f32[B, 8]\nparam w f32[64, 8]\nparam s f32[64]\na = linear(x, w)\n"
+                   "y = group_norm(a, 4, s, s)\nreturn y\n");
+    BREAK(plan, plan->group[0].held.run, -1, "read by others, too");
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 int main(void)
@@ -216,6 +306,9 @@ int main(void)
         TEST(exps_take_the_place_of_their_argument),
         TEST(exps_beside_their_argument),
         TEST(no_exps_where_they_do_not_pay),
+        TEST(checked_builds_verify),
+        TEST(the_verifier_names_the_fault),
+        TEST(the_verifier_checks_what_is_held),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

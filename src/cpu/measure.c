@@ -228,7 +228,7 @@ static void finish_products(const measuring *m, lf_cpu_rates *out)
 /* ---- tails: strips that lie in the first-level cache ---- */
 
 /* out = op(x, y, z), as most use it: what a norm takes from a statistic is one number a row. Of a softmax a product is
- * left (exps.c). */
+ * left (plan/exps.c). */
 static void map(const measuring *m, const thing *t, float *own)
 {
     const float attr[3] = {0}; /* the usual, of ops whose numbers choose a form */

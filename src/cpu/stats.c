@@ -44,8 +44,8 @@ static void exps_of_parts(int64_t n, const float *part, int64_t states, double l
         e[i] = exp_to_a_float((double)part[i * states] - largest);
 }
 
-/* A row's results, and what makes a softmax of the exps that each of its parts kept; see exps.c. False where that is no
- * number: there is a NaN or +Inf, or all are -Inf. */
+/* A row's results, and what makes a softmax of the exps that each of its parts kept; see plan/exps.c. False where that
+ * is no number: there is a NaN or +Inf, or all are -Inf. */
 static bool softmax_of_parts(int64_t parts, const float *part, int64_t states, float *largest, float *sum,
                              float *factor)
 {

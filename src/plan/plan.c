@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Building a plan: group, decide what is stored where, lower each group, note lifetimes. */
+#include <assert.h>
 #include <string.h>
 
 #include "base/dtype.h"
@@ -279,6 +280,7 @@ lf_status lf_plan_build(const lf_graph *g, lf_plan_options options, lf_arena *ar
         status = number_products(b.plan, arena);
     if (status == LF_OK)
         note_reads(b.plan);
+    assert(status != LF_OK || lf_plan_verify(b.plan, g->diag) == LF_OK);
     *out = b.plan;
     return status;
 }

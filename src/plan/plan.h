@@ -235,7 +235,8 @@ typedef struct lf_plan {
  * Fails:   LF_ERR_NOMEM only (message in g->diag); a node that fits no group gets its own. */
 lf_status lf_plan_build(const lf_graph *g, lf_plan_options options, lf_arena *arena, lf_plan **out);
 
-/* Checks a plan's invariants (tests, and debug builds after building). LF_ERR_ARG with a message. */
+/* Checks a plan's invariants and all that passes have noted. Builds with asserts do so whenever a plan is built.
+ * Fails: LF_ERR_ARG with a message that names the group and the fault. */
 lf_status lf_plan_verify(const lf_plan *plan, lf_diag *diag);
 
 /* The plan as text: phases, steps, statistics. *out: malloc'ed, caller owns. For tests and `explain`. */
