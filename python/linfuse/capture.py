@@ -418,6 +418,8 @@ def target_name(node: Node) -> str:
         return f"Tensor.{node.target}"
     if isinstance(node.target, str):
         return node.target
+    if isinstance(node.target, torch._ops.OpOverload):
+        return f"torch.ops.{node.target._schema.name.replace('::', '.')}"
     module = getattr(node.target, "__module__", None) or ""
     name = getattr(node.target, "__name__", str(node.target))
     return f"{module}.{name}".removeprefix("_").removeprefix(".") if module else name

@@ -93,6 +93,10 @@ def _functional(graph: Graph, node: Node) -> Node | None:
         bound.arguments["inplace"] = False
         return graph.create_node(node.op, target, bound.args, bound.kwargs)
     space, _, leaf = spelling.name.rpartition(".")
+    if isinstance(target, torch._ops.OpOverload):
+        packet = getattr(torch.ops.aten, leaf.removesuffix("_"), None)
+        function = getattr(packet, target._overloadname, None)
+        return graph.call_function(function, args, kwargs) if function is not None else None
     if node.op == "call_method":
         return graph.call_method(target.removesuffix("_"), args, kwargs)
     if space == "operator":

@@ -4,12 +4,14 @@
 A row names the linfuse op, the ways PyTorch spells it by signature, and, where the arguments do not simply carry over
 by name, the function that builds it. A spelling is `torch.name`, `F.name` (torch.nn.functional), `Tensor.name` (a
 method), `operator.name` or `.name` (an attribute); `@name` stands for torch.name, Tensor.name and their in-place forms.
-A name that this PyTorch does not have is left out.
+A name that this PyTorch does not have is left out. An ATen overload (torch.export's graphs are made of them) is found
+by its op's name: what the table says of torch.mean holds for aten.mean.dim, whose schema names its arguments.
 """
 
 from __future__ import annotations
 
 import builtins
+import functools
 import inspect
 import math
 import operator
@@ -84,6 +86,21 @@ class Spelling:
             return bool(self.bind(args, kwargs)["inplace"])
         except Unsupported:
             return True
+
+
+@dataclass(frozen=True)
+class Overload(Spelling):
+    """An overload of an ATen op: the signature is its own, what the arguments mean is said by the spelling it is of."""
+
+    of: Spelling
+
+    def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """By the names the row knows. What only ATen has a name for is left out where it is the default."""
+        own, known = self.signature.parameters, self.of.signature.parameters
+        bound = self.bound(args, kwargs).arguments.items()
+        given = {name: value for name, value in bound if name in known or value != own[name].default}
+        missing = {name: one.default for name, one in known.items() if one.default is not one.empty}
+        return {**given, **{name: value for name, value in missing.items() if name not in given}}
 
 
 _ALIASES = {
@@ -221,6 +238,15 @@ def _softmax(op: str) -> Build:
     return build
 
 
+def _core_softmax(op: str) -> Build:
+    def build(site: Site, given: dict[str, Any]) -> Value:
+        if given["half_to_float"]:
+            raise Unsupported(f"{op} of half precision")
+        return site.emit(op, given["input"], given["dim"])
+
+    return build
+
+
 def _own_statistics(row_name: str, flag: str) -> Build:
     """batch_norm and instance_norm: running statistics are read or not there; PyTorch writes them in training."""
 
@@ -253,6 +279,10 @@ def _normalize(site: Site, given: dict[str, Any]) -> Value:
         raise Unsupported("normalize: its result is wanted in a tensor of its own")
     norm = _normed(site, given["input"], given["p"], given["dim"], True)
     return site.emit("div", given["input"], site.emit("clamp", norm, given["eps"], None))
+
+
+def _native_group_norm(site: Site, given: dict[str, Any]) -> Value:
+    return site.emit("group_norm", given["input"], given["group"], given["weight"], given["bias"], given["eps"])
 
 
 def _only(value: Any) -> Any:
@@ -401,9 +431,10 @@ _row("dropout", {"input, p=0.5, training=True, inplace=False":
                  "input, p, training": "torch.dropout torch.alpha_dropout torch.feature_dropout torch.dropout_"},
      _dropout, kind="view")
 # Nothing at all, like dropout in eval, where extents and dtype come out as they went in.
-_row("to", {"input, *args, **kwargs": "Tensor.float Tensor.to Tensor.type_as"}, _itself, kind="view")
+_row("to", {"input, *args, **kwargs": "Tensor.float Tensor.to Tensor.type_as torch.ops.aten._to_copy"}, _itself,
+     kind="view")
 _row("dropout", {"input, *args, **kwargs": "Tensor.contiguous Tensor.detach torch.detach",
-                 "input": "torch.positive Tensor.positive operator.pos"}, _itself, kind="view")
+                 "input": "torch.positive Tensor.positive operator.pos torch.ops.aten.alias"}, _itself, kind="view")
 
 _row("add", {"input, other, *, alpha=1": "@add", "input, other": "operator.add operator.iadd"})
 _row("sub", {"input, other, *, alpha=1": "@sub @subtract", "input, other": "operator.sub operator.isub"})
@@ -427,12 +458,15 @@ _row("sum", {"input, p='fro', dim=None, keepdim=False, out=None, dtype=None": "t
 for _op in ("softmax", "log_softmax"):
     _row(_op, {_SOFTMAX: f"F.{_op}", "input, dim, dtype=None": f"torch.{_op} Tensor.{_op} torch.special.{_op}"},
          _softmax(_op))
+    _row(_op, {"input, dim, half_to_float": f"torch._{_op}"}, _core_softmax(_op))
 _AFFINE = "weight=None, bias=None, eps=1e-05"
 _row("layer_norm", {f"input, normalized_shape, {_AFFINE}": "F.layer_norm",
                     f"input, normalized_shape, {_AFFINE}, cudnn_enable=True": "torch.layer_norm"})
 _row("group_norm", {f"input, num_groups, {_AFFINE}": "F.group_norm",
                     f"input, num_groups, {_AFFINE}, cudnn_enabled=True": "torch.group_norm"})
 _row("rms_norm", {"input, normalized_shape, weight=None, eps=None": "F.rms_norm torch.rms_norm"})
+_row("layer_norm", {"input, normalized_shape, weight, bias, eps": "torch.native_layer_norm"})
+_row("group_norm", {"input, weight, bias, N, C, HxW, group, eps": "torch.native_group_norm"}, _native_group_norm)
 _LAST = "momentum=0.1, eps=1e-05"
 _FIRST = "input, weight, bias, running_mean, running_var"  # the order of torch.batch_norm
 _row("rms_norm", {"input, p=2.0, dim=1, eps=1e-12, out=None": "F.normalize"}, _normalize)
@@ -444,6 +478,9 @@ _row("instance_norm",
 _row("batch_norm",
      {f"input, running_mean, running_var, weight=None, bias=None, training=False, {_LAST}": "F.batch_norm",
       f"{_FIRST}, training, momentum, eps, cudnn_enabled": "torch.batch_norm"},
+     _own_statistics("batch_norm", "training"))
+_row("batch_norm",
+     {f"{_FIRST}, momentum, eps, *, training=False": "torch._native_batch_norm_legit_no_training"},
      _own_statistics("batch_norm", "training"))
 
 _row("avg_pool1d",
@@ -476,6 +513,7 @@ _SPACES: dict[str, Any] = {"torch": torch, "F": F, "Tensor": torch.Tensor, "oper
 _FUNCTIONS: dict[Any, Spelling] = {}
 _METHODS: dict[str, Spelling] = {}
 _ATTRIBUTES: dict[str, Spelling] = {}
+_NAMES: dict[str, Spelling] = {}  # by the last word of the name; torch.name goes before F.name and Tensor.name
 
 
 def _spelled(text: str) -> list[str]:
@@ -502,6 +540,8 @@ def _enter(row: Row, signature: inspect.Signature, name: str) -> None:
     found = getattr(holder, leaf, None)
     if found is None:
         return
+    if space == "torch" or leaf not in _NAMES:
+        _NAMES[leaf] = spelling
     if space == "Tensor":
         _METHODS[leaf] = spelling
     try:
@@ -517,6 +557,20 @@ for _entry, _spellings in ROWS:
             _enter(_entry, _signature, _name)
 
 
+@functools.cache
+def _overload(target: torch._ops.OpOverload) -> Overload | None:
+    namespace, _, name = target._schema.name.partition("::")
+    spelling = _NAMES.get(name.removeprefix("special_"))
+    if namespace != "aten" or spelling is None or target._schema.is_mutable != spelling.in_place:
+        return None
+    empty, parameters = inspect.Parameter.empty, []
+    for one in target._schema.arguments:
+        kind = inspect.Parameter.KEYWORD_ONLY if one.kwarg_only else inspect.Parameter.POSITIONAL_OR_KEYWORD
+        default = one.default_value if one.has_default_value() else empty
+        parameters.append(inspect.Parameter(_ALIASES.get(one.name, one.name), kind, default=default))
+    return Overload(spelling.row, f"aten.{name}", inspect.Signature(parameters), spelling.in_place, spelling)
+
+
 def find(node: torch.fx.Node) -> tuple[Spelling, tuple[Any, ...], dict[str, Any]] | None:
     """The spelling a node uses, with its arguments; None where the table has none."""
     if node.op == "call_method":
@@ -524,6 +578,8 @@ def find(node: torch.fx.Node) -> tuple[Spelling, tuple[Any, ...], dict[str, Any]
     elif node.op == "call_function" and node.target is builtins.getattr and len(node.args) == 2:
         spelling = _ATTRIBUTES.get(str(node.args[1]))
         return (spelling, node.args[:1], {}) if spelling else None
+    elif node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload):
+        spelling = _overload(node.target)
     elif node.op == "call_function":
         try:
             spelling = _FUNCTIONS.get(node.target)
