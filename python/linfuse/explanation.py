@@ -18,6 +18,8 @@ from .program import Program
 if TYPE_CHECKING:
     from torch import nn
 
+    from .tracing import Subject
+
 __all__ = ["explain"]
 
 _OPTIONS = ("device", "precision", "rules", "assume_finite", "fuse")
@@ -33,8 +35,11 @@ def explain(
 ) -> Account:
     """What linfuse makes of a model: costs as written, rewrites, fusions, refusals, costs now, what is PyTorch's.
 
-    model:    a torch.nn.Module or a function of tensors, compiled or not; a loaded program; a `.lf` file.
-    inputs:   what it would be called with. A program or a file does without: dims={"B": 1024} gives its extents.
+    model:    a torch.nn.Module or a function of tensors, compiled or not; what torch.export.export made; a loaded
+              program; a `.lf` file.
+    inputs:   what it would be called with; a tuple of it alone, as for torch.export, and a dict of arguments by name
+              will do, too. An exported program has its own. A program or a file does without: dims={"B": 1024} gives
+              its extents.
     kwargs:   a PyTorch model's arguments by name; those that are no option's name may be given as they are, x=x.
     options:  as those of compiling: device (where the inputs are; "h200" and "a100" are costed without being there),
               precision, rules, assume_finite; fuse=False tells what each op costs by itself.
@@ -43,18 +48,11 @@ def explain(
 
     The model stays as it is.
     """
-    named = dict(kwargs or {})
-    if not isinstance(model, (str, os.PathLike, Program)):
-        from . import tracing
-
-        for key in [key for key in options if key not in _OPTIONS]:
-            if not tracing.takes(model, key):
-                taken = ", ".join(_OPTIONS)
-                raise Error(f"{tracing.title(model)} takes no {key}, and linfuse's options are {taken}", Status.ARG)
-            named[key] = options.pop(key)
-    elif named:
+    of_torch = not isinstance(model, (str, os.PathLike, Program))
+    if kwargs and not of_torch:
         raise Error("kwargs are a PyTorch model's; a program or a file takes its inputs in order", Status.ARG)
-    if measure and (isinstance(model, (str, os.PathLike, Program)) or not {"device", "fuse"}.isdisjoint(options)):
+    by_name = {key: options.pop(key) for key in list(options) if of_torch and key not in _OPTIONS}
+    if measure and (not of_torch or not {"device", "fuse"}.isdisjoint(options)):
         raise Error(
             "measure=True runs a PyTorch model where its inputs are; `linfuse bench` measures files", Status.ARG
         )
@@ -72,12 +70,20 @@ def explain(
             "dims are those of a file or a loaded program; a PyTorch model takes its extents from its inputs",
             Status.ARG,
         )
-    account = _of_torch(model, inputs, words, named)
-    if measure:
-        from .timing import bench
+    from . import tracing
 
-        measured = bench(model, *inputs, kwargs=named, options=options, inductor=False, seconds=1.0)
-        account = dataclasses.replace(account, measured=measured)
+    subject = tracing.subject(model, inputs, {**(kwargs or {}), **by_name})
+    for key in by_name:
+        if not tracing.takes(subject.model, key):
+            near = native.suggestion(key, _OPTIONS)
+            taken = ", ".join(_OPTIONS)
+            raise Error(f"{subject.title} takes no {key}, and linfuse's options are {taken}{near}", Status.ARG)
+    account = _of_torch(subject, words)
+    if measure:
+        from .timing import measured
+
+        result = measured(subject, options=options, inductor=False, seconds=1.0)
+        account = dataclasses.replace(account, measured=result)
     return account
 
 
@@ -86,12 +92,12 @@ def _word(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _of_torch(model: Any, inputs: Sequence[Any], options: Mapping[str, str], kwargs: Mapping[str, Any]) -> Account:
+def _of_torch(subject: Subject, options: Mapping[str, str]) -> Account:
     from . import tracing
 
     parts: list[Part] = []
     fallbacks: list[Fallback] = []
-    graphs = tracing.trace(model, inputs, options, keywords=kwargs)
+    graphs = tracing.trace(subject, options)
     for graph in graphs:
         for left in graph.compiled.left:
             before = len(parts) + graph.parts_before(left.node) + 1
@@ -103,7 +109,7 @@ def _of_torch(model: Any, inputs: Sequence[Any], options: Mapping[str, str], kwa
     narrow = {tracing.words_of(part, options).get("precision", "fp32") for part in compiled} - {"fp32"}
     if narrow:
         notes.append(f"Products round what they multiply to {', '.join(narrow)}.")
-    return Account(parts, fallbacks, title=tracing.title(model), notes=notes)
+    return Account(parts, fallbacks, title=subject.title, notes=notes)
 
 
 def _of_program(program: native.Compiled, names: Sequence[str], dims: Mapping[str, int], title: str) -> Account:

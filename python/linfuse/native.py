@@ -210,6 +210,7 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "lf_call_memory": (_size, [_handle]),
     "lf_account_field": (ctypes.POINTER(_Field), [_size]),
     "lf_option_word": (_text, [_text, _size]),
+    "lf_word_near": (_text, [_text, ctypes.POINTER(_text), _size]),
     "lf_op_name": (_text, [_size]),
     "lf_op_kind": (_text, [_size]),
     "lf_op_signature": (_text, [_size]),
@@ -291,6 +292,13 @@ def option_words(option: str) -> tuple[str, ...]:
     while word := lib.lf_option_word(option.encode(), len(found)):
         found.append(word.decode())
     return tuple(found)
+
+
+def suggestion(word: str, known: Sequence[str]) -> str:
+    """What to say after an unknown word: "; did you mean X?" where one of the known words is near."""
+    words = (_text * len(known))(*[one.encode() for one in known])
+    near = lib.lf_word_near(word.encode(errors="replace"), words, len(known))
+    return f"; did you mean {near.decode()}?" if near else ""
 
 
 def _fail(status: int, message: bytes | None) -> Error:

@@ -110,6 +110,7 @@ _ALIASES = {
     "self": "input",
     "axis0": "dim0",
     "axis1": "dim1",
+    "ord": "p",
 }
 # Arguments that choose no other result, whatever they are.
 _NO_MATTER = {"inplace", "_stacklevel", "memory_format", "cudnn_enable", "cudnn_enabled"}
@@ -560,7 +561,7 @@ for _entry, _spellings in ROWS:
 @functools.cache
 def _overload(target: torch._ops.OpOverload) -> Overload | None:
     namespace, _, name = target._schema.name.partition("::")
-    spelling = _NAMES.get(name.removeprefix("special_"))
+    spelling = _NAMES.get(name.removeprefix("special_").removeprefix("linalg_"))
     if namespace != "aten" or spelling is None or target._schema.is_mutable != spelling.in_place:
         return None
     empty, parameters = inspect.Parameter.empty, []

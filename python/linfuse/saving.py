@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes
+import inspect
 import json
 import os
 import pathlib
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     import torch
 
     from .fused import Part
-    from .tracing import Graph
+    from .tracing import Graph, Subject
 
 __all__ = ["Saved", "save"]
 
@@ -28,32 +29,40 @@ class Saved(NamedTuple):
     weights: pathlib.Path
 
 
-def save(model: Any, inputs: Any, folder: str | os.PathLike[str], *, name: str = "model") -> Saved:
+def save(model: Any, inputs: Any, folder: str | os.PathLike[str], *, name: str = "model",
+         kwargs: Mapping[str, Any] | None = None) -> Saved:
     """Writes FOLDER/model.lf and FOLDER/model.safetensors.
 
-    model:   a torch.nn.Module or a function of tensors, compiled or not. What it does now is what is saved: call
-             `.eval()` first where it has dropout or batch norm.
-    inputs:  a tensor, or a tuple of its arguments. Their leading extent becomes B; the saved model serves any.
+    model:   a torch.nn.Module or a function of tensors, compiled or not, or what torch.export.export made. What it does
+             now is what is saved: call `.eval()` first where it has dropout or batch norm. A program must have been
+             exported with dynamic_shapes for the leading extent.
+    inputs:  a tensor, a tuple of its arguments, or a dict of them by name; of an exported program () will do. Their
+             leading extent becomes B; the saved model serves any.
     name:    of the files.
+    kwargs:  arguments by name.
 
     Parameters are called what `state_dict()` calls them, with a _ before a name that begins with a digit (`_0.weight`
     of a Sequential): in the model's text such would be a number.
 
     All of the model must be linfuse's; otherwise a linfuse.Error names the nodes that are not, and nothing is written.
     """
+    from torch.export import ExportedProgram
+
     from . import tracing
 
-    given = tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)
-    title = tracing.title(model)
-    if len({id(one) for one in given}) < len(given):
-        raise Error(f"{title} cannot be saved: the same tensor is given for two inputs; give each its own", Status.ARG)
-    graph, part, text = _traced(model, given, title)
-    if _traced(model, _longer(graph, part, given), title)[2] != text:
+    subject = tracing.subject(model, (inputs,), kwargs)
+    title = subject.title
+    if isinstance(model, ExportedProgram) and "check_guards" not in inspect.signature(model.module).parameters:
         raise Error(
-            f"{title} cannot be saved: what it computes depends on the extents of its inputs, as by x.shape[0] used as "
-            "a number or in an if",
+            f"saving an exported program needs a PyTorch newer than {_torch_version()}: save the module it was made of",
             Status.UNSUPPORTED,
         )
+    given = [id(one) for one in subject.tensors()]
+    if len(set(given)) < len(given):
+        raise Error(f"{title} cannot be saved: the same tensor is given for two inputs; give each its own", Status.ARG)
+    graph, part, text = _traced(subject)
+    if not _serves_any(graph, part, text, subject):
+        raise Error(f"{title} cannot be saved: {_ONE_SIZE[isinstance(model, ExportedProgram)]}", Status.UNSUPPORTED)
     tensors = {leaf.name: _floats(graph.value(leaf.node)) for leaf in part.leaves if leaf.param}
     header = f"# {title}, saved by linfuse {version()} from PyTorch {_torch_version()}.\n"
     place = pathlib.Path(folder)
@@ -75,38 +84,38 @@ def _torch_version() -> str:
     return torch.__version__
 
 
-def _traced(model: Any, inputs: Sequence[Any], title: str) -> tuple[Graph, Part, str]:
+_ONE_SIZE = {  # why, by whether it was exported
+    False: "what it computes depends on the extents of its inputs, as by x.shape[0] used as a number or in an if",
+    True: "it was exported for inputs of these extents alone; give torch.export.export dynamic_shapes for the leading "
+          "one, as {0: torch.export.Dim.AUTO} for each input",
+}
+
+
+def _traced(subject: Subject) -> tuple[Graph, Part, str]:
     """The model's one graph at these inputs, its one part, and the text of it."""
-    graph, *_ = graphs = _graphs(model, inputs, title)
-    part = _whole(graphs, title)
-    return graph, part, _in_order(part.model.text(), _input_names(graph, part, inputs))
-
-
-def _longer(graph: Graph, part: Part, inputs: Sequence[Any]) -> list[Any]:
-    """The inputs with one more along every extent that the model has a name for."""
-    import torch
-
-    longer = list(inputs)
-    for leaf in part.leaves:
-        at = next((i for i, one in enumerate(inputs) if one is graph.value(leaf.node)), None)
-        if at is not None:
-            shape = [size + isinstance(extent, str) for size, extent in zip(inputs[at].shape, leaf.extents)]
-            longer[at] = torch.zeros(shape, dtype=inputs[at].dtype, device=inputs[at].device)
-    return longer
-
-
-def _graphs(model: Any, inputs: Sequence[Any], title: str) -> list[Graph]:
-    import torch._dynamo.exc
-
     from . import tracing
 
+    graph, *_ = graphs = tracing.trace(subject, {}, whole=True)
+    part = _whole(graphs, subject.title)
+    return graph, part, _in_order(part.model.text(), _input_names(graph, part, subject.tensors()))
+
+
+def _serves_any(graph: Graph, part: Part, text: str, subject: Subject) -> bool:
+    """Whether the model is the same with one more along every extent that it has a name for."""
+    import torch
+
+    extents = {id(graph.value(leaf.node)): leaf.extents for leaf in part.leaves}
+
+    def longer(one: Any) -> Any:
+        if id(one) not in extents:
+            return one
+        shape = [size + isinstance(extent, str) for size, extent in zip(one.shape, extents[id(one)])]
+        return torch.zeros(shape, dtype=one.dtype, device=one.device)
+
     try:
-        return tracing.trace(model, inputs, {}, whole=True)
-    except torch._dynamo.exc.Unsupported as why:
-        said = str(why).strip().split("\n")[0]
-        raise Error(
-            f"{title} cannot be saved: PyTorch does not see it as one graph: {said}", Status.UNSUPPORTED
-        ) from why
+        return _traced(subject.mapped(longer))[2] == text
+    except Exception:  # the model's own, which does not take them
+        return False
 
 
 def _whole(graphs: Sequence[Graph], title: str) -> Part:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import statistics
 import sys
@@ -87,17 +88,22 @@ def bench(model: nn.Module | Callable[..., Any], *inputs: Any, kwargs: Mapping[s
           options: Mapping[str, Any] | None = None, inductor: bool = True, seconds: float = 3.0) -> Bench:
     """Measures a model as it is (eager), compiled by inductor and by linfuse, in turns, without gradients.
 
-    model:     a torch.nn.Module or a function of tensors, compiled or not, on a CPU or a GPU.
-    inputs:    what it is called with; kwargs: the same by name.
+    model:     a torch.nn.Module or a function of tensors, compiled or not, or what torch.export.export made; on a CPU
+               or a GPU.
+    inputs:    what it is called with, one by one or as a tuple; kwargs: the same by name. An exported program has its
+               own.
     options:   linfuse's, as torch.compile(options=...) takes them.
     inductor:  False leaves it out, whose compiling can take a minute; it is also left out where it cannot compile.
     seconds:   how long to measure, compiling not counted. At least 5 turns of each are taken.
 
     The model, its buffers and the random numbers are as before afterwards.
     """
-    named = dict(kwargs or {})
-    given = [*inputs, *named.values()]
-    device = _device(model, given)
+    return measured(tracing.subject(model, inputs, kwargs), options, inductor, seconds)
+
+
+def measured(subject: tracing.Subject, options: Mapping[str, Any] | None, inductor: bool, seconds: float) -> Bench:
+    """The same of a model and its arguments, as tracing.subject understood them."""
+    device = _device(subject)
     wait = torch.cuda.synchronize if device == "cuda" else _nothing
     backends: dict[str, Mapping[str, Any] | None] = {"eager": None}
     if inductor:
@@ -106,13 +112,14 @@ def bench(model: nn.Module | Callable[..., Any], *inputs: Any, kwargs: Mapping[s
     calls: dict[str, Callable[[], Any]] = {}
     first: dict[str, float] = {}
     left_out: dict[str, str] = {}
-    with tracing.undisturbed(model), _Progress() as progress:
+    with tracing.undisturbed(subject.model), _Progress() as progress:
         for name, how in backends.items():
             progress.say(f"{name}: first call")
-            plain = tracing.wrapped(model, len(inputs), list(named))
-            call = _bound(torch.compile(plain, **how) if how else plain, tracing.original(model), given)
+            plain = subject.wrapped()
+            call = _bound(torch.compile(plain, **how) if how else plain, subject.arguments)
             try:
-                first[name] = _turn(call, 1, wait)
+                with tracing.one_error(subject) if name == "linfuse" else contextlib.nullcontext():
+                    first[name] = _turn(call, 1, wait)
             except Exception as why:  # whatever inductor fails with
                 if name != "inductor":
                     raise
@@ -122,7 +129,7 @@ def bench(model: nn.Module | Callable[..., Any], *inputs: Any, kwargs: Mapping[s
         turns, count = _take_turns(calls, wait, seconds, progress)
     each = {name: [1e3 * one for one in took] for name, took in turns.items()}
     return Bench(
-        title=tracing.title(model), device=device, threads=torch.get_num_threads(),
+        title=subject.title, device=device, threads=torch.get_num_threads(),
         calls=count * len(each["eager"]), ms={name: statistics.median(ms) for name, ms in each.items()},
         fastest_ms={name: min(ms) for name, ms in each.items()},
         slowest_ms={name: max(ms) for name, ms in each.items()}, first_call_s=first, left_out=left_out,
@@ -133,15 +140,15 @@ def _nothing() -> None:
     pass
 
 
-def _bound(function: Callable[..., Any], model: Any, given: Sequence[Any]) -> Callable[[], Any]:
-    return lambda: function(model, *given)
+def _bound(function: Callable[..., Any], arguments: Sequence[Any]) -> Callable[[], Any]:
+    return lambda: function(*arguments)
 
 
-def _device(model: Any, given: Sequence[Any]) -> str:
+def _device(subject: tracing.Subject) -> str:
     """Where the model runs: on the GPU if anything of it is there."""
-    inner = tracing.original(model)
-    held = [*inner.parameters(), *inner.buffers()] if isinstance(inner, nn.Module) else []
-    return "cuda" if any(isinstance(one, torch.Tensor) and one.is_cuda for one in [*given, *held]) else "cpu"
+    model = subject.model
+    held = [*model.parameters(), *model.buffers()] if isinstance(model, nn.Module) else []
+    return "cuda" if any(one.is_cuda for one in [*subject.tensors(), *held]) else "cpu"
 
 
 def _take_turns(calls: Mapping[str, Callable[[], Any]], wait: Callable[[], None], seconds: float,

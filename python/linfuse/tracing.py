@@ -8,6 +8,9 @@ torch.compile knows of the model stays as it is.
 from __future__ import annotations
 
 import inspect
+import logging
+import os
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,7 +18,9 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
+from torch.utils import _pytree as pytree
 
 from . import native, weights
 from .backend import Options
@@ -24,6 +29,84 @@ from .cuda import in_use, on
 from .fused import CompiledGraph, Part
 from .native import Error, Status
 from .partition import compile_module
+
+
+@dataclass
+class Subject:
+    """A model and what it is to be called with."""
+
+    model: Any  # a module or a function, not compiled
+    inputs: tuple[Any, ...]
+    named: dict[str, Any]
+
+    @property
+    def title(self) -> str:
+        return title(self.model)
+
+    def tensors(self) -> list[torch.Tensor]:
+        """Those in the arguments, whatever they are packed in."""
+        return [one for one in pytree.tree_leaves((self.inputs, self.named)) if isinstance(one, torch.Tensor)]
+
+    def mapped(self, function: Callable[[Any], Any]) -> Subject:
+        """The same with every value in the arguments replaced."""
+        return Subject(self.model, *pytree.tree_map(function, (self.inputs, self.named)))
+
+    def wrapped(self) -> Callable[..., Any]:
+        """A function of its own to compile, which takes what `arguments` has."""
+        return wrapped(self.model, len(self.inputs), list(self.named))
+
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        return (self.model, *self.inputs, *self.named.values())
+
+
+def subject(model: Any, inputs: Sequence[Any], named: Mapping[str, Any] | None = None) -> Subject:
+    """What a user gave, understood. An ExportedProgram becomes a module, with its example inputs where none are given.
+    One tuple or list is all arguments, as for torch.export, and one dict the arguments by name, where the model can be
+    called so; otherwise it is an argument."""
+    model, keywords = original(model), dict(named or {})
+    if isinstance(model, ExportedProgram):
+        if not pytree.tree_leaves((inputs, keywords)) and model.example_inputs is not None:
+            inputs, keywords = model.example_inputs[0], dict(model.example_inputs[1])
+        model = _module(model)
+    if not callable(model):
+        raise TypeError(f"a {type(model).__name__} is no torch.nn.Module, and no function of tensors")
+    if len(inputs) == 1 and isinstance(inputs[0], (tuple, list)) and _callable_with(model, inputs[0], keywords):
+        inputs = inputs[0]
+    elif len(inputs) == 1 and isinstance(inputs[0], Mapping) and not keywords:
+        names = inputs[0]
+        if all(isinstance(name, str) for name in names) and _callable_with(model, (), names):
+            inputs, keywords = (), dict(names)
+    return Subject(model, tuple(inputs), keywords)
+
+
+def _callable_with(model: Any, inputs: Sequence[Any], named: Mapping[str, Any]) -> bool:
+    try:
+        signature = _signature(model)
+    except (TypeError, ValueError):  # one of C, which does not say
+        return True
+    try:
+        signature.bind(*inputs, **named)
+    except TypeError:
+        return False
+    return True
+
+
+def _module(program: ExportedProgram) -> nn.Module:
+    """A module that computes what was exported, by the name of the one that was."""
+    module = program.module()
+    aten = torch.ops.aten
+    for node in module.graph.find_nodes(op="call_function", target=aten._assert_tensor_metadata.default):
+        module.graph.erase_node(node)  # what it says of dtypes is true of any inputs that the program takes
+    for node in module.graph.find_nodes(op="call_function", target=aten.expand_as.default):
+        if all(user.target is aten.div.Tensor and user.args[0] is node.args[1] for user in node.users):
+            node.replace_all_uses_with(node.args[0])  # F.normalize's: div broadcasts by itself
+            module.graph.erase_node(node)
+    module.recompile()
+    stacks = (node.meta.get("nn_module_stack") for node in program.graph.nodes)
+    kind = next((list(stack.values())[0][1] for stack in stacks if stack), "ExportedProgram")
+    type(module).__name__ = getattr(kind, "__name__", str(kind).rpartition(".")[2])  # fx makes a class for each module
+    return module
 
 
 @dataclass
@@ -76,12 +159,8 @@ def original(model: Any) -> Any:
         model = inner
 
 
-def trace(model: Any, inputs: Sequence[Any], options: Mapping[str, str], whole: bool = False,
-          keywords: Mapping[str, Any] | None = None) -> list[Graph]:
+def trace(of: Subject, options: Mapping[str, str], whole: bool = False) -> list[Graph]:
     """The graphs of one call. whole: for a file; a graph break is an error."""
-    model = original(model)
-    if not callable(model):
-        raise TypeError(f"a {type(model).__name__} is no torch.nn.Module, and no function of tensors")
     graphs: list[Graph] = []
 
     def record(module: GraphModule, _inputs: list[Any]) -> Callable[..., Any]:
@@ -96,12 +175,69 @@ def trace(model: Any, inputs: Sequence[Any], options: Mapping[str, str], whole: 
 
         return run
 
-    with undisturbed(model):
-        call = wrapped(model, len(inputs), list(keywords or ()))
-        torch.compile(call, backend=record, fullgraph=whole, dynamic=False)(model, *inputs, *(keywords or {}).values())
+    with undisturbed(of.model), one_error(of, whole):
+        torch.compile(of.wrapped(), backend=record, fullgraph=whole, dynamic=False)(*of.arguments)
     if not graphs:
-        raise Error(f"{title(model)} computes nothing with tensors at this call", Status.MODEL)
+        raise Error(f"{of.title} computes nothing with tensors at this call", Status.MODEL)
     return graphs
+
+
+@contextmanager
+def one_error(of: Subject, whole: bool = False) -> Iterator[None]:
+    """What fails while a model is traced and compiled, as one error that says where and what to do. It has PyTorch's as
+    its context, which is not printed. Where the model fails in eager, too, that is the error.
+    whole: for a file."""
+    try:
+        with _unlogged():
+            yield
+    except Exception as why:
+        failure: BaseException = why
+        while getattr(failure, "inner_exception", None) is not None:
+            failure = failure.inner_exception  # type: ignore[attr-defined]
+        if isinstance(failure, Error):
+            raise failure from None
+        try:
+            of.wrapped()(*of.arguments)
+        except Exception as own:
+            raise own from None
+        said = (str(failure).strip().splitlines() or [""])[0].rstrip(".")
+        if not isinstance(failure, torch._dynamo.exc.TorchDynamoException):
+            said = f"{of.title}: linfuse fails on it: {type(failure).__name__}: {said}. Please report this"
+            raise Error(said, Status.UNSUPPORTED) from failure
+        line = _line_of(why)
+        problem, remedy = _SAVED if whole else _COMPILED
+        said = f"{of.title}{problem}: {said}{line and f', at {line}'}. {remedy}."
+        raise Error(said, Status.UNSUPPORTED) from None
+
+
+@contextmanager
+def _unlogged() -> Iterator[None]:
+    """PyTorch logs the traceback of an op that fails at the trace before it raises the error, which is enough."""
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before
+
+
+# What PyTorch cannot do, and the remedy.
+_SAVED = (
+    " cannot be saved: PyTorch does not see it as one graph",
+    "Save the part of the model without it, or write it with ops on tensors (torch.where for an if)",
+)
+_COMPILED = (
+    ": PyTorch cannot compile it, whatever the backend",
+    "@torch.compiler.disable on the function of that line leaves it to Python",
+)
+_OUR_PLACES = (os.path.dirname(torch.__file__) + os.sep, os.path.dirname(__file__) + os.sep)
+
+
+def _line_of(why: BaseException) -> str:
+    """The user's line that Dynamo was at, as FILE:LINE; nothing where it does not say."""
+    stack = getattr(why, "real_stack", None) or traceback.extract_tb(why.__traceback__)
+    found = [f"{one.filename}:{one.lineno}" for one in stack if not one.filename.startswith((*_OUR_PLACES, "<"))]
+    return found[-1] if found else ""
 
 
 def title(model: Any) -> str:
@@ -110,11 +246,15 @@ def title(model: Any) -> str:
     return type(model).__name__ if isinstance(model, nn.Module) else getattr(model, "__name__", type(model).__name__)
 
 
+def _signature(model: Any) -> inspect.Signature:
+    model = original(model)
+    return inspect.signature(model.forward if isinstance(model, nn.Module) else model)
+
+
 def _parameters(model: Any) -> Mapping[str, inspect.Parameter]:
     """What a model takes, where Python can tell."""
-    model = original(model)
     try:
-        return inspect.signature(model.forward if isinstance(model, nn.Module) else model).parameters
+        return _signature(model).parameters
     except (TypeError, ValueError):
         return {}
 
