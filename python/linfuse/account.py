@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from . import native
+from . import amounts, native
 
 if TYPE_CHECKING:
     from .timing import Bench
@@ -145,6 +145,9 @@ class Account:
         return render(self)
 
 
+_NAMED = 6  # of several things with one reason, each is named up to here
+
+
 def _by_reason(fallbacks: Sequence[Fallback]) -> list[str]:
     """A line each; where several have one reason, that once, and below it what it holds for."""
     found: dict[str, list[Fallback]] = {}
@@ -152,7 +155,11 @@ def _by_reason(fallbacks: Sequence[Fallback]) -> list[str]:
         found.setdefault(fallback.why, []).append(fallback)
     lines = []
     for why, several in found.items():
-        texts = [str(several[0])] if len(several) == 1 else [why, "  " + "; ".join(one.what for one in several)]
+        whats = "; ".join(one.what for one in several)
+        if len(several) > _NAMED:
+            ops = amounts.listed(one.op.rpartition(".")[2] for one in several)
+            whats = f"{ops}; the first is {several[0].what}"
+        texts = [str(several[0])] if len(several) == 1 else [why, "  " + whats]
         lines += [textwrap.fill(text, 110, initial_indent="  ", subsequent_indent="    ") for text in texts]
     return lines
 

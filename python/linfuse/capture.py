@@ -22,7 +22,7 @@ from torch.fx import Node
 
 from . import native, ops, weights
 from .native import Value
-from .notices import NEEDS_GRADIENTS, NOT_SUPPORTED
+from .notices import NEEDS_GRADIENTS, not_supported
 from .ops import Unsupported
 
 
@@ -302,7 +302,7 @@ class Capture:
                 self.values[node] = self.values[of]
                 return self.values[node]
             raise Unsupported("an item of what PyTorch computes")
-        raise Unsupported(NOT_SUPPORTED)
+        raise Unsupported(not_supported(target_name(node)))
 
     def _operand(self, arg: Any) -> Any:
         if not isinstance(arg, Node):

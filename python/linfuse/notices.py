@@ -27,6 +27,16 @@ log = logging.getLogger("linfuse")
 
 NEEDS_GRADIENTS = "requires grad while grad mode is on"
 NOT_SUPPORTED = "not supported yet"
+ALONE = "alone: nothing to fuse it with"
+_CONVOLUTION = "convolutions are left to PyTorch"
+_FUSED_LAYER = "it hides the linear layers in it; torch.backends.mha.set_fastpath_enabled(False) has PyTorch show them"
+# Ops that are left to PyTorch with more to say of them than NOT_SUPPORTED.
+_OPAQUE = {
+    **{f"conv{kind}{n}d": _CONVOLUTION for kind in ("", "_transpose") for n in (1, 2, 3)},
+    "convolution": _CONVOLUTION,
+    "_transformer_encoder_layer_fwd": _FUSED_LAYER,
+    "_native_multi_head_attention": _FUSED_LAYER,
+}
 
 # What can be done about a reason, by how it begins.
 _REMEDIES = {
@@ -34,7 +44,7 @@ _REMEDIES = {
     "device ": "Move the model and its inputs to one device.",
 }
 _REMEDY = 'linfuse.explain(model, ...) tells more; backend="inductor" compiles what linfuse does not fuse.'
-_TORCH = os.path.dirname(torch.__file__)
+_NOT_THE_USERS = tuple(os.path.dirname(file) + os.sep for file in (torch.__file__, __file__))
 _warned: set[object] = set()
 # Whose frames stand between a user's line and a notice; PyTorch 2.4 decorates by way of contextlib.
 _ON_THE_WAY = ("linfuse", "torch", "contextlib")
@@ -61,6 +71,11 @@ def short(op: str) -> str:
     return op.rpartition(".")[2]
 
 
+def not_supported(op: str) -> str:
+    """Why an op that no row has is PyTorch's."""
+    return _OPAQUE.get(short(op), NOT_SUPPORTED)
+
+
 def of_gradients() -> None:
     warn_once(
         NEEDS_GRADIENTS,
@@ -79,7 +94,7 @@ def of_graph(graph: Graph, compiled: CompiledGraph, computing: Sequence[Left]) -
     for reason in reasons:
         log.info("in PyTorch: %s: %s", listed(short(left.op) for left in computing if left.reason == reason), reason)
     if fused < len(computing):
-        ((main, _),) = reasons.most_common(1)
+        (main, _), *_ = sorted(reasons.most_common(), key=lambda one: one[0] == ALONE)  # which the others bring about
         if main == NEEDS_GRADIENTS:  # who needs them was told, or cannot do without
             return
         names = listed((short(left.op) for left in computing if left.reason == main), 6)
@@ -97,6 +112,6 @@ def _written(graph: Graph, names: str) -> tuple[object, str]:
         found = re.search(r'File "([^"]+)", line \d+, in (\w+)', trace)
         if found:
             file, function = found[1], re.sub(r"^torch_dynamo_resume_in_(\w+)_at_\d+$", r"\1", found[2])
-            own = not file.startswith(_TORCH)
+            own = not file.startswith(_NOT_THE_USERS)
             return (file, function, None if own else names), f" of {function} ({os.path.basename(file)})" if own else ""
     return names, ""

@@ -25,7 +25,7 @@ from .fused import CompiledGraph, Fused, Part
 from .inplace import is_random, make_functional, memory_roots, writes
 from .ops import Unsupported
 from .counters import Left
-from .notices import NOT_SUPPORTED
+from .notices import ALONE, not_supported
 
 _CALLS = ("call_function", "call_method", "call_module")
 _KINDS = {row.name: row.kind for row in native.ops()}
@@ -71,7 +71,7 @@ class Split:
                 continue
             try:
                 if writes(node) and ops.find(node) is None:
-                    raise Unsupported(NOT_SUPPORTED)
+                    raise Unsupported(not_supported(target_name(node)))
                 capture.add(node)
             except Unsupported as why:
                 reasons[node] = str(why)
@@ -176,7 +176,7 @@ class Split:
                     blocked[node] = f"a view of {escaped[root].name}, which is wanted too"
         if blocked:
             return blocked
-        return {} if outputs and _pays(part) else dict.fromkeys(part, "alone: nothing to fuse it with")
+        return {} if outputs and _pays(part) else dict.fromkeys(part, ALONE)
 
 
 def _pays_alone(op: str) -> bool:

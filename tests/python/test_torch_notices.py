@@ -3,6 +3,7 @@
 honoured, the logger."""
 
 import logging
+import re
 import warnings
 
 import pytest
@@ -113,6 +114,31 @@ def test_remedy_of_a_dtype():
     model = nn.Linear(8, 8).double()
     (one,) = said(lambda: compiled(model)(torch.rand(4, 8, dtype=torch.float64)))
     assert "dtype float64. Give it a model and inputs in float32." in str(one.message)
+
+
+def test_convolutions_are_the_reason():
+    """Of a CNN the warning names its convolutions first, whatever lies alone between them; so does the account."""
+    layers = [layer for _ in range(8) for layer in (nn.Conv2d(3, 3, 3, padding=1), nn.ReLU())]
+    model, x = nn.Sequential(*layers, nn.Flatten(), nn.Linear(192, 4)).eval(), torch.rand(2, 3, 8, 8)
+    (one,) = said(lambda: compiled(model)(x))
+    assert "in PyTorch: conv2d x8: convolutions are left to PyTorch (1 other reason)." in str(one.message)
+    text = str(linfuse.explain(model, x))
+    assert "  convolutions are left to PyTorch\n    conv2d x8; the first is input_1: torch.conv2d in 0\n" in text
+
+
+@not_on_gpu
+def test_the_encoder_layers_fast_path():
+    """It is one op of PyTorch's; what is said shows how to see through it, and that does."""
+    model, x = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True).eval(), torch.rand(2, 4, 16)
+    with torch.no_grad():
+        (left,) = linfuse.explain(model, x).fallbacks
+        assert left.op == "torch._transformer_encoder_layer_fwd" and "hides the linear layers" in left.why
+        (switch,) = re.findall(r"torch\.backends\.mha\.\w+\(False\)", left.why)
+        try:
+            eval(switch)
+            assert len(linfuse.explain(model, x).parts) > 0
+        finally:
+            torch.backends.mha.set_fastpath_enabled(True)
 
 
 def test_what_is_mostly_fused_is_not_warned_of():
