@@ -181,6 +181,8 @@ static void own_functions(lf_cuda_driver *to)
 }
 
 lf_status __wrap_lf_cuda_compile(const char *source, const char *arch, char **cubin, size_t *size, char **log,
+                                 lf_diag *diag);
+lf_status __wrap_lf_cuda_compile(const char *source, const char *arch, char **cubin, size_t *size, char **log,
                                  lf_diag *diag)
 {
     (void)source, (void)arch, (void)log, (void)diag;

@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Kernels of the ordinary units run without a GPU: models of models/ give what they mean, the same bits in either
+ * order of threads, and mistakes that one could make in a kernel are found. (gpu_test and random_test run here too.) */
+#include "api_fixture.h"
+#include "cache_fixture.h"
+
+#include "machine.h"
+
+enum { ROWS = 5 };
+
+static char *slurp(const char *path)
+{
+    FILE *f = fopen(path, "rb");
+    char *text = calloc(1, 1 << 16);
+    assert_true(f && text);
+    assert_true(fread(text, 1, (1 << 16) - 1, f) > 0);
+    fclose(f);
+    return text;
+}
+
+/* Runs it in one order; outputs begin as NaN. */
+static lf_status run_in_order(rig *r, tensors *t, int downwards)
+{
+    const float *in[MAX_PORTS] = {NULL};
+    float *out[MAX_PORTS] = {NULL};
+    host_gpu_downwards = downwards;
+    for (size_t i = 0; i < t->ins; i++)
+        in[i] = t->in[i];
+    for (size_t i = 0; i < t->outs; i++) {
+        out[i] = t->out[i];
+        memset(out[i], 0xff, t->out_count[i] * sizeof(float));
+    }
+    return run_at(r->call, t->dims, in, out, 0);
+}
+
+/* The two others are products of 8192 columns: seconds each, and nothing that these have not. */
+static const char *const models[] = {"batch_norm_train", "group_norm", "mean_residual", "mlp", "pool", "prenorm"};
+
+static void models_mean_the_same_in_either_order(void **state)
+{
+    (void)state;
+    const char *source = getenv("LINFUSE_SOURCE_DIR");
+    const int64_t dims[MAX_DIMS] = {ROWS, ROWS, ROWS, ROWS, ROWS, ROWS, ROWS, ROWS};
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+        char path[1024], *text;
+        snprintf(path, sizeof path, "%s/models/%s.lf", source ? source : ".", models[i]);
+        text = slurp(path);
+        rig r = rig_begin(1, text, "device=cuda");
+        tensors up = tensors_begin(r.model, dims), down = tensors_begin(r.model, dims);
+        tensors_eval(&up, r.model, r.program);
+        OK_CALL(r.call, run_in_order(&r, &up, 0));
+        OK_CALL(r.call, run_in_order(&r, &down, 1));
+        assert_close(&up, tolerance(1024), models[i]);
+        assert_same_bits(&up, &down, models[i]);
+        tensors_end(&up);
+        tensors_end(&down);
+        rig_end(&r);
+        free(text);
+    }
+}
+
+/* Two tiles of rows and of columns, K longer than a run of sums and no multiple of a step; partials of rows. */
+static const char product_text[] = "input x f32[B, 301]\nparam w f32[150, 301]\na = linear(x, w)\nb = gelu(a)\n"
+                                   "c = logsumexp(b, dim=1)\nreturn b, c\n";
+/* rows of several warps; a narrow product */
+static const char rows_text[] = "input x f32[B, 1500]\nparam w f32[3, 1500]\na = layer_norm(x, [1500])\n"
+                                "b = linear(a, w)\nc = softmax(b, dim=1)\nreturn a, c\n";
+/* a stage that wants all of another */
+static const char columns_text[] = "input x f32[B, 40]\na = gelu(x)\nb = sum(a, dim=0, keepdim=true)\nc = sub(a, b)\n"
+                                   "return c\n";
+/* rows that do not begin at multiples of 16 bytes, where they are taken four at a time */
+static const char unaligned_text[] = "input x f32[B, 301]\nparam w f32[3, 301]\na = linear(x, w)\nreturn a\n";
+
+static const struct mistake {
+    const char *model, *from, *to, *message; /* message: of the run that fails; NULL: the numbers are wrong */
+} mistakes[] = {
+    {product_text, "        plain_sync();\n        fetch(k0 + STEP);", "        fetch(k0 + STEP);", NULL},
+    {product_text, "        plain_sync();\n        if ((k0", "        if ((k0", NULL},
+    {product_text, "line < down && tx < deep", "line < down && tx <= deep", NULL},
+    {product_text, "col >= across)", "col > across)", NULL},
+    {product_text, "(k0 + STEP) % RUN == 0 || k0 + STEP >= k", "(k0 + STEP) % RUN == 0", NULL},
+    {product_text, "plain_sync();", "if (threadIdx.x < 128) plain_sync();", "wait for others"},
+    {product_text, "float[STEP][ROWS + 4]", "float[2 * STEP][ROWS + 4]", "past the shared memory"},
+    {rows_text, "= s;\n        row_sync<T>();\n        s = of_warp[0];", "= s;\n        s = of_warp[0];", NULL},
+    {rows_text, "    row_sync<T>();\n    return y;", "    return y;", NULL},
+    {columns_text, "    grid_sync(c);\n", "", NULL},
+    {columns_text, "wait_for(c.barrier, [=]", "wait_for(c.barrier + 1, [=]", "wait for others"},
+    {unaligned_text, "if (((size_t)x & 15) == 0) { // no", "if (true) { // no", "misaligned"},
+};
+
+/* Is it found, in one order or the other? */
+static bool is_found(const struct mistake *m)
+{
+    const int64_t rows = 200;
+    bool found = false;
+    rig r = rig_begin(1, m->model, "device=cuda");
+    tensors t = tensors_begin(r.model, &rows);
+    tensors_eval(&t, r.model, r.program);
+    for (int downwards = 0; downwards < 2; downwards++) {
+        const lf_status status = run_in_order(&r, &t, downwards);
+        if (status != LF_OK)
+            found = found || (m->message && strstr(lf_call_message(r.call), m->message));
+        for (size_t i = 0; i < t.outs && status == LF_OK && !m->message; i++)
+            found = found || !(worst_error(t.out[i], t.want[i], t.out_count[i]) < 1e-4);
+    }
+    tensors_end(&t);
+    rig_end(&r);
+    return found;
+}
+
+static void mistakes_are_found(void **state)
+{
+    (void)state;
+    bool all = true;
+    for (size_t i = 0; i < sizeof mistakes / sizeof *mistakes; i++) {
+        assert_int_equal(cache_begin(), 0); /* one goes by the text that was asked for */
+        host_gpu_change_from = mistakes[i].from, host_gpu_change_to = mistakes[i].to;
+        if (!is_found(&mistakes[i])) {
+            print_error("not found: '%s' in the place of '%s'\n", mistakes[i].to, mistakes[i].from);
+            all = false;
+        }
+        host_gpu_change_from = host_gpu_change_to = NULL;
+        cache_end();
+    }
+    assert_true(all);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(models_mean_the_same_in_either_order),
+        cmocka_unit_test(mistakes_are_found),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

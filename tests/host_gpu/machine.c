@@ -1,0 +1,319 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE /* MAP_ANONYMOUS */
+#include "machine.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+enum { WARP = 32, MOST_WARPS = HOST_GPU_MOST_THREADS / WARP, BARRIERS = 16, STACK = 128 << 10 };
+
+host_gpu_index host_gpu_thread, host_gpu_block, host_gpu_block_size, host_gpu_grid_size;
+int host_gpu_downwards;
+
+typedef enum state { READY, WAITING, PAUSED, DONE } state;
+
+typedef struct thread {
+    void *stack_pointer; /* where it left off */
+    unsigned index;
+    state state;
+    int barrier;         /* WAITING: for it; -1: for its warp */
+} thread;
+
+typedef struct warp {
+    int met;             /* how many wait for the others */
+    int turn;            /* which of the two rows of values is being brought: the other may still be read */
+    uint64_t value[2][WARP];
+} warp;
+
+typedef struct block {
+    unsigned index;
+    bool alive;
+    thread thread[HOST_GPU_MOST_THREADS];
+    warp warp[MOST_WARPS];
+    int met[BARRIERS], votes, result;
+    unsigned char *shared; /* while another block runs: raw, then the kernel's own */
+} block;
+
+static struct {
+    host_gpu_kernel *kernel;
+    void **params;
+    host_gpu_shared shared;
+    const char *error;
+    bool moved; /* a thread did something other than to pause once more */
+    unsigned char *stacks;
+    block block[HOST_GPU_MOST_BLOCKS];
+    block *here;
+    thread *now;
+    void *scheduler; /* its stack pointer, while a thread runs */
+} machine;
+
+/* ---- a thread's turn ---- */
+
+/* Goes on with `to` on its stack; comes back when somebody does the same with *from. */
+void host_gpu_switch(void **from, void *to);
+void host_gpu_begin(void);
+#if defined(__x86_64__)
+__asm__(".text\n"
+        ".globl host_gpu_switch\n"
+        ".type host_gpu_switch, @function\n"
+        "host_gpu_switch:\n"
+        "    push %rbp\n    push %rbx\n    push %r12\n    push %r13\n    push %r14\n    push %r15\n"
+        "    mov %rsp, (%rdi)\n"
+        "    mov %rsi, %rsp\n"
+        "    pop %r15\n    pop %r14\n    pop %r13\n    pop %r12\n    pop %rbx\n    pop %rbp\n"
+        "    ret\n");
+enum { SAVED = 6, RETURN = 6 }; /* words; the one that holds where to go on */
+#elif defined(__aarch64__)
+__asm__(".text\n"
+        ".globl host_gpu_switch\n"
+        ".type host_gpu_switch, %function\n"
+        "host_gpu_switch:\n"
+        "    sub sp, sp, #160\n"
+        "    stp x19, x20, [sp]\n    stp x21, x22, [sp, #16]\n    stp x23, x24, [sp, #32]\n"
+        "    stp x25, x26, [sp, #48]\n    stp x27, x28, [sp, #64]\n    stp x29, x30, [sp, #80]\n"
+        "    stp d8, d9, [sp, #96]\n    stp d10, d11, [sp, #112]\n    stp d12, d13, [sp, #128]\n"
+        "    stp d14, d15, [sp, #144]\n"
+        "    mov x9, sp\n    str x9, [x0]\n    mov sp, x1\n"
+        "    ldp x19, x20, [sp]\n    ldp x21, x22, [sp, #16]\n    ldp x23, x24, [sp, #32]\n"
+        "    ldp x25, x26, [sp, #48]\n    ldp x27, x28, [sp, #64]\n    ldp x29, x30, [sp, #80]\n"
+        "    ldp d8, d9, [sp, #96]\n    ldp d10, d11, [sp, #112]\n    ldp d12, d13, [sp, #128]\n"
+        "    ldp d14, d15, [sp, #144]\n"
+        "    add sp, sp, #160\n"
+        "    ret\n");
+enum { SAVED = 20, RETURN = 11 };
+#else
+#error "host_gpu_switch is not written for this processor"
+#endif
+
+static void leave(state as)
+{
+    thread *t = machine.now;
+    t->state = as;
+    host_gpu_switch(&t->stack_pointer, machine.scheduler);
+}
+
+/* The first that a thread does. */
+void host_gpu_begin(void)
+{
+    machine.kernel(machine.params);
+    leave(DONE);
+    abort(); /* nobody goes on with it */
+}
+
+static void make_ready(thread *t, unsigned index, unsigned char *stack_end)
+{
+    void **top = (void **)stack_end - SAVED - 2; /* at a call the stack is 8 bytes off a multiple of 16 on x86-64 */
+    void (*begin)(void) = host_gpu_begin;
+    memset(top, 0, (SAVED + 2) * sizeof *top);
+    memcpy(&top[RETURN], &begin, sizeof begin);
+    *t = (thread){.stack_pointer = top, .index = index, .state = READY};
+}
+
+static void run_thread(thread *t)
+{
+    machine.now = t;
+    host_gpu_thread.x = t->index;
+    host_gpu_switch(&machine.scheduler, t->stack_pointer);
+    machine.moved = machine.moved || t->state != PAUSED;
+}
+
+/* ---- what threads call ---- */
+
+/* Whoever waits for this barrier goes on. */
+static void release(block *b, int barrier, unsigned first, unsigned end)
+{
+    for (unsigned i = first; i < end; i++)
+        if (b->thread[i].state == WAITING && b->thread[i].barrier == barrier)
+            b->thread[i].state = READY;
+}
+
+static void wait_at(int barrier)
+{
+    machine.now->barrier = barrier;
+    leave(WAITING);
+}
+
+void host_gpu_barrier(int id, int threads)
+{
+    block *b = machine.here;
+    if (id < 0 || id >= BARRIERS || threads % WARP != 0 || threads > (int)host_gpu_block_size.x)
+        host_gpu_trap("a barrier that there is not");
+    if (++b->met[id] < threads) {
+        wait_at(id);
+        return;
+    }
+    b->met[id] = 0;
+    release(b, id, 0, host_gpu_block_size.x);
+}
+
+int host_gpu_vote(int value)
+{
+    block *b = machine.here;
+    b->votes += value;
+    if (b->met[0] + 1 == (int)host_gpu_block_size.x) {
+        b->result = b->votes;
+        b->votes = 0;
+    }
+    host_gpu_barrier(0, (int)host_gpu_block_size.x);
+    return b->result;
+}
+
+void host_gpu_warp_sync(void)
+{
+    const unsigned first = machine.now->index / WARP * WARP;
+    warp *w = &machine.here->warp[first / WARP];
+    if (++w->met < WARP) {
+        wait_at(-1);
+        return;
+    }
+    w->met = 0;
+    w->turn ^= 1;
+    release(machine.here, -1, first, first + WARP);
+}
+
+unsigned long long host_gpu_shuffle_xor(unsigned long long value, int lanes)
+{
+    const unsigned lane = machine.now->index % WARP;
+    warp *w = &machine.here->warp[machine.now->index / WARP];
+    uint64_t *brought = w->value[w->turn];
+    brought[lane] = value;
+    host_gpu_warp_sync();
+    return brought[(lane ^ (unsigned)lanes) % WARP];
+}
+
+void host_gpu_pause(void)
+{
+    leave(PAUSED);
+}
+
+void host_gpu_trap(const char *why)
+{
+    machine.error = why;
+    leave(DONE);
+}
+
+/* ---- blocks ---- */
+
+static bool begin_block(block *b, unsigned index)
+{
+    const size_t bytes = machine.shared.raw_bytes + machine.shared.own_bytes, slot = (size_t)(b - machine.block);
+    unsigned char *shared = realloc(b->shared, bytes + 1);
+    if (!shared)
+        return false;
+    memset(b->met, 0, sizeof b->met);
+    memset(b->warp, 0, sizeof b->warp);
+    memset(shared, 0xff, bytes); /* NaN, for whoever reads what nobody has written */
+    b->shared = shared, b->index = index, b->alive = true, b->votes = 0;
+    for (unsigned i = 0; i < host_gpu_block_size.x; i++)
+        make_ready(&b->thread[i], i, machine.stacks + (slot * HOST_GPU_MOST_THREADS + i + 1) * STACK);
+    return true;
+}
+
+/* Until all of its threads wait or are done. */
+static void run_ready(block *b)
+{
+    const unsigned threads = host_gpu_block_size.x;
+    bool any = true;
+    while (any && !machine.error) {
+        any = false;
+        for (unsigned i = 0; i < threads && !machine.error; i++) {
+            thread *t = &b->thread[host_gpu_downwards ? threads - 1 - i : i];
+            if (t->state == READY) {
+                run_thread(t);
+                any = true;
+            }
+        }
+    }
+}
+
+/* Until its threads can do no more for now; true where they are done. */
+static bool run_block(block *b)
+{
+    const host_gpu_shared *s = &machine.shared;
+    bool done = true, paused = false;
+    machine.here = b;
+    host_gpu_block.x = b->index;
+    memcpy(s->raw, b->shared, s->raw_bytes);
+    memcpy(s->own, b->shared + s->raw_bytes, s->own_bytes);
+    run_ready(b);
+    memcpy(b->shared, s->raw, s->raw_bytes);
+    memcpy(b->shared + s->raw_bytes, s->own, s->own_bytes);
+    for (unsigned i = 0; i < host_gpu_block_size.x; i++) {
+        thread *t = &b->thread[i];
+        done = done && t->state == DONE;
+        paused = paused || t->state == PAUSED;
+        t->state = t->state == PAUSED ? READY : t->state;
+    }
+    b->alive = !done;
+    if (!done && !paused && !machine.error)
+        machine.error = "threads of a block wait for others that do not come";
+    return done;
+}
+
+/* Blocks that pause are asked again, until all of them do nothing else. */
+static void run_blocks(unsigned grid)
+{
+    unsigned begun = 0, ended = 0;
+    while (ended < grid && !machine.error) {
+        machine.moved = false;
+        for (int i = 0; i < HOST_GPU_MOST_BLOCKS && !machine.error; i++) {
+            block *b = &machine.block[i];
+            if (!b->alive && begun < grid) {
+                if (!begin_block(b, host_gpu_downwards ? grid - 1 - begun : begun))
+                    machine.error = "no memory";
+                begun++;
+            }
+            if (b->alive && !machine.error)
+                ended += run_block(b);
+        }
+        if (!machine.moved && !machine.error)
+            machine.error = "blocks wait for others that do not come";
+    }
+}
+
+static bool has_stacks(void)
+{
+    const size_t bytes = (size_t)HOST_GPU_MOST_BLOCKS * HOST_GPU_MOST_THREADS * STACK;
+    if (machine.stacks)
+        return true;
+    void *memory =
+        mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    machine.stacks = memory == MAP_FAILED ? NULL : memory;
+    return machine.stacks != NULL;
+}
+
+/* Beyond what was asked for nothing may be written. */
+static bool is_untouched(const host_gpu_shared *s)
+{
+    for (unsigned i = s->raw_bytes; i < HOST_GPU_RAW; i++)
+        if (s->raw[i] != 0)
+            return false;
+    return true;
+}
+
+const char *host_gpu_run(host_gpu_kernel *kernel, void **params, host_gpu_index grid, host_gpu_index size,
+                         host_gpu_shared shared, int together)
+{
+    if (size.x > HOST_GPU_MOST_THREADS || size.x % WARP != 0 || size.y * size.z * grid.z != 1 ||
+        shared.raw_bytes > HOST_GPU_RAW || (together && grid.x * grid.y > HOST_GPU_MOST_BLOCKS))
+        return "a launch that is too large";
+    if (!has_stacks())
+        return "no memory";
+    machine.kernel = kernel, machine.params = params, machine.shared = shared, machine.error = NULL;
+    host_gpu_block_size = size, host_gpu_grid_size = grid;
+    for (unsigned y = 0; y < grid.y && !machine.error; y++) {
+        host_gpu_block.y = y;
+        run_blocks(grid.x);
+    }
+    for (int i = 0; i < HOST_GPU_MOST_BLOCKS; i++) {
+        machine.block[i].alive = false;
+        free(machine.block[i].shared);
+        machine.block[i].shared = NULL;
+    }
+    if (!machine.error && !is_untouched(&shared))
+        machine.error = "it writes past the shared memory that the launch has";
+    return machine.error;
+}

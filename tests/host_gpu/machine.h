@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A GPU on the host, for tests where there is none: generated CUDA C, compiled as C++ (cuda.h), runs here, one thread
+ * at a time, each on a stack of its own. Included by C (machine.c, driver.c, tests) and by the kernels' C++.
+ *
+ * A thread runs until it waits: for its warp, for a barrier of the block, or for another block. Then the next one runs,
+ * in order of thread and block, up or down (host_gpu_downwards). So the order is the same in every run, and where a
+ * barrier is missing some thread is too far ahead in one order or in the other. A block's shared memory is copied to
+ * where the kernel has it when the block's turn comes. What would hang is an error: a warp or a barrier that not all
+ * threads come to, blocks that wait for nothing. So are a vector at an address that is no multiple of its size, and
+ * shared memory beyond what the launch asked for.
+ *
+ * It runs the kernels of the ordinary units, in fp32, which are also what redoes rows for the others. It does not run
+ * tensor cores (mma.sync, wgmma), copies by hardware (cp.async, TMA) or clusters. */
+#ifndef LF_TESTS_HOST_GPU_MACHINE_H
+#define LF_TESTS_HOST_GPU_MACHINE_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct host_gpu_index {
+    unsigned x, y, z;
+} host_gpu_index;
+
+#pragma GCC visibility push(default) /* for kernels, which are libraries */
+
+/* Of the thread that runs. */
+extern host_gpu_index host_gpu_thread, host_gpu_block, host_gpu_block_size, host_gpu_grid_size;
+
+/* What a thread may wait for. */
+void host_gpu_warp_sync(void);
+unsigned long long host_gpu_shuffle_xor(unsigned long long value, int lanes);
+/* So many threads of the block meet at barrier id. */
+void host_gpu_barrier(int id, int threads);
+/* All threads of the block meet; the sum of what they bring. */
+int host_gpu_vote(int value);
+/* Until other blocks had their turn. */
+void host_gpu_pause(void);
+/* The kernel gives up; says why. */
+void host_gpu_trap(const char *why);
+
+#pragma GCC visibility pop
+
+/* ---- for tests ---- */
+
+/* Threads and blocks take their turns from the last to the first. At first as LINFUSE_HOST_GPU=down says. */
+extern int host_gpu_downwards;
+/* Texts are compiled with the one in the place of the other: a mistake that is to be found. NULL: as they are. */
+extern const char *host_gpu_change_from, *host_gpu_change_to;
+
+/* ---- for the driver ---- */
+
+/* A kernel as it is called: with the parameters of a launch. */
+typedef void host_gpu_kernel(void **params);
+
+/* Where kernels have their shared memory: what they ask for at launch, and their own. */
+typedef struct host_gpu_shared {
+    unsigned char *raw, *own;
+    unsigned raw_bytes, own_bytes; /* raw: of the launch; own: of the kernel */
+} host_gpu_shared;
+
+enum { HOST_GPU_MOST_THREADS = 384, HOST_GPU_MOST_BLOCKS = 4, HOST_GPU_RAW = 96 << 10 };
+
+/* Runs a grid to its end. NULL, or why it could not. together: blocks wait for each other, so all must be resident. */
+const char *host_gpu_run(host_gpu_kernel *kernel, void **params, host_gpu_index grid, host_gpu_index block,
+                         host_gpu_shared shared, int together);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
