@@ -40,8 +40,9 @@ static void tables_are_whole(void **state)
 
 typedef struct product_rig {
     const lf_kern *kern;
+    lf_dtype type;  /* of w; one that the table packs w as */
     int64_t rows, n, k, ldc, ldx, ldw;
-    float *x, *w;   /* [rows][ldx], and [n][ldw] or [k][ldw] */
+    float *x, *w;   /* [rows][ldx], and [n][ldw] or [k][ldw], what its type holds */
     float *bias;    /* [n], or NULL */
     bool is_kn;
     float *c;       /* guard, [rows][ldc], guard */
@@ -71,17 +72,23 @@ static float w_at(const product_rig *g, int64_t j, int64_t s)
 static void product_run(product_rig *g, bool add)
 {
     const lf_kern *kern = g->kern;
-    const int64_t x_floats = kern->x_floats(g->rows, g->k), w_floats = kern->w_floats(g->n, g->k);
+    const int64_t x_floats = kern->x_floats(g->rows, g->k), w_floats = kern->w_floats(g->type, g->n, g->k);
+    const int64_t w_count = (g->is_kn ? g->k : g->n) * g->ldw;
+    char *elements = malloc((size_t)w_count * sizeof(float) + 2), *typed = elements + 2; /* at any address */
+    assert_non_null(elements);
+    lf_from_f32(g->type, g->w, typed, 1, w_count);
     assert_true(x_floats % 16 == 0 && w_floats % 16 == 0);
     float *x = floats(x_floats + GUARD), *w = floats(w_floats + GUARD);
     kern->pack_x(g->rows, g->k, g->x, g->ldx, x);
-    kern->pack_w(g->n, g->k, g->w, g->ldw, g->is_kn, w);
+    kern->pack_w(g->type, g->n, g->k, typed, g->ldw, g->is_kn, w);
+    free(elements);
     const float *from = (g->n % 2 ? g->before : g->c) + GUARD; /* what is added lies elsewhere, or where the sums go */
     lf_multiply m = {.rows = g->rows,
                      .n = g->n,
                      .k = g->k,
                      .x = x,
                      .w = w,
+                     .w_type = g->type,
                      .c = add ? from : NULL,
                      .ldc = g->ldc,
                      .to = g->c + GUARD,
@@ -128,14 +135,23 @@ static void product_case(product_rig *g, bool add, bool exact)
         }
         double bound = exact ? 0 : (double)(g->k + 2) * UNIT * size;
         if (!(fabs((double)g->c[at] - sum) <= bound))
-            fail_msg("%s: %d x %d x %d (%d, %d) is %.9g, not %.17g", kern->isa, (int)g->rows, (int)g->n, (int)g->k,
-                     (int)i, (int)j, (double)g->c[at], sum);
+            fail_msg("%s: %d x %d x %d in %s (%d, %d) is %.9g, not %.17g", kern->isa, (int)g->rows, (int)g->n,
+                     (int)g->k, lf_dtype_name(g->type), (int)i, (int)j, (double)g->c[at], sum);
     }
 }
 
-static void product_sweep(const lf_kern *kern, int64_t rows, int64_t n, int64_t k, bool is_kn)
+static void round_all(lf_dtype type, float *x, int64_t count)
 {
-    product_rig g = {.kern = kern, .rows = rows, .n = n, .k = k, .is_kn = is_kn};
+    uint32_t bits;
+    for (int64_t i = 0; i < count && type != LF_F32; i++) {
+        lf_from_f32(type, x + i, &bits, 1, 1);
+        lf_to_f32(type, &bits, 1, x + i, 1);
+    }
+}
+
+static void product_sweep(const lf_kern *kern, lf_dtype type, int64_t rows, int64_t n, int64_t k, bool is_kn)
+{
+    product_rig g = {.kern = kern, .type = type, .rows = rows, .n = n, .k = k, .is_kn = is_kn};
     g.ldc = (n + kern->nr - 1) / kern->nr * kern->nr + (n % 3) * 3;
     g.ldx = k + n % 2;
     g.ldw = (is_kn ? n : k) + rows % 3;
@@ -151,6 +167,7 @@ static void product_sweep(const lf_kern *kern, int64_t rows, int64_t n, int64_t 
             g.x[i / k * g.ldx + i % k] = drawn(&r, exact);
         for (int64_t i = 0; i < n * k; i++)
             g.w[is_kn ? i / n * g.ldw + i % n : i / k * g.ldw + i % k] = drawn(&r, exact);
+        round_all(type, g.w, (is_kn ? k : n) * g.ldw);
         for (int64_t i = 0; i < n && g.bias; i++)
             g.bias[i] = drawn(&r, exact);
         for (int add = 0; add < 2; add++)
@@ -170,47 +187,57 @@ static void multiply_is_a_product(void **state)
     for (size_t t = 0; lf_kern_at(t); t++) {
         const lf_kern *kern = lf_kern_at(t);
         const int64_t columns[] = {1, 7, kern->nr - 1, kern->nr, kern->nr + 1, 3 * kern->nr + 5, 255, LF_STRIP};
-        for (int64_t rows = 1; rows <= 2 * kern->mr + 2; rows++)
-            for (size_t d = 0; d < sizeof depths / sizeof depths[0]; d++)
-                product_sweep(kern, rows, columns[(rows + (int64_t)d) % 8], depths[d], (rows + (int64_t)d) % 3 == 0);
-        for (size_t c = 0; c < sizeof columns / sizeof columns[0]; c++)
-            product_sweep(kern, kern->mr + 1, columns[c], LF_KBLOCK, c % 2);
+        for (int type = 0; type < LF_DTYPES; type++) {
+            if (!lf_dtype_is_float((lf_dtype)type) || kern->w_type[type] != (lf_dtype)type)
+                continue;
+            for (int64_t rows = 1; rows <= 2 * kern->mr + 2; rows++)
+                for (size_t d = 0; d < sizeof depths / sizeof depths[0]; d++)
+                    product_sweep(kern, (lf_dtype)type, rows, columns[(rows + (int64_t)d) % 8], depths[d],
+                                  (rows + (int64_t)d) % 3 == 0);
+            for (size_t c = 0; c < sizeof columns / sizeof columns[0]; c++)
+                product_sweep(kern, (lf_dtype)type, kern->mr + 1, columns[c], LF_KBLOCK, c % 2);
+        }
     }
 }
 
 /* A row's bits depend neither on where it stands nor on how many rows there are. */
+static void rows_apart(const lf_kern *kern, lf_dtype type)
+{
+    const int64_t k = LF_KBLOCK - 11, n = 2 * kern->nr + 3, most = 2 * kern->mr + 3;
+    float *first = NULL;
+    for (int64_t rows = 1; rows <= most; rows++, cases++) {
+        product_rig g = {.kern = kern, .type = type, .rows = rows, .n = n, .k = k, .ldx = 0, .ldw = k};
+        g.ldc = 3 * kern->nr;
+        g.size = 2 * GUARD + rows * g.ldc;
+        g.x = floats(k);
+        g.w = floats(n * k);
+        g.c = floats(g.size);
+        lf_rng r = lf_rng_seed(2, "alike");
+        for (int64_t i = 0; i < k; i++)
+            g.x[i] = drawn(&r, false);
+        for (int64_t i = 0; i < n * k; i++)
+            g.w[i] = drawn(&r, false);
+        product_run(&g, false);
+        if (!first) {
+            first = floats(n);
+            memcpy(first, g.c + GUARD, sizeof(float) * (size_t)n);
+        }
+        for (int64_t i = 0; i < rows; i++)
+            assert_memory_equal(first, g.c + GUARD + i * g.ldc, sizeof(float) * (size_t)n);
+        lf_aligned_free(g.x);
+        lf_aligned_free(g.w);
+        lf_aligned_free(g.c);
+    }
+    lf_aligned_free(first);
+}
+
 static void multiply_keeps_rows_apart(void **state)
 {
     (void)state;
-    for (size_t t = 0; lf_kern_at(t); t++) {
-        const lf_kern *kern = lf_kern_at(t);
-        const int64_t k = LF_KBLOCK - 11, n = 2 * kern->nr + 3, most = 2 * kern->mr + 3;
-        float *first = NULL;
-        for (int64_t rows = 1; rows <= most; rows++, cases++) {
-            product_rig g = {.kern = kern, .rows = rows, .n = n, .k = k, .ldx = 0, .ldw = k};
-            g.ldc = 3 * kern->nr;
-            g.size = 2 * GUARD + rows * g.ldc;
-            g.x = floats(k);
-            g.w = floats(n * k);
-            g.c = floats(g.size);
-            lf_rng r = lf_rng_seed(2, "alike");
-            for (int64_t i = 0; i < k; i++)
-                g.x[i] = drawn(&r, false);
-            for (int64_t i = 0; i < n * k; i++)
-                g.w[i] = drawn(&r, false);
-            product_run(&g, false);
-            if (!first) {
-                first = floats(n);
-                memcpy(first, g.c + GUARD, sizeof(float) * (size_t)n);
-            }
-            for (int64_t i = 0; i < rows; i++)
-                assert_memory_equal(first, g.c + GUARD + i * g.ldc, sizeof(float) * (size_t)n);
-            lf_aligned_free(g.x);
-            lf_aligned_free(g.w);
-            lf_aligned_free(g.c);
-        }
-        lf_aligned_free(first);
-    }
+    for (size_t t = 0; lf_kern_at(t); t++)
+        for (int type = 0; type < LF_DTYPES; type++)
+            if (lf_dtype_is_float((lf_dtype)type) && lf_kern_at(t)->w_type[type] == (lf_dtype)type)
+                rows_apart(lf_kern_at(t), (lf_dtype)type);
 }
 
 /* Rows at any alignment and distance, each as if it were alone; no more of them written than asked for. */

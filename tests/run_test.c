@@ -574,6 +574,37 @@ static void prepared_bytes_are_counted(void **state)
     lf_account_free(NULL);
 }
 
+/* Weights in halves stay halves: a call of one row reads half the bytes. (The scalar table keeps f16 as f32.) */
+static void halves_take_half(void **state)
+{
+    (void)state;
+    static const char *const types[] = {"f32", "bf16"};
+    double bytes[2], expected[2], moved[2];
+    for (int t = 0; t < 2; t++) {
+        char text[160];
+        snprintf(text, sizeof text, "input x %s[B, 1024]\nparam w %s[512, 1024]\na = linear(x, w)\nreturn a\n",
+                 types[t], types[t]);
+        lf_context *context = context_of(1);
+        lf_model *model = model_of(context, text);
+        lf_program *program = program_of(context, model, "dim.B=1");
+        lf_account *account;
+        OK_PROGRAM(program, lf_program_account(program, NULL, &account));
+        expected[t] = lf_account_number(account, "fused", "prepared_bytes", 0);
+        moved[t] = lf_account_number(account, "fused", "bytes", 0);
+        lf_account_free(account);
+        OK_PROGRAM(program, lf_program_draw_params(program, 1));
+        OK_PROGRAM(program, lf_program_prepare(program));
+        OK_PROGRAM(program, lf_program_account(program, NULL, &account));
+        bytes[t] = lf_account_number(account, "fused", "prepared_bytes", 0);
+        lf_account_free(account);
+        lf_program_free(program);
+        lf_model_free(model);
+        lf_context_free(context);
+    }
+    assert_true(fabs(bytes[0] - 2 * bytes[1]) < 16384 && bytes[0] > 4 * 512 * 1024);
+    assert_true(expected[0] == 2 * expected[1] && moved[0] == 2 * moved[1]);
+}
+
 static void devices_are_measured(void **state)
 {
     (void)state;
@@ -628,6 +659,7 @@ int main(void)
         cmocka_unit_test(memory_is_told_and_bounded),
         cmocka_unit_test(accounts_of_the_reference_models),
         cmocka_unit_test(prepared_bytes_are_counted),
+        cmocka_unit_test(halves_take_half),
         cmocka_unit_test(devices_are_measured),
     };
     return cmocka_run_group_tests_name("run", tests, own_cache, drop_cache);

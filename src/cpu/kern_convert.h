@@ -3,9 +3,6 @@
  * are. Included by kern_template.h. */
 #include "cpu/kern_vec.h"
 
-typedef uint16_t halves_anywhere
-    __attribute__((vector_size(KERN_LANES * sizeof(uint16_t)), aligned(sizeof(uint16_t)), may_alias));
-
 static inline vec vec_of_bf16(halves_anywhere h)
 {
     return (vec)(__builtin_convertvector(h, uvec) << 16);
@@ -37,13 +34,6 @@ static inline halves_anywhere bf16_of_vec(vec v)
             *(halves_anywhere *)(h + i) = name##_of_vec(load(from + i));                                             \
         lf_from_f32(LF_##id, from + i, h + i, 1, n - i);                                                             \
     }
-#ifdef vec_of_f16
-#define HAS_F16 true
-#else
-#define HAS_F16 false
-#define vec_of_f16(h) ((void)(h), (vec){0})
-#define f16_of_vec(v) ((void)(v), (halves_anywhere){0})
-#endif
 DEFINE_CONVERT(f16, F16, HAS_F16)
 DEFINE_CONVERT(bf16, BF16, true)
 

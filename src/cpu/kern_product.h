@@ -3,26 +3,40 @@
  * Included by kern_template.h. Contract: kern.h.
  *   x: [panels of up to KERN_MR rows][k][rows of the panel]; the rows are shared out evenly, since a tile of few rows
  *      keeps the machine less busy
- *   w: [panels of KERN_NR columns][k][KERN_NR], columns past n are 0
- * An element is summed in order of k from 0, then added to c, then the bias to it: the same for every number of
- * rows. */
-enum { LINE = 64 / sizeof(float) };
+ *   w: [panels of KERN_NR columns][k][KERN_NR], columns past n are 0; as f32, or as halves, which become f32 when they
+ *      are read: f16 likewise; bf16 in pairs of neighbours in k, [panels][(k + 1) / 2][KERN_NR][2], so that a shift or
+ *      a mask of 32 bits makes an f32 of either
+ * An element is summed in order of k from 0 (of a pair of bf16 the second comes first, which is how AVX512-BF16 adds
+ * them), then added to c, then the bias to it: the same for every number of rows. */
+enum { LINE_BYTES = 64, LINE = LINE_BYTES / sizeof(float) };
 
-static int64_t w_floats(int64_t n, int64_t k)
+/* What weights of a type are kept as: what the machine converts for nothing. */
+#define W_TYPES {[LF_F32] = LF_F32, [LF_F16] = HAS_F16 ? LF_F16 : LF_F32, [LF_BF16] = LF_BF16}
+
+static inline int64_t panel_bytes(const lf_dtype type, int64_t k)
 {
-    return ((n + KERN_NR - 1) / KERN_NR * KERN_NR * k + LINE - 1) / LINE * LINE;
+    return type == LF_F32    ? k * KERN_NR * (int64_t)sizeof(float)
+           : type == LF_BF16 ? (k + 1) / 2 * KERN_NR * (int64_t)sizeof(uint32_t)
+                             : k * KERN_NR * (int64_t)sizeof(uint16_t);
+}
+
+static int64_t w_floats(lf_dtype type, int64_t n, int64_t k)
+{
+    const int64_t bytes = (n + KERN_NR - 1) / KERN_NR * panel_bytes(type, k);
+    return (bytes + LINE_BYTES - 1) / LINE_BYTES * LINE;
 }
 
 /* ---- packing ---- */
 
-typedef float quad __attribute__((vector_size(4 * sizeof(float)), aligned(sizeof(float)), may_alias));
+/* Words of 32 bits: an f32, or two halves, at any address. */
+typedef uint32_t quad __attribute__((vector_size(4 * sizeof(uint32_t)), aligned(1), may_alias));
 #define PICK(u, v, i, j, k, l) __builtin_shufflevector(u, v, i, j, k, l)
 
-/* Four rows of four -> four columns: to[i * width + row] = from[row * ld + i]. */
-static inline void turn_four(const float *from, int64_t ld, int64_t width, float *to)
+/* Four rows of four words, `pitch` bytes apart -> four columns: word i of row `row` to to[i * width + row]. */
+static inline void turn_four(const char *from, int64_t pitch, int64_t width, float *to)
 {
-    const quad a = *(const quad *)from, b = *(const quad *)(from + ld);
-    const quad c = *(const quad *)(from + 2 * ld), d = *(const quad *)(from + 3 * ld);
+    const quad a = *(const quad *)from, b = *(const quad *)(from + pitch);
+    const quad c = *(const quad *)(from + 2 * pitch), d = *(const quad *)(from + 3 * pitch);
     const quad ab = PICK(a, b, 0, 4, 1, 5), cd = PICK(c, d, 0, 4, 1, 5);
     const quad ab2 = PICK(a, b, 2, 6, 3, 7), cd2 = PICK(c, d, 2, 6, 3, 7);
     *(quad *)to = PICK(ab, cd, 0, 1, 4, 5);
@@ -31,10 +45,12 @@ static inline void turn_four(const float *from, int64_t ld, int64_t width, float
     *(quad *)(to + 3 * width) = PICK(ab2, cd2, 2, 3, 6, 7);
 }
 
-/* to[i * width + row] = from[row * ld + i] for row < m, i < k. The m rows after these are asked for: a run of a row is
- * too short for the machine to guess that another follows. */
-static void turn(int64_t m, int64_t k, const float *from, int64_t ld, int64_t width, float *to)
+/* The same of m rows of k words. The m rows after these are asked for: a run of a row is too short for the machine to
+ * guess that another follows. */
+static void turn(int64_t m, int64_t k, const void *rows, int64_t pitch, int64_t width, float *to)
 {
+    enum { WORD = sizeof(uint32_t) };
+    const char *from = rows;
     const int64_t whole = m < 4 ? 0 : k / 4 * 4;
     for (int64_t next = 0; whole > 0 && next < m; next += 4) {
         /* the last four may be among those before: cheaper than one by one */
@@ -42,27 +58,64 @@ static void turn(int64_t m, int64_t k, const float *from, int64_t ld, int64_t wi
         for (int64_t i = 0; i < whole; i += 4) {
             if (i % LINE == 0)
                 for (int64_t r = row + m; r < row + m + 4; r++)
-                    __builtin_prefetch(from + r * ld + i, 0, 3);
-            turn_four(from + row * ld + i, ld, width, to + i * width + row);
+                    __builtin_prefetch(from + r * pitch + i * WORD, 0, 3);
+            turn_four(from + row * pitch + i * WORD, pitch, width, to + i * width + row);
         }
     }
     for (int64_t r = 0; r < m; r++)
         for (int64_t i = whole; i < k; i++)
-            to[i * width + r] = from[r * ld + i];
+            memcpy(to + i * width + r, from + r * pitch + i * WORD, WORD);
 }
 
-static void pack_w(int64_t n, int64_t k, const float *from, int64_t ld, bool is_kn, float *to)
+/* One panel of m columns. from: its first column's first element, the next column, or the next of k where is_kn, ld
+ * elements further on. */
+static void pack_f32(int64_t m, int64_t k, const float *from, int64_t ld, bool is_kn, float *to)
+{
+    if (!is_kn)
+        turn(m, k, from, ld * (int64_t)sizeof *from, KERN_NR, to);
+    for (int64_t i = 0; is_kn && i < k; i++)
+        memcpy(to + i * KERN_NR, from + i * ld, (size_t)m * sizeof *to);
+}
+
+static void pack_f16(int64_t m, int64_t k, const uint16_t *from, int64_t ld, bool is_kn, uint16_t *to)
+{
+    const int64_t along_m = is_kn ? 1 : ld, along_k = is_kn ? ld : 1;
+    for (int64_t i = 0; i < k; i++)
+        for (int64_t j = 0; j < m; j++)
+            memcpy(to + i * KERN_NR + j, from + i * along_k + j * along_m, sizeof *to);
+}
+
+static void pack_bf16(int64_t m, int64_t k, const uint16_t *from, int64_t ld, bool is_kn, float *to)
+{
+    const int64_t pairs = k / 2, along_m = is_kn ? 1 : ld, along_k = is_kn ? ld : 1;
+    if (!is_kn)
+        turn(m, pairs, from, ld * (int64_t)sizeof *from, KERN_NR, to);
+    for (int64_t i = is_kn ? 0 : pairs; i < (k + 1) / 2; i++)
+        for (int64_t j = 0; j < m; j++) {
+            uint16_t pair[2] = {0, 0};
+            memcpy(pair, from + 2 * i * along_k + j * along_m, sizeof pair[0]);
+            if (2 * i + 1 < k)
+                memcpy(pair + 1, from + (2 * i + 1) * along_k + j * along_m, sizeof pair[1]);
+            memcpy(to + i * KERN_NR + j, pair, sizeof pair);
+        }
+}
+
+static void pack_w(lf_dtype type, int64_t n, int64_t k, const void *from, int64_t ld, bool is_kn, float *to)
 {
     assert(k >= 1 && k <= LF_KBLOCK && n >= 1 && n <= LF_STRIP);
-    for (int64_t col = 0; col < n; col += KERN_NR, to += k * KERN_NR) {
+    const int64_t panel = panel_bytes(type, k), next = (is_kn ? 1 : ld) * (int64_t)lf_dtype_size(type);
+    char *at = (char *)to;
+    for (int64_t col = 0; col < n; col += KERN_NR, at += panel) {
         const int64_t m = n - col < KERN_NR ? n - col : KERN_NR;
-        if (is_kn)
-            for (int64_t i = 0; i < k; i++)
-                memcpy(to + i * KERN_NR, from + i * ld + col, (size_t)m * sizeof *to);
+        const void *first = (const char *)from + col * next;
+        if (m < KERN_NR)
+            memset(at, 0, (size_t)panel);
+        if (type == LF_F32)
+            pack_f32(m, k, first, ld, is_kn, (float *)(void *)at);
+        else if (type == LF_F16)
+            pack_f16(m, k, first, ld, is_kn, (uint16_t *)(void *)at);
         else
-            turn(m, k, from + col * ld, ld, KERN_NR, to);
-        for (int64_t i = 0; m < KERN_NR && i < k; i++)
-            memset(to + i * KERN_NR + m, 0, (size_t)(KERN_NR - m) * sizeof *to);
+            pack_bf16(m, k, first, ld, is_kn, (float *)(void *)at);
     }
 }
 
@@ -73,11 +126,11 @@ static void pack_w(int64_t n, int64_t k, const float *from, int64_t ld, bool is_
  * few. Into the first-level cache what comes next, where w is read once and reading it is all there is to wait for. */
 typedef enum asking { ASK_NOTHING, ASK_FOR_LATER, ASK_FOR_SOON, ASK_FOR_NEXT } asking;
 enum {
-    LATER_FLOATS = LINE / 4, /* a step */
-    SOON_FLOATS = LINE,
-    FEW_TILES = 8,           /* cannot ask for all of the next panel at the slower pace */
-    NEXT_FLOATS = 4096,      /* ahead of b: 16 KB are under way while memory answers, and a third of an L1 */
-    STEPS = 4,               /* at a time, so that counting them costs little; LATER_FLOATS of each are a line */
+    LATER_BYTES = LINE_BYTES / 4, /* a step */
+    SOON_BYTES = LINE_BYTES,
+    FEW_TILES = 8,                /* cannot ask for all of the next panel at the slower pace */
+    NEXT_BYTES = 16384,           /* ahead of b: under way while memory answers, and a third of an L1 */
+    STEPS = 4,                    /* at a time, so that counting them costs little; LATER_BYTES of each are a line */
     MOST_PANELS = 4
 };
 
@@ -92,72 +145,109 @@ typedef struct tile_at {
     const float *c;    /* [m][ldc], added; or NULL */
     int64_t ldc;
     const float *bias; /* [panels * KERN_NR], then; or NULL */
-    int64_t apart;     /* floats from one panel of b to the next */
+    int64_t apart;     /* bytes from one panel of b to the next */
     asking what;
-    const float *ahead;
+    const char *ahead;
 } tile_at;
+
+/* Vector v of what step `step` from b on multiplies with. */
+static inline __attribute__((always_inline)) vec column_at(const lf_dtype type, const char *b, const int step,
+                                                           const int v)
+{
+    if (type == LF_F32)
+        return *(const vec *)(const void *)(b + (step * KERN_NR + v * KERN_LANES) * (int)sizeof(float));
+    if (type == LF_F16)
+        return vec_of_f16(*(const halves_anywhere *)(const void *)(b + (step * KERN_NR + v * KERN_LANES) *
+                                                                           (int)sizeof(uint16_t)));
+    const uvec pair = *(const uvec *)(const void *)(b + (step / 2 * KERN_NR + v * KERN_LANES) * (int)sizeof(uint32_t));
+    return step % 2 ? (vec)(pair & 0xffff0000u) : (vec)(pair << 16);
+}
 
 /* Adds `steps` products to the sums of m rows with the columns of some panels, [m][panels][KERN_NV], and asks for what
  * lies at `ahead`. All but pointers and apart are numbers once this is inlined. */
-static inline __attribute__((always_inline)) void steps_of_tile(const int m, const int panels, const int steps,
-                                                                const asking what, const float *a, const float *b,
-                                                                int64_t apart, const float *ahead, vec *sum)
+static inline __attribute__((always_inline)) void steps_of_tile(const int m, const int panels, const lf_dtype type,
+                                                                const int steps, const asking what, const float *a,
+                                                                const char *b, int64_t apart, const char *ahead,
+                                                                vec *sum)
 {
+    const int row_bytes = KERN_NR * (type == LF_F32 ? 4 : 2);
     if (what == ASK_FOR_LATER)
         __builtin_prefetch(ahead, 0, 2);
     UNROLL
-    for (int step = 0; step < steps; step++, a += m, b += KERN_NR) {
+    for (int turn = 0; turn < steps; turn++) {
+        const int step = type == LF_BF16 && steps > 1 ? turn ^ 1 : turn;
         if (what == ASK_FOR_SOON)
-            __builtin_prefetch(ahead + step * SOON_FLOATS, 0, 2);
+            __builtin_prefetch(ahead + turn * SOON_BYTES, 0, 2);
         UNROLL
         for (int panel = 0; panel < panels; panel++) {
             vec column[KERN_NV];
             UNROLL
             for (int v = 0; v < KERN_NV; v++)
-                column[v] = *(const vec *)(b + panel * apart + v * KERN_LANES);
+                column[v] = column_at(type, b + panel * apart, step, v);
             UNROLL
-            for (int at = 0; at < KERN_NR && what == ASK_FOR_NEXT; at += LINE)
-                __builtin_prefetch(ahead + panel * apart + step * KERN_NR + at, 0, 3);
+            for (int at = 0; at < row_bytes && what == ASK_FOR_NEXT; at += LINE_BYTES)
+                __builtin_prefetch(ahead + panel * apart + turn * row_bytes + at, 0, 3);
             UNROLL
             for (int i = 0; i < m; i++) {
                 UNROLL
                 for (int v = 0; v < KERN_NV; v++)
-                    add_product(a + i, column[v], sum[(i * panels + panel) * KERN_NV + v]);
+                    add_product(a + step * m + i, column[v], sum[(i * panels + panel) * KERN_NV + v]);
             }
         }
     }
 }
 
 /* The same for k of them. */
-static inline __attribute__((always_inline)) void run_of_tile(const int m, const int panels, const asking what,
-                                                              int64_t k, const float *a, const float *b,
-                                                              const tile_at *t, vec *sum)
+static inline __attribute__((always_inline)) void run_of_tile(const int m, const int panels, const lf_dtype type,
+                                                              const asking what, int64_t k, const float *a,
+                                                              const char *b, const tile_at *t, vec *sum)
 {
-    const int each = what == ASK_FOR_LATER ? LATER_FLOATS : what == ASK_FOR_SOON ? SOON_FLOATS : KERN_NR;
+    const int row_bytes = KERN_NR * (type == LF_F32 ? 4 : 2);
+    const int each = what == ASK_FOR_LATER ? LATER_BYTES : what == ASK_FOR_SOON ? SOON_BYTES : row_bytes;
+    const int unit = type == LF_BF16 ? 2 : 1;
     const int64_t apart = t->apart;
-    const float *ahead = t->ahead;
-    for (; k >= STEPS; k -= STEPS, a += STEPS * m, b += STEPS * KERN_NR, ahead += STEPS * each)
-        steps_of_tile(m, panels, STEPS, what, a, b, apart, ahead, sum);
-    for (; k > 0; k--, a += m, b += KERN_NR)
-        steps_of_tile(m, panels, 1, ASK_NOTHING, a, b, apart, NULL, sum);
+    const char *ahead = t->ahead;
+    for (; k >= STEPS; k -= STEPS, a += STEPS * m, b += STEPS * row_bytes, ahead += STEPS * each)
+        steps_of_tile(m, panels, type, STEPS, what, a, b, apart, ahead, sum);
+    for (; k >= unit; k -= unit, a += unit * m, b += unit * row_bytes)
+        steps_of_tile(m, panels, type, unit, ASK_NOTHING, a, b, apart, NULL, sum);
+    if (k > 0)
+        steps_of_tile(m, panels, type, 1, ASK_NOTHING, a, b, apart, NULL, sum);
 }
 
-/* a: [k][m], b: [panels][k][KERN_NR]. */
-static inline __attribute__((always_inline)) void tile(const int m, const int panels, int64_t k, const float *a,
-                                                       const float *b, const tile_at *t)
+/* Several panels of halves end so soon that what the machine asks for by itself comes late: each asks for its own next
+ * bytes, and before its end for those of the panel that takes its place. */
+static inline __attribute__((always_inline)) void halves_of_panels(const int m, const lf_dtype type, int64_t k,
+                                                                   const float *a, const char *b, const tile_at *t,
+                                                                   vec *sum)
+{
+    const int64_t row_bytes = KERN_NR * (int64_t)sizeof(uint16_t), shift = NEXT_BYTES / MOST_PANELS;
+    const int64_t here = k > shift / row_bytes ? (k - shift / row_bytes) / STEPS * STEPS : 0;
+    tile_at at = *t;
+    at.ahead = b + shift;
+    run_of_tile(m, MOST_PANELS, type, ASK_FOR_NEXT, here, a, b, &at, sum);
+    at.ahead += here * row_bytes + (MOST_PANELS - 1) * t->apart;
+    run_of_tile(m, MOST_PANELS, type, ASK_FOR_NEXT, k - here, a + here * m, b + here * row_bytes, &at, sum);
+}
+
+/* a: [k][m], b: panels of that type. */
+static inline __attribute__((always_inline)) void tile(const int m, const int panels, const lf_dtype type, int64_t k,
+                                                       const float *a, const char *b, const tile_at *t)
 {
     vec sum[KERN_MR * KERN_NV];
     UNROLL
     for (int i = 0; i < m * panels * KERN_NV; i++)
         sum[i] = (vec){0};
-    if (panels > 1) /* these ask for what comes next, or for nothing */
-        run_of_tile(m, panels, panels < MOST_PANELS ? ASK_FOR_NEXT : ASK_NOTHING, k, a, b, t, sum);
+    if (panels == MOST_PANELS && type != LF_F32)
+        halves_of_panels(m, type, k, a, b, t, sum);
+    else if (panels > 1) /* these ask for what comes next, or for nothing */
+        run_of_tile(m, panels, type, panels < MOST_PANELS ? ASK_FOR_NEXT : ASK_NOTHING, k, a, b, t, sum);
     else
         switch (t->what) {
-        case ASK_NOTHING: run_of_tile(m, 1, ASK_NOTHING, k, a, b, t, sum); break;
-        case ASK_FOR_LATER: run_of_tile(m, 1, ASK_FOR_LATER, k, a, b, t, sum); break;
-        case ASK_FOR_SOON: run_of_tile(m, 1, ASK_FOR_SOON, k, a, b, t, sum); break;
-        case ASK_FOR_NEXT: run_of_tile(m, 1, ASK_FOR_NEXT, k, a, b, t, sum); break;
+        case ASK_NOTHING: run_of_tile(m, 1, type, ASK_NOTHING, k, a, b, t, sum); break;
+        case ASK_FOR_LATER: run_of_tile(m, 1, type, ASK_FOR_LATER, k, a, b, t, sum); break;
+        case ASK_FOR_SOON: run_of_tile(m, 1, type, ASK_FOR_SOON, k, a, b, t, sum); break;
+        case ASK_FOR_NEXT: run_of_tile(m, 1, type, ASK_FOR_NEXT, k, a, b, t, sum); break;
         }
     UNROLL
     for (int i = 0; i < m; i++) {
@@ -174,19 +264,38 @@ static inline __attribute__((always_inline)) void tile(const int m, const int pa
 }
 
 /* panels: 1 or PANELS(m) */
-static void tile_of(int64_t m, int64_t panels, int64_t k, const float *a, const float *b, const tile_at *t)
-{
-    switch (m) {
-#define TILE(rows)                                                                                                   \
+#define DEFINE_TILE_OF(name, type)                                                                                   \
+    static void tile_of_##name(int64_t m, int64_t panels, int64_t k, const float *a, const char *b, const tile_at *t) \
+    {                                                                                                                \
+        switch (m) {                                                                                                 \
+            TILE(1, type) TILE(2, type) TILE(3, type) TILE(4, type) TILE(5, type) TILE(6, type) TILE(7, type)        \
+            TILE(8, type) TILE(9, type) TILE(10, type) TILE(11, type) TILE(12, type) TILE(13, type) TILE(14, type)   \
+            TILE(15, type) TILE(16, type)                                                                            \
+        }                                                                                                            \
+    }
+#define TILE(rows, type)                                                                                             \
     case rows:                                                                                                       \
         if (rows <= KERN_MR && panels == 1)                                                                          \
-            tile(rows, 1, k, a, b, t);                                                                               \
+            tile(rows, 1, type, k, a, b, t);                                                                         \
         else if (rows <= KERN_MR)                                                                                    \
-            tile(rows, PANELS(rows), k, a, b, t);                                                                    \
+            tile(rows, PANELS(rows), type, k, a, b, t);                                                              \
         return;
-        TILE(1) TILE(2) TILE(3) TILE(4) TILE(5) TILE(6) TILE(7) TILE(8)
-        TILE(9) TILE(10) TILE(11) TILE(12) TILE(13) TILE(14) TILE(15) TILE(16)
+DEFINE_TILE_OF(f32, LF_F32)
+DEFINE_TILE_OF(bf16, LF_BF16)
+#if HAS_F16
+DEFINE_TILE_OF(f16, LF_F16)
+#else
+#define tile_of_f16 tile_of_f32 /* never asked for: W_TYPES */
+#endif
 #undef TILE
+
+static void tile_of(lf_dtype type, int64_t m, int64_t panels, int64_t k, const float *a, const char *b,
+                    const tile_at *t)
+{
+    switch (type) {
+    case LF_BF16: tile_of_bf16(m, panels, k, a, b, t); return;
+    case LF_F16: tile_of_f16(m, panels, k, a, b, t); return;
+    default: tile_of_f32(m, panels, k, a, b, t); return;
     }
 }
 _Static_assert(KERN_MR <= 16, "tile_of knows as many");
@@ -210,7 +319,7 @@ static void pack_x(int64_t rows, int64_t k, const float *from, int64_t ld, float
     assert(k >= 1 && k <= LF_KBLOCK && rows >= 1);
     for (int64_t panel = 0, row = 0, end; row < rows; panel++, row = end) {
         end = first_of(rows, panel + 1);
-        turn(end - row, k, from + row * ld, ld, end - row, to + row * k);
+        turn(end - row, k, from + row * ld, ld * (int64_t)sizeof *from, end - row, to + row * k);
     }
 }
 
@@ -225,30 +334,29 @@ static const float *bias_at(const lf_multiply *p, int64_t col, float *last)
 
 /* The part of what comes later that a tile asks for: first of the next panel of w, when that is done of the next run of
  * x. */
-static const float *ask(const lf_multiply *p, const float *next_panel, int64_t floats, int64_t *of_panel, int64_t *of_x)
+static const char *ask(const lf_multiply *p, const char *next_panel, int64_t bytes, int64_t *of_panel, int64_t *of_x)
 {
-    const int64_t panel_floats = p->k * KERN_NR;
-    if (next_panel && *of_panel < panel_floats) {
-        *of_panel += floats;
-        return next_panel + *of_panel - floats;
+    if (next_panel && *of_panel < panel_bytes(p->w_type, p->k)) {
+        *of_panel += bytes;
+        return next_panel + *of_panel - bytes;
     }
-    if (!p->next_x || *of_x >= p->rows * p->k)
+    if (!p->next_x || *of_x >= p->rows * p->k * (int64_t)sizeof *p->next_x)
         return NULL;
-    *of_x += floats;
-    return p->next_x + *of_x - floats;
+    *of_x += bytes;
+    return (const char *)p->next_x + *of_x - bytes;
 }
 
 /* Rows of one tile: w is read once, and that is what takes the time. */
 static void multiply_few(const lf_multiply *p)
 {
-    const int64_t panel_floats = p->k * KERN_NR;
+    const int64_t panel = panel_bytes(p->w_type, p->k);
     float last[KERN_NR] = {0};
     for (int64_t col = 0, panels; col < p->n; col += panels * KERN_NR) {
         panels = col + PANELS(p->rows) * KERN_NR <= p->n ? PANELS(p->rows) : 1;
-        const float *w = p->w + col * p->k;
-        const tile_at t = {p->to + col, p->ldt, p->c ? p->c + col : NULL, p->ldc, bias_at(p, col, last), panel_floats,
-                           ASK_FOR_NEXT, w + NEXT_FLOATS / panels};
-        tile_of(p->rows, panels, p->k, p->x, w, &t);
+        const char *w = (const char *)p->w + col / KERN_NR * panel;
+        const tile_at t = {p->to + col, p->ldt, p->c ? p->c + col : NULL, p->ldc, bias_at(p, col, last), panel,
+                           ASK_FOR_NEXT, w + NEXT_BYTES / panels};
+        tile_of(p->w_type, p->rows, panels, p->k, p->x, w, &t);
     }
 }
 
@@ -260,22 +368,23 @@ static void multiply(const lf_multiply *p)
         multiply_few(p);
         return;
     }
-    const int64_t panel_floats = p->k * KERN_NR;
+    const int64_t panel_size = panel_bytes(p->w_type, p->k);
     const asking pace = p->rows <= FEW_TILES * KERN_MR ? ASK_FOR_SOON : ASK_FOR_LATER;
     int64_t of_x = 0;
     float last[KERN_NR] = {0};
     for (int64_t col = 0; col < p->n; col += KERN_NR) {
-        const float *w = p->w + col * p->k, *next_panel = col + KERN_NR < p->n ? w + panel_floats : p->next_w;
+        const char *w = (const char *)p->w + col / KERN_NR * panel_size,
+                   *next_panel = col + KERN_NR < p->n ? w + panel_size : (const char *)p->next_w;
         const float *bias = bias_at(p, col, last);
         int64_t of_panel = 0;
         for (int64_t panel = 0, row = 0, end; row < p->rows; panel++, row = end) {
             end = first_of(p->rows, panel + 1);
-            const float *ahead =
-                ask(p, next_panel, p->k * (pace == ASK_FOR_SOON ? SOON_FLOATS : LATER_FLOATS), &of_panel, &of_x);
+            const char *ahead =
+                ask(p, next_panel, p->k * (pace == ASK_FOR_SOON ? SOON_BYTES : LATER_BYTES), &of_panel, &of_x);
             const tile_at t = {
                 p->to + row * p->ldt + col, p->ldt, p->c ? p->c + row * p->ldc + col : NULL, p->ldc, bias, 0,
                 ahead ? pace : ASK_NOTHING, ahead};
-            tile_of(end - row, 1, p->k, p->x + row * p->k, w, &t);
+            tile_of(p->w_type, end - row, 1, p->k, p->x + row * p->k, w, &t);
         }
     }
 }

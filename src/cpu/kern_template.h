@@ -151,6 +151,7 @@ const lf_kern PASTE(lf_kern_, KERN_ISA) = {
     .nr = KERN_NR,
     .mr = KERN_MR,
     .x_floats = x_floats,
+    .w_type = W_TYPES,
     .w_floats = w_floats,
     .pack_x = pack_x,
     .pack_w = pack_w,

@@ -23,6 +23,9 @@ typedef VECTOR_OF(int32_t) ivec;  /* comparisons give these: 0 or -1 a lane */
 typedef VECTOR_OF(uint32_t) uvec; /* to calculate with bits: no overflow */
 typedef float vec_anywhere __attribute__((vector_size(KERN_LANES * sizeof(float)), aligned(sizeof(float)), may_alias));
 
+typedef uint16_t halves_anywhere
+    __attribute__((vector_size(KERN_LANES * sizeof(uint16_t)), aligned(sizeof(uint16_t)), may_alias));
+
 /* ---- what each machine has an instruction for ----
  * mul_add: u * v + w, rounded once where HAS_FMA, otherwise twice; mul_add_wide: the same in double precision.
  * load_wide: KERN_WIDE floats as doubles (gcc 12 takes a vector apart to convert it). least: u < v ? u : v, greatest: u
@@ -104,6 +107,13 @@ typedef float vec_anywhere __attribute__((vector_size(KERN_LANES * sizeof(float)
 #endif
 #ifndef HAS_SCALE
 #define HAS_SCALE 0
+#endif
+#ifdef vec_of_f16
+#define HAS_F16 1
+#else
+#define HAS_F16 0
+#define vec_of_f16(h) ((void)(h), (vec){0})
+#define f16_of_vec(v) ((void)(v), (halves_anywhere){0})
 #endif
 #ifndef add_product
 #define add_product(u, v, w) ((w) = mul_add(wide(*(u)), v, w))

@@ -261,19 +261,26 @@ static inline int64_t lf_runs(int64_t k)
     return lf_ceil_div(k, lf_run_depth(k));
 }
 
-/* What all runs of K of some rows of x, or columns of w, take when packed; `floats` is the table's x_floats or
- * w_floats. Every run but the last takes as much as the first. */
-static inline int64_t lf_runs_floats(int64_t (*floats)(int64_t count, int64_t k), int64_t count, int64_t k)
+/* What all runs of K of some rows of x, or of some columns of w of a type, take when packed. Every run but the last
+ * takes as much as the first. */
+static inline int64_t lf_x_runs_floats(const lf_kern *kern, int64_t rows, int64_t k)
 {
     const int64_t depth = lf_run_depth(k), rest = k % depth;
-    return k / depth * floats(count, depth) + (rest > 0 ? floats(count, rest) : 0);
+    return k / depth * kern->x_floats(rows, depth) + (rest > 0 ? kern->x_floats(rows, rest) : 0);
 }
 
-/* Where run `run` of strip `strip` of a packed w [n][k] begins. */
-static inline int64_t lf_w_run_at(const lf_kern *kern, int64_t n, int64_t k, int64_t strip, int64_t run)
+static inline int64_t lf_w_runs_floats(const lf_kern *kern, lf_dtype type, int64_t columns, int64_t k)
 {
-    return strip * lf_runs_floats(kern->w_floats, LF_STRIP, k) +
-           run * kern->w_floats(lf_min64(LF_STRIP, n - strip * LF_STRIP), lf_run_depth(k));
+    const int64_t depth = lf_run_depth(k), rest = k % depth;
+    const lf_dtype packed = kern->w_type[type];
+    return k / depth * kern->w_floats(packed, columns, depth) + (rest > 0 ? kern->w_floats(packed, columns, rest) : 0);
+}
+
+/* Where run `run` of strip `strip` of a packed w [n][k] of a type begins. */
+static inline int64_t lf_w_run_at(const lf_kern *kern, lf_dtype type, int64_t n, int64_t k, int64_t strip, int64_t run)
+{
+    return strip * lf_w_runs_floats(kern, type, LF_STRIP, k) +
+           run * kern->w_floats(kern->w_type[type], lf_min64(LF_STRIP, n - strip * LF_STRIP), lf_run_depth(k));
 }
 
 /* product.c: packs it. w: [n][k], or [k][n] where is_kn, of that type. */

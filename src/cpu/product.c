@@ -46,7 +46,7 @@ static void pack_converted(const lf_kern *kern, lf_dtype type, const void *w, in
         const void *from = lf_element_at(type, w, is_kn ? col : col * ld);
         for (int64_t i = 0; i < rows; i++)
             kern->load[type](width, lf_element_at(type, from, i * ld), room + i * width);
-        kern->pack_w(columns, k, room, width, is_kn, to);
+        kern->pack_w(LF_F32, columns, k, room, width, is_kn, to);
     }
 }
 
@@ -56,8 +56,8 @@ void lf_w_run_pack(const lf_kern *kern, lf_dtype type, const void *w, int64_t n,
     const int64_t col = strip * LF_STRIP, k0 = run * lf_run_depth(k), ld = is_kn ? n : k;
     const int64_t columns = lf_min64(LF_STRIP, n - col), depth = lf_min64(lf_run_depth(k), k - k0);
     const void *from = lf_element_at(type, w, is_kn ? k0 * n + col : col * k + k0);
-    if (type == LF_F32)
-        kern->pack_w(columns, depth, from, ld, is_kn, to);
+    if (kern->w_type[type] == type)
+        kern->pack_w(type, columns, depth, from, ld, is_kn, to);
     else
         pack_converted(kern, type, from, columns, depth, ld, is_kn, to);
 }
@@ -74,7 +74,7 @@ static const float *packed_w(const lf_piece *p, const lf_product_at *product, in
     if (strip * LF_STRIP >= product->n || !is_prepared(p, product))
         return NULL;
     return p->run->weights->product[product->index] +
-           lf_w_run_at(p->run->instance->kern, product->n, p->group->k, strip, run);
+           lf_w_run_at(p->run->instance->kern, product->weight.dtype, product->n, p->group->k, strip, run);
 }
 
 /* The same of a w that is known only now. */
@@ -128,7 +128,8 @@ void lf_product_tile(const lf_piece *p, const lf_product_at *product, const floa
     const int64_t runs = lf_runs(p->group->k), x_run = kern->x_floats(p->rows, p->group->depth);
     float *tile = p->scratch + product->tile, *more = p->scratch + p->group->more;
     const float *bias = bias_of(p, product, strip);
-    lf_multiply m = {.rows = p->rows, .n = lf_min64(LF_STRIP, product->n - strip * LF_STRIP), .ldc = product->ldc};
+    lf_multiply m = {.rows = p->rows, .n = lf_min64(LF_STRIP, product->n - strip * LF_STRIP), .ldc = product->ldc,
+                     .w_type = kern->w_type[product->weight.dtype]};
     assert(to == tile || (runs >= 1 && runs <= LF_RUNS));
     if (runs == 0)
         memset(tile, 0, (size_t)(p->rows * product->ldc) * sizeof *tile);

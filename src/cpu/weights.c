@@ -22,8 +22,8 @@ static void pack_run(void *arg, int64_t index, int slot)
     const int64_t strip = index / lf_runs(p->k), run = index % lf_runs(p->k);
     const int64_t n = lf_min64(LF_STRIP, p->n - strip * LF_STRIP),
                   k = lf_min64(lf_run_depth(p->k), p->k - run * lf_run_depth(p->k));
-    float *to = p->to + lf_w_run_at(p->kern, p->n, p->k, strip, run);
-    lf_memory_ready(to, (size_t)p->kern->w_floats(n, k) * sizeof *to);
+    float *to = p->to + lf_w_run_at(p->kern, p->dtype, p->n, p->k, strip, run);
+    lf_memory_ready(to, (size_t)p->kern->w_floats(p->kern->w_type[p->dtype], n, k) * sizeof *to);
     lf_w_run_pack(p->kern, p->dtype, p->from, p->n, p->k, p->is_kn, strip, run, to);
 }
 
@@ -33,8 +33,8 @@ static bool packed_floats(const packing *p, int64_t *floats)
     const int64_t rest = p->n % LF_STRIP;
     if (!lf_mul_i64(lf_round_up(p->n, LF_STRIP), p->k, floats) || *floats > INT64_MAX / 64)
         return false;
-    *floats = p->n / LF_STRIP * lf_runs_floats(p->kern->w_floats, LF_STRIP, p->k) +
-              (rest > 0 ? lf_runs_floats(p->kern->w_floats, rest, p->k) : 0);
+    *floats = p->n / LF_STRIP * lf_w_runs_floats(p->kern, p->dtype, LF_STRIP, p->k) +
+              (rest > 0 ? lf_w_runs_floats(p->kern, p->dtype, rest, p->k) : 0);
     return true;
 }
 

@@ -604,13 +604,13 @@ int64_t lf_cost_workspace(const lf_plan *plan, const int64_t *dims, const lf_dev
 /* ---- prepared parameters ---- */
 
 /* A weight as its product reads it. */
-static double product_weight(const lf_product *p, const int64_t *dims, const lf_device *d)
+static double product_weight(const lf_plan *plan, const lf_product *p, const int64_t *dims, const lf_device *d)
 {
     const double n = extent(p->n, dims), k = extent(p->k, dims);
     if (p->narrow) /* and its bias, in double precision */
         return 8 * n * (k + 1);
     if (!lf_is_gpu(d))
-        return 4 * k * ceil(n / d->tile_columns) * d->tile_columns;
+        return bytes_of(lf_stored_dtype(plan, p->weight)) * k * ceil(n / d->tile_columns) * d->tile_columns;
     const lf_precision precision = d->gpu.precision_used;
     const double lines = n * ceil(k / lf_line_elements(precision)) * LF_LINE, scales = 4 * (n + k);
     /* rows of too wide a range read it as it is */
@@ -633,7 +633,7 @@ double lf_cost_prepared(const lf_plan *plan, const int64_t *dims, const lf_devic
         for (int32_t before = 0; before < i; before++)
             shared = shared || plan->product[before]->weight == plan->product[i]->weight;
         if (plan->product[i]->weight_fixed && !shared)
-            bytes += product_weight(plan->product[i], dims, d);
+            bytes += product_weight(plan, plan->product[i], dims, d);
     }
     for (int32_t i = 0; i < plan->prepareds; i++)
         if (is_kept(plan, i, d))
