@@ -291,6 +291,25 @@ CASE(the_verifier_checks_what_is_held)
     BREAK(plan, plan->group[0].held.run, -1, "read by others, too");
 }
 
+CASE(the_verifier_checks_what_is_carried)
+{
+    read_model("input x f32[B, 8]\nparam w f32[16, 8]\na = linear(x, w)\nb = gelu(a)\ny = softmax(b, dim=1)\n"
+               "return y\n");
+    for (lf_cut cut = LF_CUT_STOP; cut <= LF_CUT_RESUME; cut++) {
+        lf_plan *plan = NULL;
+        const lf_plan_options options = {.fuse = true, .cut = cut, .sets = 3};
+        assert_int_equal(lf_plan_build(&graph, options, &arena, &plan), LF_OK);
+        assert_int_equal(lf_plan_verify(plan, &diag), LF_OK);
+        assert_int_equal(plan->carrieds, 2);
+        assert_int_equal(plan->prepareds, cut == LF_CUT_STOP); /* the half that stops has the weight */
+        BREAK(plan, plan->group[0].stat[0].carried, 2, "partials that are not carried so");
+        BREAK(plan, plan->carried[0].sets, 0, "partials that are not carried so");
+        BREAK(plan, plan->options.cut, LF_CUT_NONE, "partials that are not carried so");
+        if (cut == LF_CUT_RESUME)
+            BREAK(plan, plan->group[0].kept[0].in_input, -1, "reads a kept value before it is made");
+    }
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 int main(void)
@@ -309,6 +328,7 @@ int main(void)
         TEST(checked_builds_verify),
         TEST(the_verifier_names_the_fault),
         TEST(the_verifier_checks_what_is_held),
+        TEST(the_verifier_checks_what_is_carried),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

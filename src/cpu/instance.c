@@ -114,6 +114,13 @@ static void home_of_node(const building *b, lf_node node, lf_reach *r)
     assert(!"a group reads or writes a value that is stored nowhere");
 }
 
+static void kept_home(const lf_kept *kept, size_t in_area, lf_reach *r)
+{
+    r->home = kept->in_output >= 0 ? LF_HOME_OUTPUT : kept->in_input >= 0 ? LF_HOME_INPUT : LF_HOME_BLOCK;
+    r->index = r->home == LF_HOME_OUTPUT ? kept->in_output : kept->in_input;
+    r->offset = r->home == LF_HOME_BLOCK ? in_area : 0;
+}
+
 static void reach_home(const building *b, const lf_group_at *g, const lf_group *plan, const size_t *in_area,
                        const lf_access *a, lf_reach *r)
 {
@@ -124,9 +131,7 @@ static void reach_home(const building *b, const lf_group_at *g, const lf_group *
         r->index = a->index;
         break;
     case LF_KEPT:
-        r->home = plan->kept[a->index].in_output >= 0 ? LF_HOME_OUTPUT : LF_HOME_BLOCK;
-        r->index = plan->kept[a->index].in_output;
-        r->offset = r->home == LF_HOME_BLOCK ? in_area[a->index] : 0;
+        kept_home(&plan->kept[a->index], in_area[a->index], r);
         break;
     case LF_STAT:
         r->home = LF_HOME_BLOCK;
@@ -141,6 +146,16 @@ static void reach_home(const building *b, const lf_group_at *g, const lf_group *
 
 /* ---- statistics, product ---- */
 
+static void carried_numbers(const lf_plan *plan, const lf_stat *from, lf_stat_at *s)
+{
+    const lf_graph *g = plan->graph;
+    if (s->partials == LF_PARTIALS_OWN)
+        return;
+    s->port = from->carried + (s->partials == LF_PARTIALS_IN ? g->inputs : g->outputs);
+    s->sets = plan->carried[from->carried].sets;
+    s->strips = s->partials == LF_PARTIALS_IN ? 0 : s->strips;
+}
+
 static void stat_numbers(building *b, const lf_stat *plan, const lf_group_at *g, lf_stat_at *s)
 {
     const lf_phase_at *phase = &g->phase[plan->phase];
@@ -154,13 +169,15 @@ static void stat_numbers(building *b, const lf_stat *plan, const lf_group_at *g,
                       .rows = phase->rows,
                       .own = 1,
                       .window = plan->window,
-                      .exps = plan->exps};
+                      .exps = plan->exps,
+                      .partials = plan->partials};
     s->length = extent(b, plan->length);
     s->count = extent(b, plan->count);
     switch (plan->span) {
     case LF_SPAN_ROW:
         s->length = phase->width;
         s->strips = phase->strips;
+        carried_numbers(b->plan, plan, s);
         break;
     case LF_SPAN_COLUMN:
         s->rows = 1;
@@ -249,7 +266,7 @@ static lf_status group_numbers(building *b, int32_t index)
             reach_home(b, g, plan, in_area, &plan->phase[i].store[k].to, &g->phase[i].store[k].to);
     }
     for (int32_t i = 0; i < g->stats; i++)
-        if (plan->stat[i].step < 0)
+        if (lf_takes_row(&plan->stat[i]))
             reach_home(b, g, plan, in_area, &plan->stat[i].from, &g->stat[i].from);
     if (g->products > 0)
         reach_home(b, g, plan, in_area, &plan->x, &g->x);

@@ -216,7 +216,7 @@ static void layout_area(lf_group_at *g, const lf_group *plan, const lf_kern *ker
 {
     const int64_t rows = g->whole_grid ? g->rows : g->block_rows;
     for (int32_t i = 0; i < plan->kepts; i++)
-        if (plan->kept[i].in_output < 0)
+        if (plan->kept[i].in_output < 0 && plan->kept[i].in_input < 0)
             in_area[i] = lf_layout_take_elements(area, plan->kept[i].dtype, plan->kept[i].one_row ? 1 : rows,
                                                  lf_extent_at(plan->kept[i].width, dims));
     for (int32_t i = 0; i < g->stats; i++) {

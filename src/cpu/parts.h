@@ -137,7 +137,11 @@ typedef struct lf_stat_at {
     int64_t rows;                     /* of statistics: 1 where there is one row of them */
     int64_t own;                      /* statistics a row */
     int64_t length, count;            /* as in lf_stat; ROW: length is the width, COLUMN: the rows */
-    int64_t strips;                   /* ROW: partials a row; COLUMN: partials a column, one a block of rows */
+    lf_partials_at partials;
+    int32_t port;                     /* not OWN: the output or input where their sets are */
+    int64_t sets;
+    /* ROW: partials a row, 0 where they come in sets; COLUMN: partials a column, one a block of rows */
+    int64_t strips;
     int64_t width;                    /* COLUMN: columns */
     lf_window window;
     lf_reach from;

@@ -70,6 +70,35 @@ static bool softmax_of_parts(int64_t parts, const float *part, int64_t states, f
     return total == total;
 }
 
+/* What the parts of each row come to, for others to go on from. row: which one of the grid is the area's first. */
+static void leave_rows(const lf_run *run, const lf_stat_at *stat, const float *area, int64_t row, int64_t from,
+                       int64_t to)
+{
+    const float *part = area + stat->partial + from * stat->strips * stat->states;
+    float *set = (float *)run->output[stat->port] + (row + from) * stat->states;
+    for (int64_t i = from; i < to; i++, set += stat->states) {
+        double s[LF_MAX_STATE];
+        lf_monoid_begin(stat->monoid, s);
+        for (int64_t k = 0; k < stat->strips; k++, part += stat->states)
+            lf_monoid_combine(stat->monoid, s, part);
+        for (int k = 0; k < stat->states; k++)
+            set[k] = (float)s[k];
+    }
+}
+
+/* From sets of them, in their order. */
+static void resume_rows(const lf_run *run, const lf_stat_at *stat, float *area, int64_t row, int64_t from, int64_t to)
+{
+    const lf_partials all = {.t = (const float *)run->input[stat->port] + (row + from) * stat->states,
+                             .item = stat->states,
+                             .part = stat->rows * stat->states,
+                             .state = 1,
+                             .parts = stat->sets};
+    float *r[LF_MAX_RESULTS];
+    results_at(stat, area, from, r);
+    lf_monoid_settle(stat->monoid, to - from, &all, (double)stat->length, r);
+}
+
 static void finish_rows(const lf_stat_at *stat, float *area, int64_t from, int64_t to)
 {
     const int64_t each = stat->strips * stat->states;
@@ -244,7 +273,14 @@ void lf_stat_finish(const lf_run *run, const lf_stat_at *stat, float *area, int6
     if (from >= to)
         return;
     switch (stat->span) {
-    case LF_SPAN_ROW: finish_rows(stat, area, from, to); break;
+    case LF_SPAN_ROW:
+        if (stat->partials == LF_PARTIALS_OUT)
+            leave_rows(run, stat, area, area_row, from, to);
+        else if (stat->partials == LF_PARTIALS_IN)
+            resume_rows(run, stat, area, area_row, from, to);
+        else
+            finish_rows(stat, area, from, to);
+        break;
     case LF_SPAN_COLUMN: finish_columns(stat, area, from, to); break;
     case LF_SPAN_SEGMENT:
     case LF_SPAN_WINDOW: finish_within_rows(run, stat, area, area_row, from, to); break;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Plans as one kernel: fixed texts, each part in its namespace, and the kernel that goes through their stages. */
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -175,6 +176,7 @@ lf_status lf_cuda_emit(const lf_plan *plan, const lf_plan *as_written, lf_cuda_t
                        lf_diag *diag)
 {
     const bool tensor = lf_cuda_on_tensor_cores(plan, target);
+    assert(plan->options.cut == LF_CUT_NONE && !plan->options.keep_exps);
     *out =
         (lf_cuda_source){.threads = tensor && target.unit == LF_UNIT_WGMMA ? LF_CUDA_TENSOR_THREADS : LF_CUDA_THREADS};
     out->part[LF_CUDA_MAIN] = (lf_cuda_part){.plan = plan, .target = target};

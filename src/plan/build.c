@@ -97,7 +97,8 @@ int32_t lf_builder_kept(lf_builder *b, lf_node node, lf_grid grid)
     if (!kept)
         return 0;
     g->kept = kept;
-    g->kept[g->kepts] = (lf_kept){.node = node, .one_row = grid.one_row, .width = grid.width, .in_output = -1};
+    g->kept[g->kepts] =
+        (lf_kept){.node = node, .one_row = grid.one_row, .width = grid.width, .in_output = -1, .in_input = -1};
     return g->kepts++;
 }
 

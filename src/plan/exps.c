@@ -153,7 +153,7 @@ static int32_t keep_more(lf_group *g, const lf_stat *s, lf_arena *arena)
     p->store = longer(arena, p->store, p->stores, 1, sizeof *p->store);
     if (!g->kept || !p->store)
         return -1;
-    g->kept[g->kepts] = (lf_kept){.node = s->node, .dtype = LF_F32, .width = p->width, .in_output = -1};
+    g->kept[g->kepts] = (lf_kept){.node = s->node, .dtype = LF_F32, .width = p->width, .in_output = -1, .in_input = -1};
     p->store[p->stores] = (lf_store){.step = s->step,
                                      .to = {.place = LF_KEPT,
                                             .index = g->kepts++,

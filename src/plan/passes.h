@@ -24,4 +24,8 @@ void lf_group_joins(lf_group *g);
 /* held.c: lf_group.held. */
 void lf_group_held(lf_group *g);
 
+/* cut.c: the half of a plan that its options ask for. Needs: all of the above, no product numbered yet.
+ * Fails: LF_ERR_UNSUPPORTED, LF_ERR_NOMEM. */
+lf_status lf_plan_cut(lf_plan *plan, lf_arena *arena);
+
 #endif

@@ -264,6 +264,7 @@ lf_status lf_plan_build(const lf_graph *g, lf_plan_options options, lf_arena *ar
         status = lf_group_nodes(&b.site, options, arena, &b.sets);
     if (status != LF_OK)
         return status;
+    options.keep_exps = options.keep_exps && options.cut == LF_CUT_NONE;
     b.plan->options = options;
     for (int32_t s = 0; s < b.sets.count; s++)
         for (int32_t i = 0; i < b.sets.set[s].count; i++)
@@ -276,6 +277,8 @@ lf_status lf_plan_build(const lf_graph *g, lf_plan_options options, lf_arena *ar
     status = number_storage(&b, arena);
     if (status == LF_OK)
         status = lower_groups(&b);
+    if (status == LF_OK && options.cut != LF_CUT_NONE)
+        status = lf_plan_cut(b.plan, arena);
     if (status == LF_OK)
         status = number_products(b.plan, arena);
     if (status == LF_OK)

@@ -104,12 +104,23 @@ typedef enum lf_span {
     LF_SPAN_COLUMN   /* all rows: `count` = width statistics, one row of them */
 } lf_span;
 
+/* Where a statistic's partials lie: its states, before they are combined and finished. */
+typedef enum lf_partials_at {
+    LF_PARTIALS_OWN, /* the executor's own, of such parts as it takes rows and columns in, until the phase is over */
+    LF_PARTIALS_OUT, /* combined to one set, [rows][states] of f32, that is carried: the plan ends with it */
+    /* several such sets are carried here: combined in their order and finished by a phase, which has no steps */
+    LF_PARTIALS_IN
+} lf_partials_at;
+
 typedef struct lf_stat {
     lf_monoid monoid;
     lf_span span;
     lf_node node;      /* whom it is for */
     int32_t phase;     /* complete when this phase is */
-    int32_t step;      /* ROW, COLUMN: the step of that phase that is put in, element by element; -1 otherwise */
+    /* ROW, COLUMN: the step of that phase that is put in, element by element; -1 otherwise, and for LF_PARTIALS_IN */
+    int32_t step;
+    lf_partials_at partials;
+    int32_t carried;   /* OUT, IN: which of what the plan carries they are */
     lf_access from;    /* SEGMENT, WINDOW: the finished row to take it from (a kept value, or a tensor; f32) */
     lf_extent groups, length, count; /* see lf_span; groups is 1 but for WINDOW */
     lf_window window;
@@ -117,6 +128,12 @@ typedef struct lf_stat {
      * calculated to be summed up; a later phase makes a softmax of them by LF_FACTOR. -1: none does */
     int32_t exps;
 } lf_stat;
+
+/* Is it taken from a finished row? */
+static inline bool lf_takes_row(const lf_stat *s)
+{
+    return s->step < 0 && s->partials != LF_PARTIALS_IN;
+}
 
 /* ---- groups ---- */
 
@@ -135,6 +152,7 @@ typedef struct lf_kept {
     lf_dtype dtype;
     lf_extent width;
     int32_t in_output; /* an output whose memory may hold it until that output is written, -1 when there is none */
+    int32_t in_input;  /* the port that brings it, where the plan resumes; -1: a phase makes it */
 } lf_kept;
 
 enum { LF_NARROW = 8 }; /* columns up to which a product is narrow */
@@ -205,12 +223,30 @@ typedef struct lf_buffer {
     int32_t first, last; /* groups that write it first and read it last: memory may be shared outside of that */
 } lf_buffer;
 
+/* Several programs can each have some of the columns of a model, as ranks do that share a weight's rows: each stops
+ * where the statistics of its rows are wanted, and goes on from those of all. The model is that of one shard; both
+ * halves are planned from it, STOP and RESUME, and carry the same. Sets of partials are combined in order of shard, in
+ * double precision, so that all ranks get the same bits. One shard gives those of the plan that is not cut and keeps no
+ * exps, but for statistics that divide (means, moments), which are rounded once more. */
+typedef enum lf_cut { LF_CUT_NONE, LF_CUT_STOP, LF_CUT_RESUME } lf_cut;
+
 /* What a plan is made for. */
 typedef struct lf_plan_options {
     bool fuse;      /* false: every op is its own group */
     bool share_x;   /* its kernels can multiply one x by the weights of several products */
-    bool keep_exps; /* its kernels can leave a softmax's exps where its row is summed up: LF_FACTOR */
+    bool keep_exps; /* its kernels can leave a softmax's exps where its row is summed up: LF_FACTOR; not where cut */
+    lf_cut cut;
+    int32_t sets;   /* RESUME: of partials, one for each shard of the columns, in order of column */
+    lf_extent whole; /* RESUME: columns of all shards together; coef 0: as many as this one has */
 } lf_plan_options;
+
+/* What the half that stops leaves for the one that resumes, [sets][rows][width] of f32, row-major. */
+typedef struct lf_carried {
+    enum { LF_CARRY_PARTIALS, LF_CARRY_KEPT } kind;
+    lf_node node;    /* whom the statistic is for; whose values they are */
+    int32_t sets;    /* 1, but for the partials a plan resumes from */
+    lf_extent rows, width;
+} lf_carried;
 
 typedef struct lf_plan {
     const lf_graph *graph; /* borrowed */
@@ -227,12 +263,16 @@ typedef struct lf_plan {
     lf_node *prepared;
     int32_t prepareds;
     bool *packed_only;     /* one per prepared: read by nothing but products, as weight or a narrow one's bias */
+    /* where it is cut: ports behind the graph's outputs (STOP) or inputs (RESUME), in this order */
+    lf_carried *carried;
+    int32_t carrieds;
 } lf_plan;
 
 /* Decides which nodes share a kernel.
  * Needs:   a verified graph. Leaves it unchanged.
  * Borrows: g, which outlives the plan. The plan lives in arena.
- * Fails:   LF_ERR_NOMEM only (message in g->diag); a node that fits no group gets its own. */
+ * Fails:   LF_ERR_NOMEM (message in g->diag); a node that fits no group gets its own. LF_ERR_UNSUPPORTED where it is to
+ *          be cut and cannot be. */
 lf_status lf_plan_build(const lf_graph *g, lf_plan_options options, lf_arena *arena, lf_plan **out);
 
 /* Checks a plan's invariants and all that passes have noted. Builds with asserts do so whenever a plan is built.

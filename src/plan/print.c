@@ -69,14 +69,17 @@ static void print_step(lf_str *s, const lf_plan *plan, const lf_group *g, const 
 
 static void print_stat(lf_str *s, const lf_plan *plan, const lf_group *g, int32_t i)
 {
+    static const char *const places[] = {"", ", to partials", ", from partials"};
     const lf_stat *st = &g->stat[i];
     lf_str_addf(s, "    stat %d = %s of ", (int)i, lf_monoid_row(st->monoid)->name);
     if (st->step >= 0)
         lf_str_addf(s, "%%%d", (int)st->step);
-    else
+    else if (lf_takes_row(st))
         print_access(s, plan, &st->from);
-    lf_str_addf(s, " over each %s, %s of %s\n", span_name(st->span), lf_extent_text(plan->graph, st->count),
-                lf_extent_text(plan->graph, st->length));
+    else
+        lf_str_addf(s, "%d sets", (int)plan->carried[st->carried].sets);
+    lf_str_addf(s, " over each %s, %s of %s%s\n", span_name(st->span), lf_extent_text(plan->graph, st->count),
+                lf_extent_text(plan->graph, st->length), places[st->partials]);
 }
 
 static void print_phase(lf_str *s, const lf_plan *plan, const lf_group *g, int32_t index)
@@ -128,7 +131,9 @@ lf_status lf_plan_print(const lf_plan *plan, char **out)
         for (int32_t k = 0; k < g->kepts; k++)
             lf_str_addf(&s, "  kept %d: %s, width %s%s\n", (int)k, lf_at(plan->graph, g->kept[k].node)->name,
                         lf_extent_text(plan->graph, g->kept[k].width),
-                        g->kept[k].in_output >= 0 ? ", in an output's memory" : "");
+                        g->kept[k].in_output >= 0  ? ", in an output's memory"
+                        : g->kept[k].in_input >= 0 ? ", an input"
+                                                   : "");
         for (int32_t p = 0; p < g->phases; p++)
             print_phase(&s, plan, g, p);
     }

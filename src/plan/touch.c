@@ -51,7 +51,7 @@ static bool is_touch(const lf_touches *t, lf_touch *out)
     case LF_TOUCH_LOAD: through_access(out, &p->step[i].from); return p->step[i].kind == LF_STEP_LOAD;
     case LF_TOUCH_TAKE:
         through_access(out, &g->stat[i].from);
-        return g->stat[i].phase == t->phase && g->stat[i].step < 0;
+        return g->stat[i].phase == t->phase && lf_takes_row(&g->stat[i]);
     case LF_TOUCH_STORE: through_access(out, &p->store[i].to); return true;
     case LF_TOUCHERS: break;
     }

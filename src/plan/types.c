@@ -38,7 +38,7 @@ void lf_group_types(const lf_plan *plan, lf_group *g)
             phase->store[i].to.dtype = lf_access_dtype(plan, g, &phase->store[i].to);
     }
     for (int32_t i = 0; i < g->stats; i++)
-        if (g->stat[i].step < 0)
+        if (lf_takes_row(&g->stat[i]))
             g->stat[i].from.dtype = lf_access_dtype(plan, g, &g->stat[i].from);
     if (g->products > 0)
         g->x.dtype = lf_access_dtype(plan, g, &g->x);

@@ -40,6 +40,8 @@ static lf_status check_source(const check *c, const lf_access *a, int32_t phase)
     if (a->place == LF_STAT) {
         if (a->index >= g->stats || a->result >= lf_monoid_row(g->stat[a->index].monoid)->results)
             return bad(c, "it reads a statistic that is not there", a->index);
+        if (g->stat[a->index].partials == LF_PARTIALS_OUT)
+            return bad(c, "it reads a statistic that is not finished here", a->index);
         return g->stat[a->index].phase < phase ? LF_OK : bad(c, "it reads a statistic before it is complete", a->index);
     }
     if (a->place == LF_FACTOR) {
@@ -49,6 +51,8 @@ static lf_status check_source(const check *c, const lf_access *a, int32_t phase)
     }
     if (a->place != LF_KEPT || a->index >= g->kepts)
         return bad(c, "it reads from nowhere", a->index);
+    if (g->kept[a->index].in_input >= 0)
+        return LF_OK;
     for (int32_t p = 0; p < phase; p++)
         if (lf_find_store(&g->phase[p], LF_KEPT, a->index))
             return LF_OK;
@@ -172,10 +176,26 @@ static lf_status check_exps(const check *c, int32_t stat)
     return LF_OK;
 }
 
+/* As one set where the plan stops, as one or more where it resumes. */
+static bool is_carried_right(const check *c, const lf_stat *s)
+{
+    const lf_cut cut = c->plan->options.cut;
+    if (s->carried < 0 || s->carried >= c->plan->carrieds || s->span != LF_SPAN_ROW ||
+        cut != (s->partials == LF_PARTIALS_IN ? LF_CUT_RESUME : LF_CUT_STOP))
+        return false;
+    const lf_carried *at = &c->plan->carried[s->carried];
+    return at->kind == LF_CARRY_PARTIALS && at->sets >= 1 && (cut == LF_CUT_RESUME || at->sets == 1) &&
+           lf_extent_is(at->width, lf_monoid_row(s->monoid)->states);
+}
+
 static lf_status check_stat(const check *c, const lf_stat *s)
 {
     if (s->phase < 0 || s->phase >= c->group->phases || s->step >= c->group->phase[s->phase].steps)
         return bad(c, "a statistic of nothing", s->phase);
+    if (s->partials != LF_PARTIALS_OWN && !is_carried_right(c, s))
+        return bad(c, "partials that are not carried so", s->phase);
+    if (s->partials == LF_PARTIALS_IN)
+        return c->group->phase[s->phase].steps == 0 ? LF_OK : bad(c, "a phase finishes and does more", s->phase);
     if (s->step < 0 && s->span != LF_SPAN_SEGMENT && s->span != LF_SPAN_WINDOW)
         return bad(c, "a statistic without a step", s->phase);
     if (s->step < 0 && s->from.dtype != LF_F32)
