@@ -354,6 +354,16 @@ LF_API lf_status lf_account_print(const lf_account *account, bool json, char **o
 /* lf_program_account and lf_account_print in one call. */
 LF_API lf_status lf_program_explain(lf_program *program, const int64_t *dims, bool json, char **out);
 
+/* Prints the page of an account: HTML that fetches and runs nothing.
+ * context: gets the message of a failure.
+ * title:   the model's name, for people; may be NULL.
+ * json:    the object that lf_account_print gives, NUL-terminated; or that of several programs which run one after
+ *          another, with what runs elsewhere between them and what was measured: docs/cli.md.
+ * whole:   a page of its own; otherwise a fragment, to stand in the page of a notebook.
+ * out:     the text, NUL-terminated, in UTF-8; the caller owns it and frees it with lf_string_free.
+ * Fails:   LF_ERR_DATA (not such an object). */
+LF_API lf_status lf_page_print(lf_context *context, const char *title, const char *json, bool whole, char **out);
+
 /* A field of the account. */
 typedef struct lf_field {
     const char *section; /* "plain", "fused", "ops", "kernels", ...: the object of the JSON object that it stands in */

@@ -46,6 +46,15 @@ LF_API lf_status lf_array_save(lf_context *context, const char *path, const lf_t
  * Fails:    LF_ERR_ARG (a type that is no float, a NULL). */
 LF_API lf_status lf_convert(lf_dtype from_type, const void *from, lf_dtype to_type, void *to, size_t count);
 
+/* ---- text files ---- */
+
+/* Writes a text to a file. A failure leaves what was there before.
+ * context:  gets the message of a failure.
+ * path:     the file; replaced where it exists.
+ * text:     NUL-terminated.
+ * Fails:    LF_ERR_IO, LF_ERR_NOMEM. */
+LF_API lf_status lf_text_save(lf_context *context, const char *path, const char *text);
+
 /* ---- numbers from a seed ---- */
 
 /* Draws uniform numbers from [low, high): the same ones for the same seed, name and index on every machine.

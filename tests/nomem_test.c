@@ -422,6 +422,21 @@ static void explaining(void)
     lf_context_free(context);
 }
 
+static void a_page_printed(void)
+{
+    static const char json[] =
+        "{\"ops\": [{\"name\": \"a\", \"op\": \"relu\", \"flops\": 1, \"bytes\": 8, \"us\": 1, \"shape\": [1]}],"
+        " \"kernels\": [{\"name\": \"relu\", \"covers\": [\"a\"], \"flops\": 1, \"bytes\": 8, \"us\": 1}],"
+        " \"refused\": [{\"at\": \"a\", \"rule\": \"r\"}], \"fallbacks\": [{\"op\": \"sin\"}], \"plain\": {},"
+        " \"fused\": {}, \"dims\": {}, \"peak\": {\"flops\": 1e9, \"product_flops\": 1e9, \"bytes\": 1e9}}";
+    static char *kept;
+    lf_context *context = begin(1);
+    char *page;
+    MAKE(page, lf_context_message(context), lf_page_print(context, "m", json, true, &page));
+    same_text(&kept, page);
+    lf_context_free(context);
+}
+
 /* Where what was measured of this machine cannot be read for want of memory, it is measured anew: that takes a while,
  * so it is tried at a few places only. */
 static void explaining_this_machine(void **state)
@@ -508,6 +523,7 @@ static void program_explained(void **state)
 {
     (void)state;
     exhaust("explaining", explaining, 100, 0);
+    exhaust("a page", a_page_printed, 50, 0);
 }
 
 static void files_read_and_written(void **state)

@@ -16,6 +16,10 @@ static void arrays_in_files(void **state)
     assert_int_equal(lf_array_save(NULL, "x", F32(values, 2, 3)), LF_ERR_ARG);
     REFUSES(LF_ERR_ARG, "`out`", lf_array_open(context, "x", NULL), lf_context_message(context));
     REFUSES(LF_ERR_ARG, "`path`", lf_array_open(context, NULL, &array), lf_context_message(context));
+    assert_int_equal(lf_text_save(NULL, "x", "y"), LF_ERR_ARG);
+    REFUSES(LF_ERR_ARG, "`path`", lf_text_save(context, NULL, "y"), lf_context_message(context));
+    REFUSES(LF_ERR_ARG, "`text`", lf_text_save(context, "x", NULL), lf_context_message(context));
+    REFUSES(LF_ERR_IO, "no/such", lf_text_save(context, "no/such/x", "y"), lf_context_message(context));
     REFUSES(LF_ERR_ARG, "`path`", lf_array_save(context, NULL, F32(values, 2, 3)), lf_context_message(context));
     REFUSES(LF_ERR_ARG, "`tensor`", lf_array_save(context, "h.npy", NULL), lf_context_message(context));
     lf_array_free(NULL);

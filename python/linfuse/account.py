@@ -113,11 +113,9 @@ class Account:
 
     def save(self, path: str | os.PathLike[str]) -> pathlib.Path:
         """Writes it as its name says: x.html a page that needs no network, x.json the object, x.txt the text."""
-        from . import html
-
         place = pathlib.Path(path)
         forms: dict[str, Callable[[Account], str]] = {
-            ".html": html.page,
+            ".html": lambda account: native.page(account.title, account.json(), whole=True),
             ".json": lambda account: json.dumps(account.json(), indent=1) + "\n",
             ".txt": str,
         }
@@ -140,9 +138,7 @@ class Account:
         return [*super().__dir__(), "report", *_sections(each=False), *_sections(each=True)]
 
     def _repr_html_(self) -> str:
-        from .html import render
-
-        return render(self)
+        return native.page(self.title, self.json(), whole=False)
 
 
 _NAMED = 6  # of several things with one reason, each is named up to here

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 
 def readable(value: float, units: Sequence[str]) -> str:
@@ -24,21 +24,6 @@ def time(us: float) -> str:
 
 def bytes_of(count: float) -> str:
     return readable(count, ("B", "kB", "MB", "GB", "TB"))
-
-
-def flops(count: float) -> str:
-    return readable(count, ("FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP"))
-
-
-def rate(count: float) -> str:
-    return flops(count) + "/s"
-
-
-# By the unit of a field of the account.
-FORMS: dict[str, Callable[[float], str]] = {
-    "count": lambda count: f"{count:.0f}", "FLOP": flops, "B": bytes_of, "us": time,
-    "FLOP/s": rate, "B/s": lambda count: bytes_of(count) + "/s",
-}
 
 
 def times(ratio: float) -> str:

@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 import enum
 import functools
+import json
 import os
 import pathlib
 import sys
@@ -208,6 +209,7 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "lf_call_time": (_status, [_handle, _address, _size, ctypes.POINTER(ctypes.c_double)]),
     "lf_call_rows_redone": (ctypes.c_int64, [_handle]),
     "lf_call_memory": (_size, [_handle]),
+    "lf_page_print": (_status, [_handle, _text, _text, ctypes.c_bool, _out]),
     "lf_account_field": (ctypes.POINTER(_Field), [_size]),
     "lf_option_word": (_text, [_text, _size]),
     "lf_word_near": (_text, [_text, ctypes.POINTER(_text), _size]),
@@ -283,6 +285,15 @@ def fields() -> tuple[Field, ...]:
         words = [(getattr(row.contents, name) or b"").decode() for name, _ in _Field._fields_[:-1]]
         found.append(Field(*words, row.contents.each))
     return tuple(found)
+
+
+def page(title: str, facts: Mapping[str, Any], whole: bool) -> str:
+    """The page of an account, `facts` its object; or a fragment, for a page around it."""
+    context, made = Context(), ctypes.c_void_p()
+    words = json.dumps(facts, ensure_ascii=False).encode(errors="replace")
+    status = lib.lf_page_print(context.address, title.encode(errors="replace"), words, whole, ctypes.byref(made))
+    context._check(status)
+    return _taken_text(made)
 
 
 @functools.cache

@@ -54,7 +54,7 @@ class Bench:
 
     def json(self) -> dict[str, Any]:
         """As an object of plain values."""
-        return {**asdict(self), "ratio": self.ratio}
+        return {**asdict(self), "ratio": self.ratio, "where": self.where, "headline": self.headline}
 
     def table(self) -> list[list[str]]:
         """Head and rows."""

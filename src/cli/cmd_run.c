@@ -56,11 +56,6 @@ static const char *value_of(const cli_pairs *pairs, const char *name)
     return NULL;
 }
 
-static bool is_stdout(const char *path)
-{
-    return strcmp(path, "/dev/stdout") == 0 || strcmp(path, "/dev/fd/1") == 0 || strcmp(path, "/proc/self/fd/1") == 0;
-}
-
 /* Of two outputs in one file, one would be lost. */
 static int check_files_differ(const cli_pairs *outputs)
 {
@@ -76,7 +71,7 @@ static int check_files_differ(const cli_pairs *outputs)
 static bool writes_to_stdout(const cli_options *o)
 {
     for (size_t i = 0; i < o->outputs.count; i++)
-        if (is_stdout(o->outputs.at[i].value))
+        if (cli_is_stdout(o->outputs.at[i].value))
             return true;
     return false;
 }

@@ -17,8 +17,9 @@ static const struct command {
     const char *usage, *does;
     const char *more; /* for the command's own --help */
 } commands[] = {
-    {"explain", CLI_TAKES_MODEL, cli_explain, "MODEL [--device DEVICE]",
+    {"explain", CLI_TAKES_MODEL | CLI_TAKES_PAGE, cli_explain, "MODEL [--device DEVICE] [--html FILE]",
      "what the model costs as written, what was rewritten, fused and refused, what it costs now",
+     "  --html FILE              also write the report as a page that needs no network\n"
      "Needs no GPU, but for --device cuda. A named extent without a value counts as 1024."},
     {"check", CLI_TAKES_MODEL | CLI_TAKES_TUNE, cli_check, "MODEL",
      "runs it fused and op by op, compares both with double precision",

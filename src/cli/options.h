@@ -21,7 +21,7 @@ typedef struct cli_pairs {
 /* Strings are those of argv; NULL where an option was not given. */
 typedef struct cli_options {
     const char *model;
-    const char *device, *precision, *rules, *weights, *arch;
+    const char *device, *precision, *rules, *weights, *arch, *html;
     bool json, assume_finite, tune, help;
     int64_t batch, threads, runs; /* 0 where not given */
     uint64_t seed;
@@ -34,7 +34,8 @@ enum {
     CLI_TAKES_DATA = 2,  /* --input, --output */
     CLI_TAKES_RUNS = 4,
     CLI_TAKES_ARCH = 8,
-    CLI_TAKES_TUNE = 16
+    CLI_TAKES_TUNE = 16,
+    CLI_TAKES_PAGE = 32
 };
 
 /* Reads argv[0..argc), what follows the command's name. Returns CLI_OK or, with a line said, CLI_BAD.

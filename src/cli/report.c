@@ -55,6 +55,11 @@ int cli_finish(int code)
     return cli_fail("cannot write to standard output: %s", errno ? strerror(errno) : "an earlier write failed");
 }
 
+bool cli_is_stdout(const char *path)
+{
+    return strcmp(path, "/dev/stdout") == 0 || strcmp(path, "/dev/fd/1") == 0 || strcmp(path, "/proc/self/fd/1") == 0;
+}
+
 /* ---- numbers ---- */
 
 const char *cli_number(cli_text *t, const char *fmt, double value)

@@ -17,6 +17,9 @@ int cli_fail_unknown(const char *what, const char *word, const char *near);
 /* The same for what the library said; the exit status is the one that fits. */
 int cli_fail_status(lf_status status, const char *message);
 
+/* Is it a name of standard output? */
+bool cli_is_stdout(const char *path);
+
 /* Sends out what was printed on stdout. Returns code, or CLI_BAD with a line said where it could not be written. That
  * nobody reads on is no failure: the exit status says what it would have said, however much was read. */
 int cli_finish(int code);

@@ -44,10 +44,23 @@ const lf_rule_info *lf_rule_at(size_t index)
     return rule ? &rule->info : NULL;
 }
 
+static const struct { const char *name, *words; } classes[] = {
+#define LF_CLASS(name, words) {#name, words},
+#include "rewrite/classes.def"
+#undef LF_CLASS
+};
+
 const char *lf_rule_class_name(lf_rule_class c)
 {
-    static const char *const names[] = {"EXACT", "REROUNDS", "GUARDED", "ASSUMES_FINITE"};
-    return (unsigned)c < sizeof names / sizeof names[0] ? names[c] : "?";
+    return (unsigned)c < LF_RULE_CLASSES ? classes[c].name : "?";
+}
+
+const char *lf_rule_class_words(const char *name)
+{
+    for (int c = 0; c < LF_RULE_CLASSES; c++)
+        if (strcmp(classes[c].name, name) == 0)
+            return classes[c].words;
+    return NULL;
 }
 
 bool lf_rule_on(const lf_sweeper *s, const char *name)

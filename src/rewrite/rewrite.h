@@ -10,16 +10,16 @@
 
 #define LF_KEEP LF_NONE
 
-/* What holds between the value as written and the value as rewritten. Every class but EXACT takes it that values known
- * when weights are prepared are finite where the rule combines or drops them: the caller checks what is computed from
- * parameters, and what rules trust (lf_notes). Elsewhere a parameter may hold anything. */
+/* A rule's class: classes.def. */
 typedef enum lf_rule_class {
-    LF_EXACT,         /* same bits */
-    LF_REROUNDS,      /* true over the reals and for NaN and Inf in the inputs; other rounding */
-    LF_GUARDED,       /* true for finite numbers; guarded by a witness, and a row where that is not finite is redone */
-    LF_ASSUMES_FINITE /* a guarded rule whose guard the user switched off */
+#define LF_CLASS(name, words) LF_##name,
+#include "rewrite/classes.def"
+#undef LF_CLASS
+    LF_RULE_CLASSES
 } lf_rule_class;
 const char *lf_rule_class_name(lf_rule_class c); /* "EXACT", ... */
+/* What a class means, in a few words, by its name; NULL where there is no such class. */
+const char *lf_rule_class_words(const char *name);
 
 typedef struct lf_rewrite_options {
     const char *rules;   /* "+name,-name,all,none"; NULL: every rule */

@@ -15,8 +15,15 @@ typedef enum lf_fate {
     LF_FATE_STORED,   /* returned, or stored between kernels */
     LF_FATE_PREPARED, /* known once the parameters are: computed with the weights */
     LF_FATE_PASSED,   /* an input under another name */
-    LF_FATE_GONE      /* nothing needs it */
+    LF_FATE_GONE,     /* nothing needs it */
+    LF_FATES
 } lf_fate;
+
+typedef struct lf_fate_row {
+    const char *name;          /* in JSON */
+    const char *words;         /* for people */
+} lf_fate_row;
+extern const lf_fate_row lf_fate_table[LF_FATES];
 
 /* An op as written. */
 typedef struct lf_op_fact {
@@ -64,7 +71,7 @@ lf_status lf_account_fill(lf_account *a, lf_diag *diag);
 lf_status lf_account_to_json(const lf_account *a, char **out);
 lf_status lf_account_to_text(const lf_account *a, char **out);
 
-/* ---- what both of them print; inside the account's files ---- */
+/* ---- what they and the page print; inside the account's files ---- */
 
 /* How a field is written. */
 typedef enum lf_field_unit {
@@ -89,6 +96,17 @@ const lf_field_row *lf_field_row_at(size_t index);
 const lf_field_row *lf_section(const char *section);
 /* The next of the same section; NULL after the last. */
 const lf_field_row *lf_next_field(const lf_field_row *row);
+
+typedef struct lf_amount {
+    char text[32];
+} lf_amount;
+
+/* A finite amount as its unit wants it; not of TEXT. */
+lf_amount lf_account_amount(lf_field_unit unit, double value);
+/* How many times as fast: "1.7x". */
+lf_amount lf_account_gain(double plain_us, double fused_us);
+/* What fusion is expected to be worth. What is compared is said, since nothing of it was run. */
+void lf_account_predicted(lf_str *s, lf_amount plain, lf_amount fused, lf_amount gain);
 
 /* A kernel's phases in words. */
 void lf_account_phases(lf_str *s, const lf_account *a, const lf_group *g);

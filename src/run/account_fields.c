@@ -7,8 +7,6 @@
 
 /* ---- where fields come from ---- */
 
-static const char *const fates[] = {"inside", "stored", "prepared", "passed", "gone"};
-
 static const lf_node_info *written(const lf_account *a, int32_t i)
 {
     return lf_at(a->written, a->op[i].node);

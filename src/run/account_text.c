@@ -21,49 +21,6 @@ typedef struct writing {
     const lf_account *a;
 } writing;
 
-/* ---- amounts ---- */
-
-typedef struct amount {
-    char text[24];
-} amount;
-
-/* Three digits and the unit that makes them readable; units: smallest first, a thousand apart. */
-static amount readable(double value, const char *const *units, int count)
-{
-    amount out;
-    int i = 0;
-    for (; value >= 999.5 && i + 1 < count; i++)
-        value /= 1000;
-    const char *form = value >= 99.95 ? "%.0f %s" : value >= 9.995 ? "%.1f %s" : "%.2f %s";
-    snprintf(out.text, sizeof out.text, value == floor(value) && i == 0 ? "%.0f %s" : form, value, units[i]);
-    return out;
-}
-
-/* An amount as its unit wants it. */
-static amount amount_of(lf_field_unit unit, double value)
-{
-    static const struct { const char *units[5]; int count; } scales[] = {
-        [LF_AS_FLOP] = {{"FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP"}, 5},
-        [LF_AS_BYTE] = {{"B", "kB", "MB", "GB", "TB"}, 5},
-        [LF_AS_US] = {{"us", "ms", "s"}, 3},
-        [LF_AS_FLOP_S] = {{"FLOP/s", "kFLOP/s", "MFLOP/s", "GFLOP/s", "TFLOP/s"}, 5},
-        [LF_AS_BYTE_S] = {{"B/s", "kB/s", "MB/s", "GB/s", "TB/s"}, 5},
-    };
-    amount plain;
-    snprintf(plain.text, sizeof plain.text, "%.0f", value);
-    return unit == LF_AS_COUNT ? plain : readable(value, scales[unit].units, scales[unit].count);
-}
-
-static amount time_of(double us)
-{
-    return amount_of(LF_AS_US, us);
-}
-
-static amount bytes_of(double bytes)
-{
-    return amount_of(LF_AS_BYTE, bytes);
-}
-
 /* ---- layout ---- */
 
 static void right(lf_str *s, const char *text, int width)
@@ -112,14 +69,12 @@ static const char *plural(int64_t count)
 
 /* ---- as written ---- */
 
-/* What fusion is expected to be worth. What is compared is said, since nothing of it was run. */
 static void write_headline(writing *w)
 {
-    const lf_account *a = w->a;
-    const double gain = a->fused.us > 0 ? a->plain.us / a->fused.us : 1;
-    lf_str_addf(&w->s, "Predicted: linfuse without fusion %s, fused %s: ", time_of(a->plain.us).text,
-                time_of(a->fused.us).text);
-    lf_str_addf(&w->s, gain >= 9.95 ? "%.0fx\n" : gain >= 0.995 ? "%.1fx\n" : "%.2fx\n", gain);
+    const double plain = w->a->plain.us, fused = w->a->fused.us;
+    lf_account_predicted(&w->s, lf_account_amount(LF_AS_US, plain), lf_account_amount(LF_AS_US, fused),
+                         lf_account_gain(plain, fused));
+    lf_str_add(&w->s, "\n");
 }
 
 static void write_header(writing *w)
@@ -132,12 +87,12 @@ static void write_header(writing *w)
     for (const lf_field_row *f = lf_section("peak"); f; f = lf_next_field(f))
         if (f->field.phrase)
             lf_str_addf(&w->s, "%s%s %s", listed++ ? ", " : "", f->field.phrase,
-                        amount_of(f->unit, f->from(a, 0).number).text);
+                        lf_account_amount(f->unit, f->from(a, 0).number).text);
     lf_str_add(&w->s, "\n");
     if (a->device.product_flops > a->device.flops && lf_tiled_products(a->plan) > 0)
         lf_str_addf(&w->s, "Fused products run on the tensor cores%s: %s\n",
                     lf_precision_table[a->device.gpu.precision_used].words,
-                    amount_of(LF_AS_FLOP_S, a->device.product_flops).text);
+                    lf_account_amount(LF_AS_FLOP_S, a->device.product_flops).text);
     lf_str_add(&w->s, "\n");
 }
 
@@ -199,7 +154,7 @@ static void write_numbers(lf_str *s, const lf_account *a, const char *section, i
         if (!is_figure(f))
             continue;
         const double value = f->from(a, row).number;
-        right(s, value > 0 ? amount_of(f->unit, value).text : "-", width);
+        right(s, value > 0 ? lf_account_amount(f->unit, value).text : "-", width);
         width = WIDTH;
     }
 }
@@ -252,19 +207,14 @@ static void write_ops(writing *w)
 
 static void write_notes(writing *w, const char *title, const lf_note *notes, int32_t count, bool done)
 {
-    static const char *const classes[] = {
-        [LF_EXACT] = "same bits",
-        [LF_REROUNDS] = "rounds differently",
-        [LF_GUARDED] = "a row that is not finite is redone as written",
-        [LF_ASSUMES_FINITE] = "for finite numbers only: the guard is switched off",
-    };
     if (count == 0)
         return;
     lf_str_addf(&w->s, "%s\n", title);
     for (int32_t i = 0; i < count; i++) {
         lf_str_addf(&w->s, "  %s: %s", notes[i].at, notes[i].rule);
         if (done)
-            lf_str_addf(&w->s, " (%s; %s)", lf_rule_class_name(notes[i].class), classes[notes[i].class]);
+            lf_str_addf(&w->s, " (%s; %s)", lf_rule_class_name(notes[i].class),
+                        lf_rule_class_words(lf_rule_class_name(notes[i].class)));
         lf_str_add(&w->s, "\n    ");
         paragraph(&w->s, notes[i].why, 4, 4);
     }
@@ -306,7 +256,7 @@ static void write_list(writing *w, const char *label, int32_t group, int fate, b
     double bytes;
     if (names_of(w, group, fate, &names, &bytes) > 0) {
         if (with_bytes)
-            lf_str_addf(&names, " (%s)", bytes_of(bytes).text);
+            lf_str_addf(&names, " (%s)", lf_account_amount(LF_AS_BYTE, bytes).text);
         labelled(&w->s, label, names.text ? names.text : "");
     }
     w->s.failed = w->s.failed || names.failed;
@@ -320,7 +270,7 @@ static void write_kernel(writing *w, int32_t index)
     const char *between = " ";
     for (const lf_field_row *f = lf_section("kernels"); f; f = lf_next_field(f))
         if (is_figure(f)) {
-            lf_str_addf(&w->s, "%s%s", between, amount_of(f->unit, f->from(w->a, index).number).text);
+            lf_str_addf(&w->s, "%s%s", between, lf_account_amount(f->unit, f->from(w->a, index).number).text);
             between = ", ";
         }
     lf_str_add(&w->s, "\n");
@@ -328,8 +278,8 @@ static void write_kernel(writing *w, int32_t index)
     for (const lf_field_row *f = lf_section("kernels"); f; f = lf_next_field(f))
         if (f->field.phrase && f->from(w->a, index).text)
             labelled(&w->s, f->field.phrase, f->from(w->a, index).text);
-    write_list(w, "never stored", index, LF_FATE_INSIDE, true);
-    write_list(w, "stored", index, LF_FATE_STORED, true);
+    write_list(w, lf_fate_table[LF_FATE_INSIDE].words, index, LF_FATE_INSIDE, true);
+    write_list(w, lf_fate_table[LF_FATE_STORED].words, index, LF_FATE_STORED, true);
 }
 
 static bool any_outside(const writing *w)
@@ -359,7 +309,7 @@ static void write_tiles(writing *w)
     for (int s = 0, listed = 0; s < LF_TILE_SHAPES && c->how == LF_TILE_BY_MEASURE; s++)
         if (c->measured[s] > 0)
             lf_str_addf(&words, "%s %s %s", listed++ ? "," : "", lf_tile_table[s].name,
-                        time_of(c->measured[s]).text);
+                        lf_account_amount(LF_AS_US, c->measured[s]).text);
     labelled(&w->s, "tiles", words.text ? words.text : "");
     w->s.failed = w->s.failed || words.failed;
     lf_str_free(&words);
@@ -379,9 +329,9 @@ static void write_kernels(writing *w)
         write_tiles(w);
     if (any_outside(w))
         lf_str_add(&w->s, "  in no kernel\n");
-    write_list(w, "with weights", -2, LF_FATE_PREPARED, false);
-    write_list(w, "same as input", -2, LF_FATE_PASSED, false);
-    write_list(w, "not needed", -2, LF_FATE_GONE, false);
+    write_list(w, lf_fate_table[LF_FATE_PREPARED].words, -2, LF_FATE_PREPARED, false);
+    write_list(w, lf_fate_table[LF_FATE_PASSED].words, -2, LF_FATE_PASSED, false);
+    write_list(w, lf_fate_table[LF_FATE_GONE].words, -2, LF_FATE_GONE, false);
     lf_str_add(&w->s, "\n");
 }
 
@@ -412,7 +362,8 @@ static void write_gain(writing *w)
     const char *between = " ";
     for (const lf_field_row *f = lf_section("fused"); f; f = lf_next_field(f))
         if (f->field.phrase) {
-            lf_str_addf(s, "%s%s %s", between, amount_of(f->unit, f->from(w->a, 0).number).text, f->field.phrase);
+            const lf_amount amount = lf_account_amount(f->unit, f->from(w->a, 0).number);
+            lf_str_addf(s, "%s%s %s", between, amount.text, f->field.phrase);
             between = ", ";
         }
     lf_str_add(s, "\n");

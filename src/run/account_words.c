@@ -1,10 +1,60 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a kernel does, in words. */
+/* Amounts, what became of values and what a kernel does, in words. */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "plan/touch.h"
 #include "run/account.h"
+
+/* ---- amounts ---- */
+
+/* Three digits and the unit that makes them readable; units: smallest first, a thousand apart. */
+static lf_amount readable(double value, const char *const *units, int count)
+{
+    lf_amount out;
+    int i = 0;
+    for (; value >= 999.5 && i + 1 < count; i++)
+        value /= 1000;
+    const char *form = value >= 99.95 ? "%.0f %s" : value >= 9.995 ? "%.1f %s" : "%.2f %s";
+    snprintf(out.text, sizeof out.text, value == floor(value) && i == 0 ? "%.0f %s" : form, value, units[i]);
+    return out;
+}
+
+lf_amount lf_account_amount(lf_field_unit unit, double value)
+{
+    static const struct { const char *units[6]; int count; } scales[] = {
+        [LF_AS_FLOP] = {{"FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP"}, 6},
+        [LF_AS_BYTE] = {{"B", "kB", "MB", "GB", "TB"}, 5},
+        [LF_AS_US] = {{"us", "ms", "s"}, 3},
+        [LF_AS_FLOP_S] = {{"FLOP/s", "kFLOP/s", "MFLOP/s", "GFLOP/s", "TFLOP/s", "PFLOP/s"}, 6},
+        [LF_AS_BYTE_S] = {{"B/s", "kB/s", "MB/s", "GB/s", "TB/s"}, 5},
+    };
+    lf_amount plain;
+    snprintf(plain.text, sizeof plain.text, "%.0f", value);
+    return unit == LF_AS_COUNT ? plain : readable(value, scales[unit].units, scales[unit].count);
+}
+
+lf_amount lf_account_gain(double plain_us, double fused_us)
+{
+    lf_amount out;
+    const double gain = fused_us > 0 ? plain_us / fused_us : 1;
+    snprintf(out.text, sizeof out.text, gain >= 9.95 ? "%.0fx" : gain >= 0.995 ? "%.1fx" : "%.2fx", gain);
+    return out;
+}
+
+void lf_account_predicted(lf_str *s, lf_amount plain, lf_amount fused, lf_amount gain)
+{
+    lf_str_addf(s, "Predicted: linfuse without fusion %s, fused %s: %s", plain.text, fused.text, gain.text);
+}
+
+const lf_fate_row lf_fate_table[] = {
+    [LF_FATE_INSIDE] = {"inside", "never stored"},      [LF_FATE_STORED] = {"stored", "stored"},
+    [LF_FATE_PREPARED] = {"prepared", "with weights"},  [LF_FATE_PASSED] = {"passed", "same as input"},
+    [LF_FATE_GONE] = {"gone", "not needed"},
+};
+
+/* ---- what a kernel does ---- */
 
 /* What a statistic is called where its name is not what a person would say. */
 static const char *monoid_words(lf_monoid m)

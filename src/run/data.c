@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Arrays in files, as .npy; their elements. */
+/* Arrays in files, as .npy; their elements; texts in files. */
 #include <linfuse_tools.h>
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/dtype.h"
 #include "base/mem.h"
@@ -101,4 +102,15 @@ lf_status lf_convert(lf_dtype from_type, const void *from, lf_dtype to_type, voi
         return LF_ERR_ARG;
     lf_retype(from_type, from, to_type, to, (int64_t)count);
     return LF_OK;
+}
+
+/* ---- text files ---- */
+
+lf_status lf_text_save(lf_context *context, const char *path, const char *text)
+{
+    if (!context)
+        return LF_ERR_ARG;
+    if (!path || !text)
+        return lf_fail_null(&context->diag, path ? "text" : "path");
+    return lf_file_write(path, text, strlen(text), NULL, 0, &context->diag);
 }

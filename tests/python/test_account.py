@@ -194,21 +194,65 @@ def test_html(accounts, name):
         assert note["why"] in words
     for kernel in facts["kernels"]:
         assert kernel["phases"] in words and f". {kernel['name']}" in words
-    assert words.index("(predicted)") < words.index("input") < words.index("output") < words.index("Roofline")
+    order = [words.index(word) for word in ("Predicted: linfuse without fusion", "input", "output", "Roofline")]
+    assert order == sorted(order)
     # Text and lines take the notebook's colour, whatever it is: nothing is painted black or white.
     assert not re.search(r'(fill|stroke|color)\s*[=:]\s*"?(#000|#fff|black|white)', account._repr_html_())
 
 
-def test_html_escapes(accounts):
+def test_html_escapes(accounts, tmp_path):
     facts = json.loads(json.dumps(accounts["mlp"].parts[0].facts))
     evil = "<script>alert('x')</script>&\""
-    facts["title"] = facts["ops"][0]["op"] = evil
+    facts["device"] = facts["title"] = facts["precision"] = facts["ops"][0]["op"] = evil
+    facts["peak"]["product_flops"] = 2 * facts["peak"]["flops"]
+    facts["dims"] = {evil: 1}
     facts["ops"][0]["name"] = evil
     facts["kernels"][0]["covers"][0] = evil
-    facts["kernels"][0]["name"] = facts["kernels"][0]["why_apart"] = evil
-    facts["rewrites"] = [{"at": evil, "rule": evil, "class": evil, "why": evil}]
+    for key in ("name", "phases", "shared", "why_apart"):
+        facts["kernels"][0][key] = evil
+    facts["rewrites"] = facts["refused"] = [
+        {"at": at, "rule": evil, "class": evil, "why": evil} for at in (evil, evil + "2")
+    ]
     account = Account([Part("", facts)], [Fallback(evil, evil, evil, evil)], title=evil, notes=[evil])
-    assert evil in " ".join(check_html(account._repr_html_()).words)
+    for page in (account._repr_html_(), account.save(tmp_path / "evil.html").read_text(encoding="utf-8")):
+        words = "".join(check_html(page).words)
+        assert page.count("<script") == 0 and words.count(evil) == page.count("&lt;script&gt;") > 30
+
+
+def test_what_is_no_text(accounts, tmp_path):
+    """Halves of characters, control characters and a null character; they are replaced, and nothing ends there."""
+    odd = "a\ud800b\x1b\x00c"
+    account = Account(accounts["mlp"].parts, [Fallback(odd, "torch.sin", odd, odd)], title="\udcff\x1b", notes=["end"])
+    page = account.save(tmp_path / "odd.html").read_text(encoding="utf-8")
+    assert "a?b\ufffd" in page and not set(page) & {"\x00", "\x1b"} and "<p>end</p>" in page
+    check_html(page)
+
+
+def test_classes_are_explained(accounts, root):
+    """What a class means is told in the same words by the text, the page and the documentation."""
+    table = (root / "src" / "rewrite" / "classes.def").read_text()
+    classes = dict(re.findall(r'^LF_CLASS\((\w+), *"(.*)"\)', table, re.M))
+    docs = " ".join((root / "docs" / "cli.md").read_text().split())
+    assert len(classes) == 4
+    for name, words in classes.items():
+        assert f"`{name}`: {words}" in docs
+    for account in accounts.values():
+        for note in account.json()["rewrites"]:
+            told = note["class"], classes[note["class"]]
+            assert "{} ({}; {})".format(note["rule"], *told) in str(account)
+            assert "({}; {}: {})".format(note["rule"], *told) in "".join(check_html(account._repr_html_()).words)
+
+
+def test_refused(tmp_path):
+    """A refusal stands in the box of the kernel that goes without, with its reason and the class it would have."""
+    lines = "input x f32[B, 64]", "param w f32[32, 64]", "param s f32[32]", "a = linear(x, w)", "b = mul(a, s)"
+    (tmp_path / "model.lf").write_text("\n".join([*lines, "return a, b", ""]))
+    account = linfuse.explain(tmp_path / "model.lf", device="a100")
+    (note,) = account.refused
+    box = re.search(r'<div class="box kernel">.*?<div class="arrow">', account._repr_html_(), re.S).group()
+    words = "".join(check_html(box.removesuffix('<div class="arrow">')).words)
+    assert note["at"] == "b" and note["rule"] == "fold_gain"
+    assert f"not rewrittenb = mul 1024 × 32: {note['why']} (fold_gain; would be {note['class']}: a row" in words
 
 
 def test_many_ops(tmp_path):

@@ -19,7 +19,8 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 LOOK = """
 const page = document.querySelector("iframe").contentDocument, faults = [];
 for (const folded of page.querySelectorAll("details")) folded.open = true;
-const boxes = [...page.querySelectorAll(".box, .chip, .arrow, p, h4, summary, td, th, svg text")];
+const seen = ".box, .chip, .arrow, p, h4, summary, td, th, svg text, circle[fill='#009e73']";
+const boxes = [...page.querySelectorAll(seen)];
 const area = boxes.map(one => one.getBoundingClientRect());
 for (let i = 0; i < boxes.length; i++)
     for (let k = 0; k < i; k++) {
@@ -55,6 +56,14 @@ def test_save(account, tmp_path):
     assert account.save(str(tmp_path / "x.txt")).read_text(encoding="utf-8") == str(account)
     with pytest.raises(linfuse.Error, match=".html, .json, .txt, not as .pdf"):
         account.save(tmp_path / "x.pdf")
+
+
+def test_is_the_commands(root, linfuse_command, tmp_path):
+    """One renderer: the command and Python write the same page."""
+    file = root / "models" / "mlp.lf"
+    linfuse_command("explain", file, "--batch", 64, "--device", "a100", "--html", tmp_path / "c.html")
+    linfuse.explain(file, dims={"B": 64}, device="a100").save(tmp_path / "python.html")
+    assert (tmp_path / "c.html").read_bytes() == (tmp_path / "python.html").read_bytes()
 
 
 def test_order(account):

@@ -108,6 +108,13 @@ def test_help_and_version(linfuse):
         (["check", "M", "--device", "h200"], "needs cpu or cuda"),
         (["check", "M", "--tune"], "tune: device cpu has nothing to measure"),
         (["explain", "M", "--tune"], "explain takes no option --tune"),
+        (["explain", "M", "--html"], "--html needs a file to write the page to"),
+        (["explain", "M", "--html="], "--html needs a file to write the page to"),
+        (["explain", "M", "--htm", "x.html"], "did you mean --html?"),
+        (["check", "M", "--html", "x.html"], "check takes no option --html"),
+        (["explain", "M", "--html", "no/such/x.html"], "cannot write no/such/x.html: No such file"),
+        (["explain", "M", "--html", "/dev/full"], "cannot write /dev/full: No space left"),
+        (["explain", "M", "--json", "--html", "/dev/stdout"], "--json and --html both go to standard output"),
         (["check", "M", "--precision", "fp7"], "fp7"),
         (["check", "M", "--rules", "+no_such_rule"], "no_such_rule"),
         (["check", "M", "--threads", "0"], "--threads needs"),
@@ -292,8 +299,8 @@ def test_explain_fields(linfuse, model):
                 assert_number(got[side][field])
         assert got["plain"]["flops"] >= 2 * 256 * 33 * 47
         assert got["fused"]["launches"] == 1 and got["fused"]["intermediate_bytes"] == 0
-        for fields, rows in (("rule class at why", got["rewrites"]), ("rule at why", got["refused"])):
-            assert all(isinstance(row[f], str) for row in rows for f in fields.split())
+        for row in (*got["rewrites"], *got["refused"]):
+            assert all(isinstance(row[field], str) for field in ("rule", "class", "at", "why"))
         for kernel in got["kernels"]:
             assert isinstance(kernel["name"], str) and kernel["covers"]
             assert_number(kernel["us"])
@@ -303,6 +310,44 @@ def test_explain_text(linfuse, model):
     done = linfuse("explain", model)
     assert done.stderr == "" and done.stdout.endswith("\n") and "logsumexp" in done.stdout
     assert linfuse("explain", model, "--json").json["dims"] == {"B": 1024}
+
+
+def test_explain_page(linfuse, model, tmp_path):
+    """Beside what is printed without it; alone on standard output."""
+    path = tmp_path / "page.html"
+    for form in ([], ["--json"]):
+        plain = linfuse("explain", model, "--device", "h200", *form)
+        path.write_text("old")
+        done = linfuse("explain", model, "--device", "h200", "--html", path, *form)
+        assert done.stdout == plain.stdout and done.stderr == ""
+        page = path.read_text(encoding="utf-8")
+        assert page.startswith("<!doctype html>") and page.endswith("</html>\n") and str(model) in page
+        assert linfuse("explain", model, "--device", "h200", "--html", "/dev/stdout").stdout == page
+
+
+def test_page_that_cannot_be_written(command, model, tmp_path):
+    """The disk is full half way: one line, nothing printed, and the file is as it was, with nothing beside it."""
+    import resource
+    import signal
+
+    def limit():
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+
+    (tmp_path / "page.html").write_text("old")
+    words = [command, "explain", model, "--device", "h200", "--html", tmp_path / "page.html"]
+    done = subprocess.run(words, capture_output=True, text=True, preexec_fn=limit)
+    assert done.returncode == 2 and done.stdout == "" and re.fullmatch(r"linfuse: cannot write .*\n", done.stderr)
+    assert (tmp_path / "page.html").read_text() == "old"
+    assert {path.name for path in tmp_path.iterdir()} == {"page.html", model.name}
+
+
+def test_page_of_a_hostile_path(linfuse, model, tmp_path):
+    """The path is the page's title; what is no UTF-8 in it is replaced."""
+    path = os.fsencode(tmp_path) + b"/<script>&\"\xff\xc0\xaf.lf"
+    os.link(model, path)
+    page = linfuse("explain", os.fsdecode(path), "--device", "h200", "--html", "/dev/stdout").stdout
+    assert "/&lt;script&gt;&amp;&quot;\ufffd\ufffd\ufffd.lf</title>" in page and "<script" not in page
 
 
 # ---- check ----
