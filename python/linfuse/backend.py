@@ -17,6 +17,7 @@ from .fused import CompiledGraph
 from .partition import compile_module
 from .counters import Left, registry
 from .notices import NEEDS_GRADIENTS
+from .rest import Eager, Inductor
 
 _cpu = torch.device("cpu")
 if torch.__version__.startswith("2.4."):
@@ -39,6 +40,8 @@ class Options:
                    waits for it; remembered on disk. Results are the same to the bit. torch.compile's mode
                    "max-autotune" asks for it too. The CPU has nothing to measure.
     fallback       "pytorch": what is not supported runs in PyTorch; "error": it is an error.
+    rest           "inductor": what runs in PyTorch is compiled by PyTorch's own compiler; "eager": it is not; "auto":
+                   it is where nothing of a graph is fused, or more than a few ops are left.
     """
 
     def __init__(self, given: Mapping[str, Any] | None = None):
@@ -50,10 +53,11 @@ class Options:
         self.rules = words.pop("rules", None)
         self.tune = words.pop("tune", False)
         self.fallback = words.pop("fallback", "pytorch")
+        self.rest = words.pop("rest", "auto")
         if words:
             unknown = ", ".join(sorted(map(str, words)))
             raise native.Error(
-                f"linfuse has no option {unknown}; it has precision, assume_finite, rules, tune, fallback"
+                f"linfuse has no option {unknown}; it has precision, assume_finite, rules, tune, fallback, rest"
             )
         precisions = native.option_words("precision")
         if self.precision not in precisions:
@@ -66,6 +70,8 @@ class Options:
                 raise native.Error(f'rules is "+NAME,-NAME" or a list of such words, not {self.rules!r}')
         if self.fallback not in ("pytorch", "error"):
             raise native.Error(f"fallback is pytorch or error, not {self.fallback}")
+        if self.rest not in ("auto", "inductor", "eager"):
+            raise native.Error(f"rest is auto, inductor or eager, not {self.rest}")
 
     def words(self, device: torch.device) -> dict[str, str]:
         """The options of the C library."""
@@ -102,27 +108,29 @@ def _has(device: torch.device, precision: str) -> bool:
 def backend(module: GraphModule, inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None,
             mode: str | None = None) -> Callable[..., Any]:
     """Compiles a graph that Dynamo has traced; what torch.compile calls. mode: "max-autotune" and its kin are the
-    option tune; others choose nothing."""
+    option tune; inductor is told of all of them."""
     mode = mode or "default"
     if mode not in _MODES:
         notices.warn_once(("mode", mode), f"mode {mode} is unknown and chooses nothing; there are {', '.join(_MODES)}")
+        mode = "default"
     if mode.startswith("max-autotune"):
         options = {"tune": True, **(options or {})}
-    return compile_graph(module, inputs, options).run
+    return compile_graph(module, inputs, options, mode).run
 
 
-def compile_graph(
-    module: GraphModule, inputs: Sequence[Any], options: Mapping[str, Any] | None = None
-) -> CompiledGraph:
-    """The same, with the account of what was done."""
+def compile_graph(module: GraphModule, inputs: Sequence[Any], options: Mapping[str, Any] | None = None,
+                  mode: str = "default") -> CompiledGraph:
+    """The same, with the account of what was done. mode: of torch.compile, for what inductor compiles."""
     chosen = Options(options)
     if chosen.rules is not None:  # a wrong name is an error now, not a reason to run in PyTorch later
         with weights.making:
             native.check_options(weights.context(_cpu, torch.get_num_threads()), chosen.words(_cpu))
     own = _copied(module, inputs)
-    compiled = compile_module(own, chosen.words, chosen.fallback == "error")
-    computing = [left for left in compiled.left if _computes(left)]
-    if chosen.fallback == "error" and computing:
+    strict = chosen.fallback == "error"
+    rest = Eager() if chosen.rest == "eager" or strict else Inductor(inputs, mode, chosen.rest == "inductor")
+    compiled = compile_module(own, chosen.words, strict, rest=rest)
+    computing = [left for left in compiled.left if left.computes]
+    if strict and computing:
         raise native.Error(_refusal(own.graph, computing))
     registry.count("graphs")
     registry.count("graphs_fused", not compiled.left and bool(compiled.parts))
@@ -132,10 +140,6 @@ def compile_graph(
         registry.leave(left, "compile")
     notices.of_graph(own.graph, compiled, computing)
     return compiled
-
-
-def _computes(left: Left) -> bool:
-    return not left.reason.startswith("a view of")
 
 
 def _refusal(graph: Graph, computing: Sequence[Left]) -> str:

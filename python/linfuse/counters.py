@@ -26,6 +26,11 @@ class Left(NamedTuple):
     op: str  # how PyTorch spells it; of a part all its ops, with spaces between
     reason: str
 
+    @property
+    def computes(self) -> bool:
+        """Whether there is anything to run, as there is not for a view."""
+        return not self.reason.startswith("a view of")
+
 
 @dataclass(frozen=True)
 class Fallback:

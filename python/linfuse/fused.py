@@ -39,6 +39,11 @@ class Layout:
         plain = dense(shape, self._order)
         self._shape, self._strides = shape, strides if _same_memory(shape, strides, plain) else plain
 
+    @property
+    def at_trace(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Extents and strides."""
+        return self._shape, self._strides
+
     def strides(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Those of a result of these extents."""
         return self._strides if shape == self._shape else dense(shape, self._order)
@@ -80,6 +85,7 @@ class Part(native.OfThisProcess):
         self._key_of = _shape_of_one if len(self._inputs) == 1 else _shapes_of
         self._current: Callable[[], weights.Prepared | None]
         self._args = len(args)
+        self.takes_numbers = [not isinstance(example(node), torch.Tensor) for node in args]
         self._shortcut: Callable[[], Any] = lambda: None
         self._last: Any = None  # what the last call was like
         self._set_up_for: Any = None  # what calls that the shortcut is for are like
@@ -87,6 +93,12 @@ class Part(native.OfThisProcess):
         self.home = home_of(self.device)
         self._serve(torch.get_num_threads())
         registry.parts.add(self)
+
+    def identity(self) -> Any:
+        """All that tells what the part does, and how it is called: equal for parts that can stand for each other."""
+        layouts = [layout.at_trace for layout in self._layouts]
+        places = self._input_at, self.param_at, self.takes_numbers, tuple(self._params.values())
+        return self._key, sorted(self.options.items()), self.device, self.strict, places, layouts, self.eager.code
 
     def _serve(self, threads: int) -> None:
         """Takes the family of programs that may use so many threads."""

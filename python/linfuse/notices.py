@@ -43,7 +43,7 @@ _REMEDIES = {
     "dtype ": "Give it a model and inputs in float32.",
     "device ": "Move the model and its inputs to one device.",
 }
-_REMEDY = 'linfuse.explain(model, ...) tells more; backend="inductor" compiles what linfuse does not fuse.'
+_REMEDY = "linfuse.explain(model, ...) tells more."
 _NOT_THE_USERS = tuple(os.path.dirname(file) + os.sep for file in (torch.__file__, __file__))
 _warned: set[object] = set()
 # Whose frames stand between a user's line and a notice; PyTorch 2.4 decorates by way of contextlib.

@@ -21,11 +21,12 @@ from torch.fx.node import map_arg
 
 from . import native, ops, running, weights
 from .capture import NAMINGS, Capture, Naming, device_of, example, is_view_of_param, mark_statistics, target_name
-from .fused import CompiledGraph, Fused, Part
+from .fused import CompiledGraph, Part
 from .inplace import is_random, make_functional, memory_roots, writes
 from .ops import Unsupported
 from .counters import Left
-from .notices import ALONE, not_supported
+from .notices import ALONE, not_supported, warn_once
+from .rest import Eager, InductorFailed, Rest
 
 _CALLS = ("call_function", "call_method", "call_module")
 _KINDS = {row.name: row.kind for row in native.ops()}
@@ -194,12 +195,13 @@ def _pays(part: list[Node]) -> bool:
 
 
 def compile_module(module: GraphModule, options: Callable[[torch.device], dict[str, str]], strict: bool = False,
-                   statistics: bool = True) -> CompiledGraph:
+                   statistics: bool = True, rest: Rest | None = None) -> CompiledGraph:
     """All passes over a graph, in order; the module's own graph is rewritten.
 
     options:     those of the C library, for the device that the graph is on.
     strict:      a call that cannot run fused is an error.
     statistics:  whether batch_norm updates its running statistics. A file has none that change.
+    rest:        how what is not fused runs; in PyTorch, unless said.
     """
     make_functional(module.graph)
     if statistics:
@@ -207,10 +209,11 @@ def compile_module(module: GraphModule, options: Callable[[torch.device], dict[s
         mark_statistics(module.graph)
     with weights.making:
         context = weights.context(device_of(module.graph), torch.get_num_threads())
-        return _split(module, context, options(context.device), strict)
+        return _split(module, context, options(context.device), strict, rest or Eager())
 
 
-def _split(module: GraphModule, context: weights.Context, options: dict[str, str], strict: bool) -> CompiledGraph:
+def _split(module: GraphModule, context: weights.Context, options: dict[str, str], strict: bool,
+           rest: Rest) -> CompiledGraph:
     """Parts fused, the rest as it is."""
     work = Split(module.graph, context)
     work.probe()
@@ -231,7 +234,14 @@ def _split(module: GraphModule, context: weights.Context, options: dict[str, str
     whole = _as_a_whole(module, work, parts, captures, options, strict) if not left else None
     if whole is not None:
         return CompiledGraph([whole], [], whole.entry())
-    return _around(module, work, parts, captures, options, strict, left)
+    # Updates of running statistics write without PyTorch's knowledge, and inductor has to know.
+    if not rest.takes(left, bool(parts)) or any(map(running.is_own, module.graph.nodes)):
+        rest = Eager()
+    try:
+        return _around(module, work, parts, captures, options, strict, left, rest)
+    except InductorFailed as why:
+        warn_once("inductor", f"inductor failed ({why}), so what linfuse does not fuse runs in PyTorch op by op")
+        return _around(module, work, parts, captures, options, strict, left, Eager())
 
 
 def _captured(work: Split, nodes: list[Node]) -> Capture | str:
@@ -304,7 +314,7 @@ def _as_a_whole(module: GraphModule, work: Split, parts: dict[int, list[Node]], 
 
 
 def _around(module: GraphModule, work: Split, parts: dict[int, list[Node]], captures: dict[int, Capture],
-            options: dict[str, str], strict: bool, left: list[Left]) -> CompiledGraph:
+            options: dict[str, str], strict: bool, left: list[Left], rest: Rest) -> CompiledGraph:
     """The graph with each part in one node."""
     graph, known = Graph(), dict[Node, Node]()
     root = torch.nn.Module()
@@ -331,10 +341,9 @@ def _around(module: GraphModule, work: Split, parts: dict[int, list[Node]], capt
         for node in args:
             copy(node)
         eager = _eager(module, computed, args, outputs)
-        part = Part(f"part{len(made)}", captures[stage], args, outputs, eager, options, strict)
+        part = rest.known(Part(f"part{len(made)}", captures[stage], args, outputs, eager, options, strict))
         made.append(part)
-        setattr(root, part.name, Fused(part))
-        called = graph.call_module(part.name, tuple(known[node] for node in args))
+        called = rest.call(graph, root, part, [known[node] for node in args])
         for at, node in enumerate(outputs):
             known[node] = graph.call_function(operator.getitem, (called, at))
     returned = next(iter(reversed(work.graph.nodes)))
@@ -342,7 +351,7 @@ def _around(module: GraphModule, work: Split, parts: dict[int, list[Node]], capt
     for node in work.graph.nodes:
         if node.op in ("get_attr", "call_module"):
             _share(module, root, str(node.target))
-    return CompiledGraph(made, left, GraphModule(root, graph).forward)
+    return CompiledGraph(made, left, rest.compiled(GraphModule(root, graph)))
 
 
 def _share(module: GraphModule, root: torch.nn.Module, path: str) -> None:

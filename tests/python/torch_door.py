@@ -35,8 +35,9 @@ def fresh(seed):
 
 
 def compiled(model, **options):
-    """The model through the door."""
-    return torch.compile(model, backend="linfuse", options=options or None)
+    """The model through the door. What is not fused runs op by op unless said: inductor takes seconds a graph, and
+    test_torch_rest.py is about it."""
+    return torch.compile(model, backend="linfuse", options={"rest": "eager", **options})
 
 
 @contextmanager
