@@ -171,9 +171,9 @@ void lf_retype(lf_dtype from_type, const void *from, lf_dtype to_type, void *to,
     enum { AT_ONCE = 512 };
     const size_t from_bytes = lf_dtype_size(from_type), to_bytes = lf_dtype_size(to_type);
     for (int64_t at = 0; at < count; at += AT_ONCE) {
-        float wide[AT_ONCE];
+        float floats[AT_ONCE];
         const int64_t n = count - at < AT_ONCE ? count - at : AT_ONCE;
-        lf_to_f32(from_type, (const char *)from + (size_t)at * from_bytes, 1, wide, n);
-        lf_from_f32(to_type, wide, (char *)to + (size_t)at * to_bytes, 1, n);
+        lf_to_f32(from_type, (const char *)from + (size_t)at * from_bytes, 1, floats, n);
+        lf_from_f32(to_type, floats, (char *)to + (size_t)at * to_bytes, 1, n);
     }
 }

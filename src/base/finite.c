@@ -26,10 +26,10 @@ static bool all_finite(lf_dtype type, const void *x, int64_t count)
     if (type == LF_F32)
         return floats_finite(x, count);
     for (int64_t i = 0; i < count && finite; i += AT_ONCE) {
-        float wide[AT_ONCE];
+        float floats[AT_ONCE];
         const int64_t n = lf_min64(AT_ONCE, count - i);
-        lf_to_f32(type, (const char *)x + (size_t)i * lf_dtype_size(type), 1, wide, n);
-        finite = floats_finite(wide, n);
+        lf_to_f32(type, (const char *)x + (size_t)i * lf_dtype_size(type), 1, floats, n);
+        finite = floats_finite(floats, n);
     }
     return finite;
 }

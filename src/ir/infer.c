@@ -77,11 +77,11 @@ static int64_t integer_of(const site *s, const char *name)
 /* A dim counts from the end when negative; a value of rank 0 has dims 0 and -1, as in PyTorch. */
 static lf_status axis_of(const site *s, const char *what, int64_t dim, int rank, int *axis)
 {
-    int span = rank > 0 ? rank : 1;
-    if (dim < -span || dim >= span)
+    int axes = rank > 0 ? rank : 1;
+    if (dim < -axes || dim >= axes)
         return wrong(s, "%s %lld is out of range for %s; it runs from %d to %d", what, (long long)dim, text_of(s, 0),
-                     -span, span - 1);
-    *axis = (int)(dim < 0 ? dim + span : dim);
+                     -axes, axes - 1);
+    *axis = (int)(dim < 0 ? dim + axes : dim);
     return LF_OK;
 }
 

@@ -15,7 +15,7 @@ static void *list_push(lf_builder *b, void *list, int32_t count, size_t size)
     if (b->failed)
         return NULL;
     if ((count & (count - 1)) == 0) {
-        char *grown = lf_arena_array(b->site->arena, count == 0 ? 1 : 2 * (size_t)count, size);
+        char *grown = lf_arena_array(b->context->arena, count == 0 ? 1 : 2 * (size_t)count, size);
         if (!grown) {
             b->failed = true;
             return NULL;
@@ -206,7 +206,7 @@ lf_extent lf_extents_product(const lf_shape *shape, int from, int to)
 
 int32_t lf_lower_affine(lf_builder *b, int32_t phase, lf_node n, int32_t step, const int *order, int row_axes)
 {
-    const lf_graph *g = b->site->graph;
+    const lf_graph *g = b->context->graph;
     const lf_shape *shape = &lf_at(g, n)->shape;
     lf_affine affine = lf_affine_of(g, n);
     const int slots[2] = {affine.weight_slot, affine.bias_slot};
@@ -228,8 +228,8 @@ int32_t lf_lower_affine(lf_builder *b, int32_t phase, lf_node n, int32_t step, c
             axes.dim[a] = shape->dim[from];
             permuted[a] = stride[from];
         }
-        lf_access access = lf_access_axes(LF_VALUE, b->site->base[arg], &axes, permuted, row_axes);
-        lf_node base = b->site->base[arg];
+        lf_access access = lf_access_axes(LF_VALUE, b->context->base[arg], &axes, permuted, row_axes);
+        lf_node base = b->context->base[arg];
         int32_t operand = lf_at(g, base)->op == LF_OP_constant ? lf_step_number(b, phase, arg, lf_at(g, base)->value)
                                                                : lf_step_load(b, phase, arg, &access);
         step = lf_step_op(b, phase, n, ops[i], (const int32_t[3]){step, operand, -1}, one);
@@ -240,14 +240,15 @@ int32_t lf_lower_affine(lf_builder *b, int32_t phase, lf_node n, int32_t step, c
 /* "linear+bias..." for people: op names in order, a repeated run counted. */
 static const char *group_name(const lf_builder *b, const lf_node *nodes, int32_t count)
 {
+    const lf_graph *g = b->context->graph;
     char text[128];
     size_t used = 0;
     text[0] = 0;
     for (int32_t i = 0; i < count;) {
-        const char *op = lf_op_row(lf_at(b->site->graph, nodes[i])->op)->name;
-        bool hidden = lf_kind_of(b->site->graph, nodes[i]) == LF_GUARD && count > 1;
+        const char *op = lf_op_row(lf_at(g, nodes[i])->op)->name;
+        bool hidden = lf_kind_of(g, nodes[i]) == LF_GUARD && count > 1;
         int32_t run = 1;
-        while (i + run < count && lf_at(b->site->graph, nodes[i + run])->op == lf_at(b->site->graph, nodes[i])->op)
+        while (i + run < count && lf_at(g, nodes[i + run])->op == lf_at(g, nodes[i])->op)
             run++;
         if (!hidden) {
             if (used + strlen(op) + 16 > sizeof text) {
@@ -260,7 +261,7 @@ static const char *group_name(const lf_builder *b, const lf_node *nodes, int32_t
         }
         i += run;
     }
-    return lf_arena_strndup(b->site->arena, text, strlen(text));
+    return lf_arena_strndup(b->context->arena, text, strlen(text));
 }
 
 void lf_builder_finish(lf_builder *b, const lf_node *nodes, int32_t count)
@@ -273,7 +274,7 @@ void lf_builder_finish(lf_builder *b, const lf_node *nodes, int32_t count)
     for (int32_t i = 0; i < g->stats; i++)
         if (g->stat[i].span == LF_SPAN_COLUMN)
             g->schedule = LF_BY_PHASE;
-    g->cover = lf_arena_array(b->site->arena, (size_t)count, sizeof *g->cover);
+    g->cover = lf_arena_array(b->context->arena, (size_t)count, sizeof *g->cover);
     g->name = group_name(b, nodes, count);
     if (!g->cover || !g->name) {
         b->failed = true;

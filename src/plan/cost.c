@@ -619,7 +619,7 @@ static double product_weight(const lf_plan *plan, const lf_product *p, const int
 }
 
 /* Is there a tensor that is not for products alone? A CPU reads parameters where their owner has them. */
-static bool is_kept(const lf_plan *plan, int32_t prepared, const lf_device *d)
+static bool stays_a_tensor(const lf_plan *plan, int32_t prepared, const lf_device *d)
 {
     return !plan->packed_only[prepared] &&
            (lf_is_gpu(d) || lf_at(plan->graph, plan->prepared[prepared])->op != LF_OP_param);
@@ -636,7 +636,7 @@ double lf_cost_prepared(const lf_plan *plan, const int64_t *dims, const lf_devic
             bytes += product_weight(plan, plan->product[i], dims, d);
     }
     for (int32_t i = 0; i < plan->prepareds; i++)
-        if (is_kept(plan, i, d))
+        if (stays_a_tensor(plan, i, d))
             bytes += lf_cost_bytes(plan->graph, plan->prepared[i], dims);
     return bytes;
 }

@@ -18,7 +18,7 @@ typedef struct node_set {
 } node_set;
 
 typedef struct grouping {
-    lf_site site;
+    lf_lower_context context;
     lf_arena scratch;    /* of one trial */
     node_set *set;       /* one per node; set[n] is where n began */
     int32_t *set_of;     /* one per node: its set, -1 for leaves, views and fixed nodes */
@@ -33,11 +33,11 @@ static const char between[] = "another kernel stands between the two";
 /* Calls for each set that set s reads from, other than itself: pushes those not seen in this trial. */
 static int32_t push_sources(grouping *p, int32_t s, int32_t depth)
 {
-    const lf_graph *g = p->site.graph;
+    const lf_graph *g = p->context.graph;
     for (int32_t i = 0; i < p->set[s].count; i++) {
         const lf_node_info *info = lf_at(g, p->set[s].node[i]);
         for (int a = 0; a < lf_op_row(info->op)->arg_count; a++) {
-            int32_t from = info->arg[a] == LF_NONE ? -1 : p->set_of[p->site.base[info->arg[a]]];
+            int32_t from = info->arg[a] == LF_NONE ? -1 : p->set_of[p->context.base[info->arg[a]]];
             if (from < 0 || p->seen[from] == p->trial)
                 continue;
             p->seen[from] = p->trial;
@@ -55,11 +55,11 @@ static bool makes_cycle(grouping *p, int32_t into, int32_t from)
     int32_t depth = push_sources(p, into, 0);
     while (depth > 0) {
         int32_t s = p->stack[--depth];
-        const lf_graph *g = p->site.graph;
+        const lf_graph *g = p->context.graph;
         for (int32_t i = 0; i < p->set[s].count; i++) {
             const lf_node_info *info = lf_at(g, p->set[s].node[i]);
             for (int a = 0; a < lf_op_row(info->op)->arg_count; a++)
-                if (info->arg[a] != LF_NONE && p->set_of[p->site.base[info->arg[a]]] == from)
+                if (info->arg[a] != LF_NONE && p->set_of[p->context.base[info->arg[a]]] == from)
                     return true;
         }
         depth = push_sources(p, s, depth);
@@ -88,10 +88,10 @@ static lf_status join(grouping *p, int32_t into, int32_t from, const char **why)
         return LF_OK;
     lf_node *both = malloc((size_t)(a->count + b->count) * sizeof *both);
     if (!both)
-        return lf_fail_nomem(p->site.graph->diag, "the plan");
+        return lf_fail_nomem(p->context.graph->diag, "the plan");
     int32_t count = merge_sorted(a, b, both);
     lf_arena_free(&p->scratch);
-    lf_status status = lf_lower(&p->site, both, count, NULL, why);
+    lf_status status = lf_lower(&p->context, both, count, NULL, why);
     if (status != LF_OK || *why) {
         free(both);
         return status;
@@ -110,7 +110,7 @@ static lf_status join(grouping *p, int32_t into, int32_t from, const char **why)
 /* What a product multiplies, seen through views. */
 static lf_node input_of(const grouping *p, lf_node product)
 {
-    return p->site.base[lf_arg_of(p->site.graph, product, 0)];
+    return p->context.base[lf_arg_of(p->context.graph, product, 0)];
 }
 
 /* Joins the set of a node with that of an argument of it. */
@@ -134,9 +134,9 @@ static lf_status join_argument(grouping *p, int32_t into, int32_t from)
 /* Are its weight and bias known when weights are prepared? */
 static bool is_prepared(const grouping *p, lf_node product)
 {
-    const lf_graph *g = p->site.graph;
+    const lf_graph *g = p->context.graph;
     for (int a = 1; a < lf_op_row(lf_at(g, product)->op)->arg_count; a++)
-        if (lf_arg_of(g, product, a) != LF_NONE && !p->site.fixed[lf_arg_of(g, product, a)])
+        if (lf_arg_of(g, product, a) != LF_NONE && !p->context.fixed[lf_arg_of(g, product, a)])
             return false;
     return true;
 }
@@ -157,7 +157,7 @@ static lf_status keeps_rows(grouping *p, const node_set *s, bool *keeps)
     lf_group group;
     const char *why = NULL;
     lf_arena_free(&p->scratch);
-    lf_status status = lf_lower(&p->site, s->node, s->count, &group, &why);
+    lf_status status = lf_lower(&p->context, s->node, s->count, &group, &why);
     *keeps = false;
     for (int32_t k = 0; status == LF_OK && !why && k < group.kepts; k++)
         *keeps = *keeps || (!group.kept[k].one_row && !lf_extent_is(group.kept[k].width, 1) &&
@@ -167,11 +167,11 @@ static lf_status keeps_rows(grouping *p, const node_set *s, bool *keeps)
 
 static bool reads(const grouping *p, int32_t set, int32_t from)
 {
-    const lf_graph *g = p->site.graph;
+    const lf_graph *g = p->context.graph;
     for (int32_t i = 0; i < p->set[set].count; i++) {
         const lf_node_info *info = lf_at(g, p->set[set].node[i]);
         for (int a = 0; a < lf_op_row(info->op)->arg_count; a++)
-            if (info->arg[a] != LF_NONE && p->set_of[p->site.base[info->arg[a]]] == from)
+            if (info->arg[a] != LF_NONE && p->set_of[p->context.base[info->arg[a]]] == from)
                 return true;
     }
     return false;
@@ -219,7 +219,7 @@ enum { MOST_SIBLINGS = 8 }; /* tried for a product: bounds planning time on host
 /* latest: one per node, LF_NONE everywhere: the latest product so far that multiplies it. */
 static lf_status share_inputs(grouping *p, bool share_x, lf_node *latest)
 {
-    const lf_graph *g = p->site.graph;
+    const lf_graph *g = p->context.graph;
     lf_status status = LF_OK;
     for (lf_node n = 0; n < g->count && status == LF_OK; n++) {
         if (lf_kind_of(g, n) != LF_PRODUCT || p->set_of[n] < 0)
@@ -241,14 +241,14 @@ static lf_status begin_set(grouping *p, lf_node n)
     node_set *s = &p->set[n];
     s->node = malloc(sizeof *s->node);
     if (!s->node)
-        return lf_fail_nomem(p->site.graph->diag, "the plan");
+        return lf_fail_nomem(p->context.graph->diag, "the plan");
     s->node[0] = n;
     s->count = 1;
-    s->product = lf_kind_of(p->site.graph, n) == LF_PRODUCT ? n : LF_NONE;
+    s->product = lf_kind_of(p->context.graph, n) == LF_PRODUCT ? n : LF_NONE;
     p->set_of[n] = n;
     const char *why = NULL;
     lf_arena_free(&p->scratch);
-    lf_status status = lf_lower(&p->site, s->node, 1, NULL, &why);
+    lf_status status = lf_lower(&p->context, s->node, 1, NULL, &why);
     s->across = why != NULL;
     if (s->across)
         s->why_apart = "it is read across its extents, not along them";
@@ -257,13 +257,13 @@ static lf_status begin_set(grouping *p, lf_node n)
 
 static lf_status join_arguments(grouping *p, lf_node n)
 {
-    const lf_node_info *info = lf_at(p->site.graph, n);
+    const lf_node_info *info = lf_at(p->context.graph, n);
     int args = lf_op_row(info->op)->arg_count;
     int32_t tried[LF_MAX_ARGS];
     for (int t = 0; t < args; t++) { /* latest set first */
         int32_t best = -1;
         for (int a = 0; a < args; a++) {
-            int32_t from = info->arg[a] == LF_NONE ? -1 : p->set_of[p->site.base[info->arg[a]]];
+            int32_t from = info->arg[a] == LF_NONE ? -1 : p->set_of[p->context.base[info->arg[a]]];
             bool skip = from < 0 || from == n || p->set[from].across;
             for (int i = 0; i < t; i++)
                 skip = skip || tried[i] == from;
@@ -299,7 +299,7 @@ static void find_live(const lf_graph *g, bool *live)
 /* Orders sets so that each comes after what it reads; among free ones the one with the smallest first node. */
 static lf_status emit_in_order(grouping *p, lf_sets *out, lf_arena *arena)
 {
-    const lf_graph *g = p->site.graph;
+    const lf_graph *g = p->context.graph;
     bool *done = lf_arena_array(arena, (size_t)g->count + 1, sizeof *done);
     if (!done)
         return lf_fail_nomem(g->diag, "the plan");
@@ -316,7 +316,7 @@ static lf_status emit_in_order(grouping *p, lf_sets *out, lf_arena *arena)
             for (int32_t i = 0; i < p->set[s].count && before < 0; i++)
                 for (int a = 0; a < LF_MAX_ARGS && a < lf_op_row(lf_at(g, p->set[s].node[i])->op)->arg_count; a++) {
                     lf_node arg = lf_at(g, p->set[s].node[i])->arg[a];
-                    int32_t from = arg == LF_NONE ? -1 : p->set_of[p->site.base[arg]];
+                    int32_t from = arg == LF_NONE ? -1 : p->set_of[p->context.base[arg]];
                     if (from >= 0 && from != s && !done[from])
                         before = from;
                 }
@@ -343,10 +343,10 @@ static lf_status emit_in_order(grouping *p, lf_sets *out, lf_arena *arena)
 
 static lf_status make_groups(grouping *p, lf_plan_options options, const bool *live, lf_node *latest)
 {
-    const lf_graph *g = p->site.graph;
+    const lf_graph *g = p->context.graph;
     lf_status status = LF_OK;
     for (lf_node n = 0; n < g->count && status == LF_OK; n++) {
-        if (!is_member(g, p->site.fixed, live, n))
+        if (!is_member(g, p->context.fixed, live, n))
             continue;
         status = begin_set(p, n);
         if (status == LF_OK && options.fuse && !p->set[n].across)
@@ -355,11 +355,11 @@ static lf_status make_groups(grouping *p, lf_plan_options options, const bool *l
     return status == LF_OK && options.fuse ? share_inputs(p, options.share_x, latest) : status;
 }
 
-lf_status lf_group_nodes(const lf_site *site, lf_plan_options options, lf_arena *arena, lf_sets *out)
+lf_status lf_group_nodes(const lf_lower_context *context, lf_plan_options options, lf_arena *arena, lf_sets *out)
 {
-    const lf_graph *g = site->graph;
+    const lf_graph *g = context->graph;
     size_t n = (size_t)g->count + 1;
-    grouping p = {.site = *site};
+    grouping p = {.context = *context};
     bool *live = lf_arena_array(arena, n, sizeof *live);
     p.set_of = lf_arena_array(arena, n, sizeof *p.set_of);
     p.seen = lf_arena_array(arena, n, sizeof *p.seen);
@@ -375,7 +375,7 @@ lf_status lf_group_nodes(const lf_site *site, lf_plan_options options, lf_arena 
         p.set_of[i] = latest[i] = -1;
     find_live(g, live);
     lf_arena_init(&p.scratch);
-    p.site.arena = &p.scratch; /* trials are thrown away */
+    p.context.arena = &p.scratch; /* trials are thrown away */
     lf_status status = make_groups(&p, options, live, latest);
     if (status == LF_OK)
         status = emit_in_order(&p, out, arena);

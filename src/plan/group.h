@@ -19,6 +19,6 @@ typedef struct lf_sets {
 } lf_sets;
 
 /* Fails: LF_ERR_NOMEM. The sets live in arena. */
-lf_status lf_group_nodes(const lf_site *site, lf_plan_options options, lf_arena *arena, lf_sets *out);
+lf_status lf_group_nodes(const lf_lower_context *context, lf_plan_options options, lf_arena *arena, lf_sets *out);
 
 #endif

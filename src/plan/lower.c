@@ -33,7 +33,7 @@ typedef struct phase_key {
 
 typedef struct lowering {
     lf_builder b;
-    const lf_site *site;
+    const lf_lower_context *context;
     member *m;
     int32_t count;
     phase_key *key;
@@ -97,11 +97,11 @@ static bool strides_zero(const lf_shape *shape, const lf_extent *stride, int fro
 static const char *read_arg(const lowering *l, const lf_shape *shape, lf_grid grid, int row_axes, lf_node arg,
                             reading *r)
 {
-    const lf_graph *g = l->site->graph;
+    const lf_graph *g = l->context->graph;
     lf_extent stride[LF_MAX_RANK] = {{0}};
     lf_broadcast_strides(&lf_at(g, arg)->shape, shape, stride);
-    r->base = l->site->base[arg];
-    r->inside = l->site->slot[r->base];
+    r->base = l->context->base[arg];
+    r->inside = l->context->slot[r->base];
     r->identity = false;
     r->access = lf_access_axes(LF_VALUE, r->base, shape, stride, row_axes);
     if (r->inside < 0)
@@ -114,7 +114,10 @@ static const char *read_arg(const lowering *l, const lf_shape *shape, lf_grid gr
     return NULL;
 }
 
-static bool outside(const lowering *l, lf_node arg) { return arg == LF_NONE || l->site->slot[l->site->base[arg]] < 0; }
+static bool outside(const lowering *l, lf_node arg)
+{
+    return arg == LF_NONE || l->context->slot[l->context->base[arg]] < 0;
+}
 
 /* ---- first walk ---- */
 
@@ -122,14 +125,14 @@ static bool outside(const lowering *l, lf_node arg) { return arg == LF_NONE || l
  * widens it. */
 static const char *pointwise_grid(lowering *l, member *m)
 {
-    const lf_graph *g = l->site->graph;
+    const lf_graph *g = l->context->graph;
     const lf_node_info *info = lf_at(g, m->node);
     lf_extent elements = lf_extents_product(&info->shape, 0, info->shape.rank);
     bool any_inside = false, all_one = true, widest = false;
     for (int i = 0; i < lf_op_row(info->op)->arg_count; i++) {
         if (outside(l, info->arg[i]))
             continue;
-        const member *a = &l->m[l->site->slot[l->site->base[info->arg[i]]]];
+        const member *a = &l->m[l->context->slot[l->context->base[info->arg[i]]]];
         any_inside = true;
         all_one = all_one && a->grid.one_row;
         widest = widest || lf_extent_same(a->grid.width, elements);
@@ -145,7 +148,7 @@ static const char *pointwise_grid(lowering *l, member *m)
 
 static const char *place_pointwise(lowering *l, member *m, int args)
 {
-    const lf_graph *g = l->site->graph;
+    const lf_graph *g = l->context->graph;
     const lf_node_info *info = lf_at(g, m->node);
     const char *why = pointwise_grid(l, m);
     if (why)
@@ -173,7 +176,7 @@ static const char *place_pointwise(lowering *l, member *m, int args)
 
 static const char *place_product(lowering *l, member *m)
 {
-    const lf_graph *g = l->site->graph;
+    const lf_graph *g = l->context->graph;
     const lf_node_info *info = lf_at(g, m->node);
     l->products++;
     if (!outside(l, info->arg[1]) || (info->op == LF_OP_linear && !outside(l, info->arg[2])))
@@ -182,7 +185,7 @@ static const char *place_product(lowering *l, member *m)
     if (!lf_split_rows(&info->shape, l->b.rows, &m->row_axes, &m->grid.width) || m->row_axes > info->shape.rank - 1 ||
         !lf_extent_same(lf_extents_product(x, 0, x->rank - 1), l->b.rows))
         return "its rows are not those of the group";
-    int32_t inside = l->site->slot[l->site->base[info->arg[0]]];
+    int32_t inside = l->context->slot[l->context->base[info->arg[0]]];
     if (inside >= 0) {
         if (l->m[inside].grid.one_row || !lf_extent_same(l->m[inside].grid.width, x->dim[x->rank - 1]))
             return "its input has other rows than its output";
@@ -197,7 +200,7 @@ static lf_grid fed_grid(const member *m) { return (lf_grid){false, m->spanned.wi
 /* A node with a statistic of its first argument. */
 static const char *place_spanned(lowering *l, member *m)
 {
-    const lf_graph *g = l->site->graph;
+    const lf_graph *g = l->context->graph;
     const lf_node_info *info = lf_at(g, m->node);
     lf_kind kind = lf_kind_of(g, m->node);
     for (int i = 1; i < lf_op_row(info->op)->arg_count; i++)
@@ -206,7 +209,7 @@ static const char *place_spanned(lowering *l, member *m)
     const char *why = lf_span_classify(g, m->node, l->b.rows, &m->spanned);
     if (why)
         return why;
-    int32_t inside = l->site->slot[l->site->base[info->arg[0]]];
+    int32_t inside = l->context->slot[l->context->base[info->arg[0]]];
     if (inside >= 0 && l->m[inside].grid.one_row)
         return "it reduces what is itself a reduction over rows";
     l->columns = l->columns || m->spanned.span == LF_SPAN_COLUMN;
@@ -220,7 +223,7 @@ static const char *place_spanned(lowering *l, member *m)
 
 static const char *place(lowering *l, member *m)
 {
-    const lf_graph *g = l->site->graph;
+    const lf_graph *g = l->context->graph;
     const lf_node_info *info = lf_at(g, m->node);
     const char *why = NULL;
     m->again = -1;
@@ -285,7 +288,7 @@ static void unite(lowering *l, int32_t part, int32_t with)
 static bool has_product(const lowering *l, int32_t part)
 {
     for (int32_t i = 0; i < l->count; i++)
-        if (l->m[i].part == part && lf_kind_of(l->site->graph, l->m[i].node) == LF_PRODUCT)
+        if (l->m[i].part == part && lf_kind_of(l->context->graph, l->m[i].node) == LF_PRODUCT)
             return true;
     return false;
 }
@@ -294,7 +297,7 @@ static bool has_product(const lowering *l, int32_t part)
 static int32_t first_part(const lowering *l, int level, lf_grid grid)
 {
     for (int32_t i = 0; i < l->count; i++)
-        if (lf_kind_of(l->site->graph, l->m[i].node) == LF_PRODUCT && l->m[i].level == level &&
+        if (lf_kind_of(l->context->graph, l->m[i].node) == LF_PRODUCT && l->m[i].level == level &&
             grid_same(l->m[i].grid, grid))
             return l->m[i].part;
     return -1;
@@ -303,14 +306,14 @@ static int32_t first_part(const lowering *l, int level, lf_grid grid)
 /* The part in whose phase a spanned node's statistic is fed: where its argument is made. */
 static int32_t fed_part(const lowering *l, const member *m)
 {
-    int32_t inside = l->site->slot[l->site->base[lf_arg_of(l->site->graph, m->node, 0)]];
+    int32_t inside = l->context->slot[l->context->base[lf_arg_of(l->context->graph, m->node, 0)]];
     return inside >= 0 && grid_same(l->m[inside].grid, fed_grid(m)) ? l->m[inside].part
                                                                     : first_part(l, m->feed_level, fed_grid(m));
 }
 
 static void find_parts(lowering *l)
 {
-    const lf_graph *g = l->site->graph;
+    const lf_graph *g = l->context->graph;
     for (int32_t i = 0; i < l->count; i++)
         l->m[i].part = i;
     for (int32_t i = 0; i < l->count; i++) {
@@ -371,7 +374,7 @@ static int32_t find_again(const lowering *l, lf_node node, int32_t phase)
 /* The step that holds, in this phase, argument arg of the node with that shape, grid and rows. */
 static int32_t fetch(lowering *l, const lf_shape *shape, lf_grid grid, int row_axes, lf_node arg, int32_t phase)
 {
-    const lf_graph *g = l->site->graph;
+    const lf_graph *g = l->context->graph;
     reading r;
     const char *why = read_arg(l, shape, grid, row_axes, arg, &r);
     assert(!why);
@@ -392,7 +395,7 @@ static int32_t fetch(lowering *l, const lf_shape *shape, lf_grid grid, int row_a
 
 static int32_t emit_op(lowering *l, const member *m, int32_t phase)
 {
-    const lf_graph *g = l->site->graph;
+    const lf_graph *g = l->context->graph;
     const lf_node_info *info = lf_at(g, m->node);
     int32_t arg[3] = {-1, -1, -1};
     double attr[3];
@@ -406,22 +409,22 @@ static int32_t emit_op(lowering *l, const member *m, int32_t phase)
 
 static void emit_product(lowering *l, member *m)
 {
-    const lf_graph *g = l->site->graph;
+    const lf_graph *g = l->context->graph;
     const lf_node_info *info = lf_at(g, m->node);
     const lf_shape *x = &lf_at(g, info->arg[0])->shape;
     lf_product p = {.node = m->node,
-                    .weight = l->site->base[info->arg[1]],
+                    .weight = l->context->base[info->arg[1]],
                     .w_is_kn = info->op == LF_OP_matmul,
                     .n = m->grid.width,
                     .k = x->dim[x->rank - 1],
                     .phase = m->phase};
-    p.weight_fixed = l->site->fixed[p.weight];
-    lf_node bias = info->op == LF_OP_linear && info->arg[2] != LF_NONE ? l->site->base[info->arg[2]] : LF_NONE;
+    p.weight_fixed = l->context->fixed[p.weight];
+    lf_node bias = info->op == LF_OP_linear && info->arg[2] != LF_NONE ? l->context->base[info->arg[2]] : LF_NONE;
     p.narrow =
-        p.weight_fixed && (bias == LF_NONE || l->site->fixed[bias]) && lf_extent_known(p.n) && p.n.coef <= LF_NARROW;
+        p.weight_fixed && (bias == LF_NONE || l->context->fixed[bias]) && lf_extent_known(p.n) && p.n.coef <= LF_NARROW;
     p.bias = p.narrow ? bias : LF_NONE;
-    lf_access whole = lf_access_whole(LF_VALUE, l->site->base[info->arg[0]], l->b.rows, (lf_grid){false, p.k});
-    int32_t inside = l->site->slot[whole.index];
+    lf_access whole = lf_access_whole(LF_VALUE, l->context->base[info->arg[0]], l->b.rows, (lf_grid){false, p.k});
+    int32_t inside = l->context->slot[whole.index];
     const lf_access from = inside >= 0 ? keep(l, inside, &whole) : whole;
     assert(l->b.group->products == 0 || lf_access_same(&l->b.group->x, &from));
     l->b.group->x = from;
@@ -440,7 +443,7 @@ static void emit_product(lowering *l, member *m)
 /* Feeds the statistic of a spanned node and gives its number. */
 static int32_t emit_stat(lowering *l, const member *m)
 {
-    const lf_graph *g = l->site->graph;
+    const lf_graph *g = l->context->graph;
     lf_node arg = lf_arg_of(g, m->node, 0);
     const lf_shape *shape = &lf_at(g, arg)->shape;
     lf_grid grid = {false, m->spanned.width};
@@ -455,8 +458,8 @@ static int32_t emit_stat(lowering *l, const member *m)
                     .count = m->spanned.count,
                     .window = m->spanned.window};
     if (stat.span == LF_SPAN_SEGMENT || stat.span == LF_SPAN_WINDOW) {
-        lf_node base = l->site->base[arg];
-        int32_t inside = l->site->slot[base];
+        lf_node base = l->context->base[arg];
+        int32_t inside = l->context->slot[base];
         lf_access whole = lf_access_whole(LF_VALUE, base, l->b.rows, grid);
         if (inside >= 0) {
             stat.from = keep(l, inside, &whole);
@@ -475,7 +478,7 @@ static int32_t emit_stat(lowering *l, const member *m)
 
 static void emit_reduced(lowering *l, member *m)
 {
-    const lf_graph *g = l->site->graph;
+    const lf_graph *g = l->context->graph;
     const lf_op_info *row = lf_op_row(lf_at(g, m->node)->op);
     int32_t stat = emit_stat(l, m), arg[3] = {-1, -1, -1};
     double attr[3];
@@ -491,7 +494,7 @@ static void emit_reduced(lowering *l, member *m)
 
 static void emit_normalized(lowering *l, member *m)
 {
-    const lf_graph *g = l->site->graph;
+    const lf_graph *g = l->context->graph;
     const lf_node_info *info = lf_at(g, m->node);
     int32_t arg[3] = {fetch(l, &info->shape, m->grid, m->row_axes, info->arg[0], m->phase), -1, -1};
     double attr[3];
@@ -500,7 +503,7 @@ static void emit_normalized(lowering *l, member *m)
         lf_extent stride[LF_MAX_RANK] = {{0}};
         stride[1] = lf_extent_of(1); /* channels */
         for (int i = 1; i <= 2; i++) {
-            lf_node base = l->site->base[info->arg[i]];
+            lf_node base = l->context->base[info->arg[i]];
             lf_access from = lf_access_axes(LF_VALUE, base, &info->shape, stride, m->row_axes);
             arg[i] = lf_at(g, base)->op == LF_OP_constant
                          ? lf_step_number(&l->b, m->phase, info->arg[i], lf_at(g, base)->value)
@@ -519,7 +522,7 @@ static void emit_normalized(lowering *l, member *m)
 
 static void emit_moved(lowering *l, member *m)
 {
-    const lf_graph *g = l->site->graph;
+    const lf_graph *g = l->context->graph;
     const lf_node_info *info = lf_at(g, m->node);
     const lf_shape *from = &lf_at(g, info->arg[0])->shape;
     lf_extent stride[LF_MAX_RANK] = {{0}};
@@ -530,15 +533,15 @@ static void emit_moved(lowering *l, member *m)
     lf_extent swapped = stride[a];
     stride[a] = stride[b];
     stride[b] = swapped;
-    lf_access access = lf_access_axes(LF_VALUE, l->site->base[info->arg[0]], &info->shape, stride, m->row_axes);
+    lf_access access = lf_access_axes(LF_VALUE, l->context->base[info->arg[0]], &info->shape, stride, m->row_axes);
     m->step = lf_step_load(&l->b, m->phase, m->node, &access);
 }
 
 static void emit_guard(lowering *l, member *m)
 {
-    const lf_node_info *info = lf_at(l->site->graph, m->node);
+    const lf_node_info *info = lf_at(l->context->graph, m->node);
     m->step = fetch(l, &info->shape, m->grid, m->row_axes, info->arg[0], m->phase);
-    int32_t inside = l->site->slot[l->site->base[info->arg[1]]];
+    int32_t inside = l->context->slot[l->context->base[info->arg[1]]];
     if (inside >= 0) /* watched where it is made, whatever its grid */
         lf_builder_watch(&l->b, l->m[inside].phase, l->m[inside].step);
     else
@@ -548,7 +551,7 @@ static void emit_guard(lowering *l, member *m)
 static void emit(lowering *l, member *m)
 {
     m->phase = phase_of(l, m->level, m->grid, m->part);
-    switch (lf_kind_of(l->site->graph, m->node)) {
+    switch (lf_kind_of(l->context->graph, m->node)) {
     case LF_PRODUCT:
         emit_product(l, m);
         break;
@@ -568,7 +571,7 @@ static void emit(lowering *l, member *m)
     default:
         m->step = emit_op(l, m, m->phase);
     }
-    if (l->site->stored[m->node]) {
+    if (l->context->stored[m->node]) {
         lf_access to = lf_access_whole(LF_VALUE, m->node, l->b.rows, m->grid);
         lf_builder_store(&l->b, m->phase, m->step, &to);
     }
@@ -592,7 +595,7 @@ static const char *lower_with_rows(lowering *l, lf_extent rows, const lf_node *n
 {
     if (group)
         *group = (lf_group){0};
-    l->b = (lf_builder){.site = l->site, .rows = rows, .group = group};
+    l->b = (lf_builder){.context = l->context, .rows = rows, .group = group};
     l->keys = l->products = 0;
     l->columns = false;
     for (int32_t i = 0; i < l->count; i++) {
@@ -616,17 +619,18 @@ static const char *lower_with_rows(lowering *l, lf_extent rows, const lf_node *n
     return NULL;
 }
 
-lf_status lf_lower(const lf_site *site, const lf_node *nodes, int32_t count, lf_group *group, const char **why)
+lf_status lf_lower(const lf_lower_context *context, const lf_node *nodes, int32_t count, lf_group *group,
+                   const char **why)
 {
-    lowering l = {.site = site, .count = count};
-    l.m = lf_arena_array(site->arena, (size_t)count, sizeof *l.m);
-    l.key = lf_arena_array(site->arena, 2 * (size_t)count, sizeof *l.key);
+    lowering l = {.context = context, .count = count};
+    l.m = lf_arena_array(context->arena, (size_t)count, sizeof *l.m);
+    l.key = lf_arena_array(context->arena, 2 * (size_t)count, sizeof *l.key);
     if (!l.m || !l.key)
-        return lf_fail_nomem(site->graph->diag, "the plan");
+        return lf_fail_nomem(context->graph->diag, "the plan");
     lf_extent rows[LF_MAX_ROW_CHOICES];
-    int choices = lf_row_choices(site->graph, nodes, count, rows);
+    int choices = lf_row_choices(context->graph, nodes, count, rows);
     for (int32_t i = 0; i < count; i++)
-        site->slot[nodes[i]] = i;
+        context->slot[nodes[i]] = i;
     *why = "no split into rows and columns fits all of it";
     int32_t most = -1;
     for (int i = 0; i < choices && *why && !l.b.failed; i++) {
@@ -637,6 +641,6 @@ lf_status lf_lower(const lf_site *site, const lf_node *nodes, int32_t count, lf_
         most = placed > most ? placed : most;
     }
     for (int32_t i = 0; i < count; i++)
-        site->slot[nodes[i]] = -1;
-    return l.b.failed ? lf_fail_nomem(site->graph->diag, "the plan") : LF_OK;
+        context->slot[nodes[i]] = -1;
+    return l.b.failed ? lf_fail_nomem(context->graph->diag, "the plan") : LF_OK;
 }

@@ -9,32 +9,33 @@
 enum { LF_MAX_GROUP = 256 };
 
 /* What lowering reads about the graph; made once for a plan. */
-typedef struct lf_site {
+typedef struct lf_lower_context {
     const lf_graph *graph;
     lf_arena *arena;
     const bool *fixed;      /* one per node: known when weights are prepared */
     const lf_node *base;    /* one per node: the node whose elements it is, seen through views */
     bool *stored;           /* one per node: its value must be written to memory as a tensor */
     int32_t *slot;          /* one per node, scratch: its place in the set being lowered, -1 outside */
-} lf_site;
+} lf_lower_context;
 
-/* Lowers nodes (ascending; none a leaf, a view or fixed) into group. site->slot is -1 everywhere, before and after.
+/* Lowers nodes (ascending; none a leaf, a view or fixed) into group. context->slot is -1 everywhere, before and after.
  * group NULL: only asks whether it would work.
  * *why: NULL when it worked, else one sentence. Fails: LF_ERR_NOMEM only. */
-lf_status lf_lower(const lf_site *site, const lf_node *nodes, int32_t count, lf_group *group, const char **why);
+lf_status lf_lower(const lf_lower_context *context, const lf_node *nodes, int32_t count, lf_group *group,
+                   const char **why);
 
 /* Lowers one REDUCE or NORMALIZE whose span is no run of leading or trailing extents: the grid visits the kept extents
  * as rows and the spanned ones as columns, reading and writing across. */
-lf_status lf_lower_across(const lf_site *site, lf_node n, lf_group *group);
+lf_status lf_lower_across(const lf_lower_context *context, lf_node n, lf_group *group);
 
 /* Lowers a copy of a stored or constant value into the memory of an output. */
-lf_status lf_lower_copy(const lf_site *site, lf_node from, int32_t output, lf_group *group);
+lf_status lf_lower_copy(const lf_lower_context *context, lf_node from, int32_t output, lf_group *group);
 
 /* ---- shared by the lowering files ---- */
 
 /* A group under construction. */
 typedef struct lf_builder {
-    const lf_site *site;
+    const lf_lower_context *context;
     lf_extent rows;
     lf_group *group;
     bool failed;           /* memory ran out */

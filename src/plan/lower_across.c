@@ -4,7 +4,7 @@
 
 static int32_t load_or_number(lf_builder *b, int32_t phase, lf_node node, const lf_access *from)
 {
-    const lf_node_info *base = lf_at(b->site->graph, from->index);
+    const lf_node_info *base = lf_at(b->context->graph, from->index);
     return base->op == LF_OP_constant ? lf_step_number(b, phase, node, base->value)
                                       : lf_step_load(b, phase, node, from);
 }
@@ -23,9 +23,9 @@ static int across_order(const lf_shape *shape, unsigned axes, int *order)
     return kept;
 }
 
-lf_status lf_lower_across(const lf_site *site, lf_node n, lf_group *group)
+lf_status lf_lower_across(const lf_lower_context *context, lf_node n, lf_group *group)
 {
-    const lf_graph *g = site->graph;
+    const lf_graph *g = context->graph;
     const lf_node_info *info = lf_at(g, n);
     const lf_op_info *row = lf_op_row(info->op);
     const lf_shape *shape = &lf_at(g, info->arg[0])->shape;
@@ -39,9 +39,9 @@ lf_status lf_lower_across(const lf_site *site, lf_node n, lf_group *group)
         stride[i] = natural[order[i]];
     }
     *group = (lf_group){0};
-    lf_builder b = {.site = site, .rows = lf_extents_product(&grid, 0, kept), .group = group};
+    lf_builder b = {.context = context, .rows = lf_extents_product(&grid, 0, kept), .group = group};
     lf_extent width = lf_extents_product(&grid, kept, grid.rank);
-    lf_access x = lf_access_axes(LF_VALUE, site->base[info->arg[0]], &grid, stride, kept);
+    lf_access x = lf_access_axes(LF_VALUE, context->base[info->arg[0]], &grid, stride, kept);
 
     int32_t feed = lf_builder_phase(&b, (lf_grid){false, width});
     lf_stat stat = {.monoid = row->monoid, .span = LF_SPAN_ROW, .node = n, .phase = feed, .groups = lf_extent_of(1),
@@ -72,12 +72,13 @@ lf_status lf_lower_across(const lf_site *site, lf_node n, lf_group *group)
     return b.failed ? lf_fail_nomem(g->diag, "the plan") : LF_OK;
 }
 
-lf_status lf_lower_copy(const lf_site *site, lf_node from, int32_t output, lf_group *group)
+lf_status lf_lower_copy(const lf_lower_context *context, lf_node from, int32_t output, lf_group *group)
 {
-    const lf_graph *g = site->graph;
+    const lf_graph *g = context->graph;
     const lf_shape *s = &lf_at(g, from)->shape;
     *group = (lf_group){0};
-    lf_builder b = {.site = site, .rows = lf_extents_product(s, 0, s->rank > 0 ? s->rank - 1 : 0), .group = group};
+    const lf_extent rows = lf_extents_product(s, 0, s->rank > 0 ? s->rank - 1 : 0);
+    lf_builder b = {.context = context, .rows = rows, .group = group};
     lf_grid grid = {false, s->rank > 0 ? s->dim[s->rank - 1] : lf_extent_of(1)};
     int32_t phase = lf_builder_phase(&b, grid);
     lf_access in = lf_access_whole(LF_VALUE, from, b.rows, grid),

@@ -9,7 +9,7 @@
 #include "plan/touch.h"
 
 typedef struct building {
-    lf_site site;
+    lf_lower_context context;
     lf_plan *plan;
     lf_sets sets;
     int32_t *set_of;  /* one per node: its set, -1 where it has none */
@@ -27,14 +27,14 @@ static void find_bases(const lf_graph *g, lf_node *base)
  * lives; any other (an input, a parameter, a constant, a second name) is copied. */
 static void place_outputs(building *b)
 {
-    const lf_graph *g = b->site.graph;
+    const lf_graph *g = b->context.graph;
     for (int32_t i = 0; i < g->outputs; i++) {
-        lf_node base = b->site.base[g->output[i]];
+        lf_node base = b->context.base[g->output[i]];
         b->copy_of[i] = LF_NONE;
         if (b->set_of[base] >= 0 && b->plan->storage[base] == LF_NOT_STORED) {
             b->plan->storage[base] = LF_IN_OUTPUT;
             b->plan->where[base] = i;
-            b->site.stored[base] = true;
+            b->context.stored[base] = true;
         } else {
             b->copy_of[i] = base;
         }
@@ -44,17 +44,17 @@ static void place_outputs(building *b)
 /* Everything else that a group reads and another has written is an intermediate; what is fixed is prepared. */
 static void place_value(building *b, lf_node arg, int32_t reader, bool element)
 {
-    const lf_graph *g = b->site.graph;
+    const lf_graph *g = b->context.graph;
     lf_plan *plan = b->plan;
-    lf_node base = b->site.base[arg];
-    if (b->site.fixed[base]) {
+    lf_node base = b->context.base[arg];
+    if (b->context.fixed[base]) {
         if (!element || lf_at(g, base)->op != LF_OP_constant)
             plan->storage[base] = LF_PREPARED;
         return;
     }
     if (b->set_of[base] < 0 || b->set_of[base] == reader)
         return;
-    b->site.stored[base] = true;
+    b->context.stored[base] = true;
     if (plan->storage[base] == LF_NOT_STORED) {
         plan->storage[base] = LF_IN_BUFFER;
         plan->buffers++;
@@ -65,7 +65,7 @@ static bool is_weight(const lf_graph *g, lf_node n, int slot) { return lf_kind_o
 
 static void place_arguments(building *b)
 {
-    const lf_graph *g = b->site.graph;
+    const lf_graph *g = b->context.graph;
     for (int32_t s = 0; s < b->sets.count; s++)
         for (int32_t i = 0; i < b->sets.set[s].count; i++) {
             lf_node n = b->sets.set[s].node[i];
@@ -81,7 +81,7 @@ static void place_arguments(building *b)
 /* Numbers buffers and prepared tensors, and finds which of the latter only products read. */
 static lf_status number_storage(building *b, lf_arena *arena)
 {
-    const lf_graph *g = b->site.graph;
+    const lf_graph *g = b->context.graph;
     lf_plan *plan = b->plan;
     for (lf_node n = 0; n < g->count; n++)
         plan->prepareds += plan->storage[n] == LF_PREPARED;
@@ -200,7 +200,7 @@ static lf_status run_passes(const building *b, lf_group *g)
     lf_group_types(b->plan, g);
     keep_in_outputs(b->plan, g);
     lf_group_uses(g);
-    if (b->plan->options.keep_exps && !lf_group_keep_exps(g, b->site.arena))
+    if (b->plan->options.keep_exps && !lf_group_keep_exps(g, b->context.arena))
         return lf_fail_nomem(b->plan->graph->diag, "the plan");
     lf_group_joins(g);
     lf_group_held(g);
@@ -215,15 +215,15 @@ static lf_status lower_groups(building *b)
         lf_group *group = &plan->group[plan->groups++];
         const lf_set *set = &b->sets.set[i];
         const char *why = NULL;
-        status = set->across ? lf_lower_across(&b->site, set->node[0], group)
-                             : lf_lower(&b->site, set->node, set->count, group, &why);
+        status = set->across ? lf_lower_across(&b->context, set->node[0], group)
+                             : lf_lower(&b->context, set->node, set->count, group, &why);
         group->why_apart = set->why_apart;
         if (status == LF_OK)
             status = run_passes(b, group);
     }
-    for (int32_t i = 0; i < b->site.graph->outputs && status == LF_OK; i++)
+    for (int32_t i = 0; i < b->context.graph->outputs && status == LF_OK; i++)
         if (b->copy_of[i] != LF_NONE) {
-            status = lf_lower_copy(&b->site, b->copy_of[i], i, &plan->group[plan->groups]);
+            status = lf_lower_copy(&b->context, b->copy_of[i], i, &plan->group[plan->groups]);
             if (status == LF_OK)
                 status = run_passes(b, &plan->group[plan->groups]);
             plan->group[plan->groups++].why_apart = "the value is returned and also lives elsewhere, so it is copied";
@@ -236,13 +236,13 @@ static lf_status allocate(building *b, const lf_graph *g, lf_arena *arena)
     size_t n = (size_t)g->count + 1;
     bool *fixed = lf_arena_array(arena, n, sizeof *fixed);
     lf_node *base = lf_arena_array(arena, n, sizeof *base);
-    b->site = (lf_site){.graph = g, .arena = arena, .fixed = fixed, .base = base};
-    b->site.stored = lf_arena_array(arena, n, sizeof(bool));
-    b->site.slot = lf_arena_array(arena, n, sizeof(int32_t));
+    b->context = (lf_lower_context){.graph = g, .arena = arena, .fixed = fixed, .base = base};
+    b->context.stored = lf_arena_array(arena, n, sizeof(bool));
+    b->context.slot = lf_arena_array(arena, n, sizeof(int32_t));
     b->set_of = lf_arena_array(arena, n, sizeof *b->set_of);
     b->copy_of = lf_arena_array(arena, (size_t)g->outputs, sizeof *b->copy_of);
     b->plan = lf_arena_alloc(arena, sizeof *b->plan);
-    if (!fixed || !base || !b->site.stored || !b->site.slot || !b->set_of || !b->copy_of || !b->plan)
+    if (!fixed || !base || !b->context.stored || !b->context.slot || !b->set_of || !b->copy_of || !b->plan)
         return lf_fail_nomem(g->diag, "the plan");
     b->plan->graph = g;
     b->plan->storage = lf_arena_array(arena, n, sizeof *b->plan->storage);
@@ -252,7 +252,7 @@ static lf_status allocate(building *b, const lf_graph *g, lf_arena *arena)
     lf_graph_fixed(g, fixed);
     find_bases(g, base);
     for (size_t i = 0; i < n; i++)
-        b->site.slot[i] = b->set_of[i] = -1;
+        b->context.slot[i] = b->set_of[i] = -1;
     return LF_OK;
 }
 
@@ -261,7 +261,7 @@ lf_status lf_plan_build(const lf_graph *g, lf_plan_options options, lf_arena *ar
     building b = {0};
     lf_status status = allocate(&b, g, arena);
     if (status == LF_OK)
-        status = lf_group_nodes(&b.site, options, arena, &b.sets);
+        status = lf_group_nodes(&b.context, options, arena, &b.sets);
     if (status != LF_OK)
         return status;
     options.keep_exps = options.keep_exps && options.cut == LF_CUT_NONE;

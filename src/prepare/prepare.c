@@ -27,7 +27,7 @@ typedef struct building {
     const void *const *param;
     lf_pool *pool;
     lf_diag *diag;
-    bool kept;       /* rounding has kept what was there, and nothing computed is Inf or NaN, so far */
+    bool sound;      /* rounding has lost nothing that counts, and nothing computed is Inf or NaN, so far */
     /* one per node: */
     bool *needed;    /* a prepared tensor is made from it */
     bool *finite;    /* a parameter known to be so */
@@ -53,24 +53,24 @@ int64_t lf_prepared_count(const lf_plan *plan, int32_t tensor)
 /* ---- rounding ---- */
 
 typedef struct rounding {
-    const double *wide;
-    float *narrow;
+    const double *exact;
+    float *rounded;
     int64_t count, row; /* elements, and how many of them make a row */
     int64_t rows;       /* a thread takes at a time */
     atomic_bool lossy;  /* for some row */
 } rounding;
 
-/* Rounds a row, and tells whether that kept what was there: all is finite, nothing became a denormal with fewer digits,
- * or 0, and the row is not so small that products with it do. */
-static bool round_row(const double *wide, int64_t n, float *narrow)
+/* Rounds a row, and tells whether nothing was lost by it that counts: all is finite, nothing became a denormal with
+ * fewer digits, or 0, and the row is not so small that products with it do. */
+static bool round_row(const double *exact, int64_t n, float *rounded)
 {
     double largest = 0;
     bool lossy = false, finite = true;
     for (int64_t i = 0; i < n; i++) {
-        narrow[i] = (float)wide[i];
-        largest = fabs(wide[i]) > largest ? fabs(wide[i]) : largest;
-        lossy = lossy || (fabs(wide[i]) < FLT_MIN && narrow[i] != wide[i]);
-        finite = finite && fabsf(narrow[i]) <= FLT_MAX;
+        rounded[i] = (float)exact[i];
+        largest = fabs(exact[i]) > largest ? fabs(exact[i]) : largest;
+        lossy = lossy || (fabs(exact[i]) < FLT_MIN && rounded[i] != exact[i]);
+        finite = finite && fabsf(rounded[i]) <= FLT_MAX;
     }
     return finite && !lossy && (largest == 0 || largest >= LEAST);
 }
@@ -81,7 +81,7 @@ static void round_rows(void *arg, int64_t index, int slot)
     (void)slot;
     const int64_t end = lf_min64((index + 1) * r->rows, r->count / r->row);
     for (int64_t i = index * r->rows; i < end; i++)
-        if (!round_row(r->wide + i * r->row, r->row, r->narrow + i * r->row))
+        if (!round_row(r->exact + i * r->row, r->row, r->rounded + i * r->row))
             atomic_store_explicit(&r->lossy, true, memory_order_relaxed);
 }
 
@@ -92,19 +92,19 @@ static int64_t row_of(const building *b, lf_node n)
 }
 
 /* Rounds a tensor of n's shape. */
-static void round_all(building *b, lf_node n, const double *wide, float *narrow)
+static void round_all(building *b, lf_node n, const double *exact, float *rounded)
 {
-    rounding r = {.wide = wide, .narrow = narrow, .count = elements_of(b->plan, n), .row = row_of(b, n)};
+    rounding r = {.exact = exact, .rounded = rounded, .count = elements_of(b->plan, n), .row = row_of(b, n)};
     if (r.count == 0)
         return;
     r.rows = lf_max64(1, CHUNK / r.row);
     lf_pool_run(b->pool, lf_ceil_div(r.count / r.row, r.rows), round_rows, &r);
-    b->kept = b->kept && !atomic_load_explicit(&r.lossy, memory_order_relaxed);
+    b->sound = b->sound && !atomic_load_explicit(&r.lossy, memory_order_relaxed);
 }
 
 /* ---- evaluation ---- */
 
-/* Memory for what narrow products read: weight and bias as they are before rounding. */
+/* Memory for what rounded products read: weight and bias as they are before rounding. */
 static lf_status make_narrow(building *b)
 {
     for (int32_t i = 0; i < b->plan->products; i++) {
@@ -132,7 +132,7 @@ static double element(const lf_bound *x, int64_t index)
     return (double)number;
 }
 
-/* Hands a prepared tensor's values to the narrow products that read it: a weight as [n][k], a bias as it is. */
+/* Hands a prepared tensor's values to the rounded products that read it: a weight as [n][k], a bias as it is. */
 static void fill_narrow(const building *b, lf_node node, const lf_bound *values)
 {
     for (int32_t i = 0; i < b->plan->products; i++) {
@@ -154,33 +154,33 @@ static lf_status evaluate(building *b, const int32_t *which, size_t count)
 {
     const lf_plan *plan = b->plan;
     lf_node *wanted = calloc(count + 1, sizeof *wanted);
-    double **wide = calloc(count + 1, sizeof *wide);
-    lf_status status = wanted && wide ? LF_OK : no_memory(b);
+    double **exact = calloc(count + 1, sizeof *exact);
+    lf_status status = wanted && exact ? LF_OK : no_memory(b);
     for (size_t i = 0; i < count && status == LF_OK; i++) {
         wanted[i] = plan->prepared[which[i]];
-        wide[i] = lf_aligned_alloc((size_t)elements_of(b->plan, wanted[i]) * sizeof **wide);
-        if (!wide[i])
+        exact[i] = lf_aligned_alloc((size_t)elements_of(b->plan, wanted[i]) * sizeof **exact);
+        if (!exact[i])
             status = no_memory(b);
     }
     if (status == LF_OK)
-        status = lf_eval(plan->graph, NULL, b->bound, wanted, count, wide, b->diag);
+        status = lf_eval(plan->graph, NULL, b->bound, wanted, count, exact, b->diag);
     for (size_t i = 0; i < count && status == LF_OK; i++) {
         const size_t bytes = (size_t)elements_of(b->plan, wanted[i]) * sizeof(float);
-        float *narrow = b->to->computed[which[i]] = lf_aligned_alloc(bytes);
-        if (!narrow) {
+        float *rounded = b->to->computed[which[i]] = lf_aligned_alloc(bytes);
+        if (!rounded) {
             status = no_memory(b);
             break;
         }
         b->to->bytes += bytes;
-        round_all(b, wanted[i], wide[i], narrow);
-        b->to->tensor[which[i]] = narrow;
-        fill_narrow(b, wanted[i], &(lf_bound){.f64 = wide[i]});
-        lf_aligned_free(wide[i]);
-        wide[i] = NULL;
+        round_all(b, wanted[i], exact[i], rounded);
+        b->to->tensor[which[i]] = rounded;
+        fill_narrow(b, wanted[i], &(lf_bound){.f64 = exact[i]});
+        lf_aligned_free(exact[i]);
+        exact[i] = NULL;
     }
-    for (size_t i = 0; wide && i < count; i++)
-        lf_aligned_free(wide[i]);
-    free(wide);
+    for (size_t i = 0; exact && i < count; i++)
+        lf_aligned_free(exact[i]);
+    free(exact);
     free(wanted);
     return status;
 }
@@ -234,7 +234,7 @@ static lf_status prepare_tensors(building *b)
 static bool is_sound(const building *b, const lf_prepare_want *want)
 {
     const lf_graph *g = b->plan->graph;
-    bool sound = b->kept;
+    bool sound = b->sound;
     for (int32_t i = 0; i < g->params && sound; i++)
         if (want[i].check && !b->finite[g->param[i]])
             sound = lf_all_finite_shared(lf_at(g, g->param[i])->dtype, b->param[i], elements_of(b->plan, g->param[i]),
@@ -298,7 +298,7 @@ lf_status lf_prepare(const lf_plan *plan, const void *const *param, const lf_pre
     lf_arena_init(&to->arena);
     to->tensors = plan->prepareds;
     to->products = plan->products;
-    building b = {.to = to, .plan = plan, .param = param, .pool = pool, .diag = diag, .kept = true};
+    building b = {.to = to, .plan = plan, .param = param, .pool = pool, .diag = diag, .sound = true};
     lf_status status = build(&b, want);
     end(&b);
     if (status != LF_OK) {

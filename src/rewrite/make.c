@@ -179,17 +179,17 @@ static void describe(lf_rw *rw, lf_node n)
 static void normal_attrs(const lf_rw *rw, lf_op op, lf_node x, lf_attr *attrs)
 {
     const lf_op_info *row = lf_op_row(op);
-    int64_t span = lf_rw_shape(rw, x)->rank + (op == LF_OP_unsqueeze);
-    span = span > 0 ? span : 1;
+    int64_t axes = lf_rw_shape(rw, x)->rank + (op == LF_OP_unsqueeze);
+    axes = axes > 0 ? axes : 1;
     for (int i = 0; i < row->param_count; i++) {
         const lf_param_info *p = &row->param[i];
         if (is_value(p) || strncmp(p->name, "dim", 3) != 0 || attrs[p->slot].none)
             continue;
         lf_attr *attr = &attrs[p->slot];
         if (p->type == 'I' && attr->number < 0)
-            attr->number += (double)span;
+            attr->number += (double)axes;
         for (int k = 0; p->type == 'L' && k < attr->count; k++) {
-            int64_t dim = attr->list[k] + (attr->list[k] < 0 ? span : 0);
+            int64_t dim = attr->list[k] + (attr->list[k] < 0 ? axes : 0);
             int to = k;
             for (; to > 0 && attr->list[to - 1] > dim; to--)
                 attr->list[to] = attr->list[to - 1];
