@@ -96,6 +96,13 @@ LF_API lf_status lf_device_peak(lf_context *context, const char *device, double 
  * Returns one of them; NULL where none is near. */
 LF_API const char *lf_word_near(const char *word, const char *const *words, size_t count);
 
+/* A text that a terminal can be given, whatever is in it, such as a file's name: control characters but newline and tab
+ * are written as \xNN. The library's own messages are such texts.
+ * text:     must not be NULL, nor overlap out.
+ * out:      gets the text with a NUL, cut between two characters where it does not fit.
+ * capacity: of out, in bytes; 1 or more. */
+LF_API void lf_printable(const char *text, char *out, size_t capacity);
+
 /* What this machine has, in words:
  *   system  the operating system, and glibc's version
  *   cpu     the processor's model

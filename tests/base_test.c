@@ -40,6 +40,31 @@ static void status_says_and_returns(void **state)
     assert_string_equal(d.text, "");
 }
 
+/* Control characters are shown; what follows is as it was, and a second time changes nothing. */
+static void status_is_printable(void **state)
+{
+    (void)state;
+    lf_diag d;
+    lf_fail(&d, LF_ERR_IO, "cannot read %s", "a\x1b[31m\r\x7f\xc2\x9b\n\t\xc2\xa0\xc3\xa9");
+    assert_string_equal(d.text, "cannot read a\\x1b[31m\\x0d\\x7f\\x9b\n\t\xc2\xa0\xc3\xa9");
+    lf_fail(&d, LF_ERR_IO, "%s", d.text);
+    assert_string_equal(d.text, "cannot read a\\x1b[31m\\x0d\\x7f\\x9b\n\t\xc2\xa0\xc3\xa9");
+}
+
+/* What does not fit is left out whole, be it an escape or a character. */
+static void printable_fits(void **state)
+{
+    (void)state;
+    static const char *const want[] = {"", "a", "a", "a", "a", "a\\x1b", "a\\x1b", "a\\x1b\xc3\xa9", "a\\x1b\xc3\xa9"};
+    for (size_t capacity = 1; capacity <= sizeof want / sizeof *want; capacity++) {
+        char out[16];
+        memset(out, '#', sizeof out);
+        lf_text_printable("a\x1b\xc3\xa9", out, capacity);
+        assert_string_equal(out, want[capacity - 1]);
+        assert_int_equal(out[capacity], '#');
+    }
+}
+
 /* A character of each length, pushed over the end by each number of bytes. */
 static void status_cuts_between_characters(void **state)
 {
@@ -480,6 +505,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(status_says_and_returns),
+        cmocka_unit_test(status_is_printable),
+        cmocka_unit_test(printable_fits),
         cmocka_unit_test(status_cuts_between_characters),
         cmocka_unit_test(arena_aligned_zeroed_apart),
         cmocka_unit_test(arena_refuses_absurd_sizes),

@@ -29,6 +29,32 @@ static size_t whole_characters(const char *text, size_t length)
     return length;
 }
 
+/* The control character that text begins with, of ASCII or of Unicode's second block (C2 80 to C2 9F); else -1. */
+static int control_character(const unsigned char *text)
+{
+    if (text[0] == 0xc2 && text[1] >= 0x80 && text[1] < 0xa0)
+        return text[1];
+    return (text[0] < ' ' && text[0] != '\n' && text[0] != '\t') || text[0] == 0x7f ? text[0] : -1;
+}
+
+void lf_text_printable(const char *text, char *out, size_t capacity)
+{
+    static const char digits[] = "0123456789abcdef";
+    const unsigned char *from = (const unsigned char *)text;
+    size_t at = 0;
+    for (; *from; from++) {
+        const int control = control_character(from);
+        const char escape[4] = {'\\', 'x', digits[control >> 4 & 15], digits[control & 15]};
+        const size_t size = control < 0 ? 1 : sizeof escape;
+        if (at + size >= capacity)
+            break;
+        memcpy(out + at, control < 0 ? (const char *)from : escape, size);
+        at += size;
+        from += control >= 0x80;
+    }
+    out[*from ? whole_characters(out, at) : at] = '\0';
+}
+
 lf_status lf_fail(lf_diag *d, lf_status s, const char *fmt, ...)
 {
     if (!d)
@@ -41,16 +67,11 @@ lf_status lf_fail(lf_diag *d, lf_status s, const char *fmt, ...)
     int wanted = vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
 
-    size_t length;
-    if (wanted < 0) {
-        length = (size_t)snprintf(text, sizeof text, "(a message that could not be formatted)");
-    } else if ((size_t)wanted >= sizeof text) {
-        length = whole_characters(text, sizeof text - 1);
-    } else {
-        length = (size_t)wanted;
-    }
-    memcpy(d->text, text, length);
-    d->text[length] = '\0';
+    if (wanted < 0)
+        snprintf(text, sizeof text, "(a message that could not be formatted)");
+    else if ((size_t)wanted >= sizeof text)
+        text[whole_characters(text, sizeof text - 1)] = '\0';
+    lf_text_printable(text, d->text, sizeof d->text);
     return s;
 }
 

@@ -197,10 +197,13 @@ static int print_output(FILE *to, const cli_tensor *t, const char *path)
         return CLI_BAD;
     fprintf(to, "%s: %s%s", t->name, t->dtype == LF_F32 ? "" : lf_dtype_name(t->dtype),
             cli_shape(shape, t->rank, t->extents));
-    if (path)
-        fprintf(to, ", written to %s\n", path);
-    else
+    if (path) {
+        char shown[4096];
+        lf_printable(path, shown, sizeof shown);
+        fprintf(to, ", written to %s\n", shown);
+    } else {
         print_summary(to, floats, t->count);
+    }
     free(own);
     return CLI_OK;
 }

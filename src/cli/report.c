@@ -14,16 +14,17 @@
 
 int cli_fail(const char *fmt, ...)
 {
-    char text[4096];
+    char text[4096], shown[sizeof text];
     va_list args;
     cli_progress_end();
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
-    for (char *c = text; *c; c++)
-        if (*c == '\n' || *c == '\r')
+    lf_printable(text, shown, sizeof shown);
+    for (char *c = shown; *c; c++)
+        if (*c == '\n')
             *c = ' ';
-    fprintf(stderr, "linfuse: %s\n", text);
+    fprintf(stderr, "linfuse: %s\n", shown);
     return CLI_BAD;
 }
 

@@ -158,7 +158,9 @@ int cli_session_device(const cli_session *s, const char **device)
 
 void cli_session_print(const cli_session *s, const char *device)
 {
-    printf("%s", strcmp(s->options->model, "-") == 0 ? "standard input" : s->options->model);
+    char shown[4096];
+    lf_printable(strcmp(s->options->model, "-") == 0 ? "standard input" : s->options->model, shown, sizeof shown);
+    fputs(shown, stdout);
     for (size_t i = 0; i < s->dim_count; i++)
         printf(", %s = %lld", lf_model_dim_name(s->model, i), (long long)s->dims[i]);
     printf(", on %s", device);

@@ -32,6 +32,11 @@ lf_status lf_device_peak(lf_context *context, const char *device, double *flops,
     return LF_OK;
 }
 
+void lf_printable(const char *text, char *out, size_t capacity)
+{
+    lf_text_printable(text, out, capacity);
+}
+
 const char *lf_word_near(const char *word, const char *const *words, size_t count)
 {
     const size_t length = strlen(word);
