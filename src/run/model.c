@@ -78,6 +78,8 @@ static const char *mistaken_for_text(const char *path, const unsigned char *byte
         header |= (uint64_t)bytes[i] << 8 * i;
     if (size > sizeof header && header <= size - sizeof header && bytes[sizeof header] == '{')
         return "safetensors, weights without a model; it goes with the model's .lf, as its weights";
+    if (size >= 6 && memcmp(bytes, "\x93NUMPY", 6) == 0)
+        return "an array, data without a model; it goes with the model's .lf, as its --input";
     if (size >= 4 && memcmp(bytes, "PK\3\4", 4) == 0) /* a zip archive */
         return python;
     if (size >= 2 && bytes[0] == 0x80 && bytes[1] <= 5) /* a pickle of protocol 2 to 5 */
