@@ -295,6 +295,8 @@ def _bound(value: Any, spec: Spec, what: str, home: Home | None = None) -> tuple
         raise TypeError(f"{what} is a {type(value).__name__}, and not a NumPy array or torch tensor")
     if value.dtype != numpy.float32:
         raise TypeError(f"{what} is {value.dtype}, not float32: pass it as .astype(numpy.float32)")
+    if isinstance(value, numpy.ma.MaskedArray):
+        raise TypeError(f"{what} is a masked array: pass it as .filled(...), with what a masked element counts as")
     if not (value.flags.c_contiguous and value.flags.aligned):
         value = value.copy(order="C")
     return value.shape, value.ctypes.data, value

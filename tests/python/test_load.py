@@ -80,6 +80,17 @@ def test_numpy(program, weights, batch):
     assert_near(got, reference(x, y, weights))
 
 
+def test_masked_arrays_are_refused(tmp_path):
+    """Their mask would be lost."""
+    path = tmp_path / "m.lf"
+    path.write_text("input x f32[B, 3]\ny = relu(x)\nreturn y\n")
+    program = linfuse.load(path)
+    x = np.ma.masked_array(np.ones((2, 3), np.float32), mask=[[0, 0, 1], [0, 0, 0]])
+    with pytest.raises(TypeError, match=r"x is a masked array: pass it as \.filled\(\.\.\.\)"):
+        program(x)
+    assert np.array_equal(program(x.filled(-1)), np.float32([[1, 1, 0], [1, 1, 1]]))
+
+
 def test_torch(program, weights):
     x, y = draw(7)
     got = program(torch.from_numpy(x), y=torch.from_numpy(y))
