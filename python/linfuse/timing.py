@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import statistics
 import sys
 import time
@@ -20,6 +21,8 @@ from . import amounts, tracing
 _TURN = 0.005  # s that a turn of the slowest takes at least
 _FEWEST = 5  # turns of each, however long they take
 _MOST = 200
+_BUSY = 0.1  # the share of the CPUs from which on other programs disturb what is timed
+_UNEVEN = 0.25  # of the median: how far the middle half of the turns may spread
 _QUIET = 0.25  # s to wait at most until the threads of the one before stopped spinning
 
 
@@ -37,6 +40,8 @@ class Bench:
     slowest_ms: dict[str, float]
     first_call_s: dict[str, float]  # compiling included
     left_out: dict[str, str] = field(default_factory=dict)  # who, and why
+    others: float | None = None  # the share of the CPUs that other programs used meanwhile, where it is known
+    spread: dict[str, float] = field(default_factory=dict)  # of the middle half of the turns, as a part of the median
 
     @property
     def ratio(self) -> dict[str, float]:
@@ -51,6 +56,19 @@ class Bench:
     @property
     def where(self) -> str:
         return self.device + (f", {amounts.counted(self.threads, 'thread')}" if self.device == "cpu" else "")
+
+    @property
+    def doubts(self) -> list[str]:
+        """Which numbers are doubtful, and why: a sentence each."""
+        found = []
+        if self.others is not None and self.others > _BUSY:
+            found.append(f"Other programs used {self.others:.0%} of the CPUs meanwhile: medians and ratios are "
+                         "doubtful, the fastest turns less so.")
+        uneven = [name for name, spread in self.spread.items() if spread > _UNEVEN]
+        if uneven:
+            found.append(f"The turns of {' and '.join(uneven)} differ by more than {_UNEVEN:.0%}: measure for longer, "
+                         "as by seconds=10, or on a quiet machine.")
+        return found
 
     def json(self) -> dict[str, Any]:
         """As an object of plain values."""
@@ -74,6 +92,7 @@ class Bench:
         for name, *figures in rows:
             lines.append("  ".join([f"  {name:<{first}}", *(f"{f:>{width}}" for f, width in zip(figures, wide))]))
         lines += [f"\n{name} is left out: {why}" for name, why in self.left_out.items()]
+        lines += ["", *self.doubts] if self.doubts else []
         return "\n".join(lines)
 
     __repr__ = __str__
@@ -126,14 +145,48 @@ def measured(subject: tracing.Subject, options: Mapping[str, Any] | None, induct
                 left_out[name] = _reason(why)
                 continue
             calls[name] = call
+        work = _Work()
         turns, count = _take_turns(calls, wait, seconds, progress)
+        others = work.of_others()
     each = {name: [1e3 * one for one in took] for name, took in turns.items()}
     return Bench(
         title=subject.title, device=device, threads=torch.get_num_threads(),
         calls=count * len(each["eager"]), ms={name: statistics.median(ms) for name, ms in each.items()},
         fastest_ms={name: min(ms) for name, ms in each.items()},
-        slowest_ms={name: max(ms) for name, ms in each.items()}, first_call_s=first, left_out=left_out,
+        slowest_ms={name: max(ms) for name, ms in each.items()}, first_call_s=first, left_out=left_out, others=others,
+        spread={name: _spread(ms) for name, ms in each.items()},
     )
+
+
+def _spread(turns: Sequence[float]) -> float:
+    low, middle, high = statistics.quantiles(turns, n=4)
+    return (high - low) / middle
+
+
+class _Work:
+    """The CPUs' work from now on."""
+
+    def __init__(self) -> None:
+        self.wall, self.all, self.own = self._now()
+
+    @staticmethod
+    def _now() -> tuple[float, float | None, float]:
+        """Seconds of wall time, of all CPUs where the system tells, and of this process."""
+        try:
+            with open("/proc/stat", encoding="ascii") as file:
+                ticks = list(map(int, file.readline().split()[1:9]))  # of which 3 and 4 are idle and waiting
+            everyone = (sum(ticks) - sum(ticks[3:5])) / os.sysconf("SC_CLK_TCK")
+        except (OSError, ValueError):
+            everyone = None
+        return time.monotonic(), everyone, time.process_time()
+
+    def of_others(self) -> float | None:
+        """The share of the CPUs that other programs used, where it is known."""
+        wall, everyone, own = self._now()
+        room = (wall - self.wall) * (os.cpu_count() or 1)
+        if everyone is None or self.all is None or wall - self.wall < 0.1:  # ticks are hundredths of a second
+            return None
+        return min(max((everyone - self.all - (own - self.own)) / room, 0.0), 1.0)
 
 
 def _nothing() -> None:

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "cli/busy.h"
 #include "cli/commands.h"
 #include "cli/report.h"
 #include "cli/tensor.h"
@@ -12,6 +13,7 @@
 enum { FEWEST = 3, MOST = 100, GPU_RUNS = 30 }; /* runs of each, where not told */
 static const double GPU_STEADY_SECONDS = 0.3;
 static const double SECONDS_OF_EACH = 2.0; /* likewise */
+static const double BUSY = 0.1;            /* share of the CPUs from which on other programs disturb what is timed */
 
 /* Fused and op by op, side by side. */
 typedef struct contest {
@@ -21,6 +23,7 @@ typedef struct contest {
     double *seconds[2]; /* of each run, sorted at the end */
     int64_t runs;
     double compile, prepare; /* seconds, of the fused program */
+    double others;           /* the share of the CPUs that other programs used meanwhile; negative: not known */
     double steady;           /* cuda: the fused program's median in a long row of runs; 0 elsewhere */
     cli_facts facts;
 } contest;
@@ -166,6 +169,8 @@ static int print_json(const cli_session *s, const contest *c, const char *device
         "peak_gflops", cli_json_number(peak / 1e9), "prepare_ms", cli_json_number(c->prepare * 1e3), "compile_ms",
         cli_json_number(c->compile * 1e3), "predicted_fused_ms", cli_json_number(c->facts.fused_us / 1e3),
         "predicted_plain_ms", cli_json_number(c->facts.plain_us / 1e3));
+    if (object && c->others >= 0)
+        json_object_set_new(object, "others_share_of_cpus", cli_json_number(c->others));
     if (object && c->steady > 0)
         json_object_set_new(object, "steady_ms", cli_json_number(c->steady * 1e3));
     return cli_json_print(object);
@@ -210,6 +215,10 @@ static int print_text(const cli_session *s, const contest *c, const char *device
                cli_seconds(&t, c->steady));
     printf("\nFused is %.2f times as fast as op by op%s.\n", plain / fused,
            is_within_noise(c) ? ", which is no more than the runs differ among themselves" : "");
+    if (c->others > BUSY)
+        printf("Other programs used %.0f %% of the CPUs meanwhile: medians and the ratio are doubtful, the fastest "
+               "runs less so.\n",
+               100 * c->others);
     printf("GFLOP/s counts the model's operations as written; this device's peak is %s%s.\n",
            cli_number(&t, "%.1f", peak / 1e9),
            c->steady > 0 ? "" : " (measured once: cpu-*.json in the cache)");
@@ -235,8 +244,10 @@ static int bench(cli_session *s, contest *c)
     if (code == CLI_OK)
         code = warm_up(s, c, device);
     cli_progress_say("timing");
+    const cli_work before = cli_work_now();
     if (code == CLI_OK)
         code = strcmp(device, "cuda") == 0 ? gpu_turns(c) : take_turns(c);
+    c->others = cli_work_of_others(&before);
     cli_progress_end();
     if (code != CLI_OK)
         return code;

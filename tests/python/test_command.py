@@ -9,6 +9,7 @@ import platform
 import pty
 import re
 import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -225,12 +226,55 @@ def test_files_that_are_no_text_are_recognised(command, tmp_path):
     torch.save(model.state_dict(), tmp_path / "zip.pt")
     torch.save(model.state_dict(), tmp_path / "old.pt", _use_new_zipfile_serialization=False)
     (tmp_path / "model.onnx").write_bytes(b"\x08\x08\x12\x07pytorch")
+    np.save(tmp_path / "x.npy", np.ones(3, np.float32))
     for name, says in {"weights.safetensors": "weights without a model", "zip.pt": "linfuse.save(model",
-                       "old.pt": "linfuse.save(model", "model.onnx": "ONNX, which linfuse does not read yet"}.items():
+                       "old.pt": "linfuse.save(model", "model.onnx": "ONNX, which linfuse does not read yet",
+                       "x.npy": "it goes with the model's .lf, as its --input"}.items():
         done = subprocess.run([command, "explain", tmp_path / name], capture_output=True, text=True)
         assert done.returncode == 2 and done.stdout == ""
         assert done.stderr.startswith(f"{tmp_path / name} is no model text: it is ") and says in done.stderr
         assert done.stderr.count("\n") == 1
+
+
+def test_names_do_nothing_to_a_terminal(command, model, tmp_path):
+    """Control characters of a name are shown as they are written in C, wherever a name is."""
+    odd = tmp_path / "a\x1b[31mb.lf"
+    odd.write_text(SMALL)
+    np.save(tmp_path / "x.npy", np.ones((2, 33), np.float32))
+    runs = [
+        ["explain", tmp_path / "no\x1b[31m.lf"],
+        ["no\x1b[31m"],
+        ["explain", model, "--no\x1b[31m"],
+        ["bench", odd, "--batch", "2", "--runs", "3"],
+        ["run", odd, "--input", tmp_path / "x.npy", "--output", tmp_path / "y\x1b[31m.npy"],
+    ]
+    for arguments in runs:
+        done = subprocess.run([command, *arguments], capture_output=True, text=True)
+        said = done.stdout + done.stderr
+        assert "\x1b" not in said and "\\x1b[31m" in said, said
+
+
+def test_bench_on_a_busy_machine(linfuse, model):
+    hogs = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(os.cpu_count())]
+    try:
+        said = linfuse("bench", model, "--batch", 64, "--runs", 20000).stdout
+        share = linfuse("bench", model, "--batch", 64, "--runs", 20000, "--json").json.get("others_share_of_cpus")
+    finally:
+        for hog in hogs:
+            hog.kill()
+            hog.wait()
+    if os.path.exists("/proc/stat"):
+        assert 0.1 < share <= 1 and re.search(r"Other programs used \d+ % of the CPUs meanwhile: medians", said)
+
+
+def test_output_over_the_input(linfuse, tmp_path):
+    """A file that is read and written: the result takes its place when all of it was read."""
+    model, path = tmp_path / "m.lf", tmp_path / "x.npy"
+    model.write_text("input x f32[B, 3]\ny = add(x, 1.0)\nreturn y\n")
+    x = np.arange(3 * 100000, dtype=np.float32).reshape(-1, 3)
+    np.save(path, x)
+    linfuse("run", model, "--input", path, "--output", path)
+    assert np.array_equal(np.load(path), x + 1)
 
 
 def test_model_from_standard_input(command, linfuse, model):

@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """linfuse.bench and explain(measure=True): who is measured, how often, what is left out and why, and what stays."""
 
+import dataclasses
 import io
+import os
 import shutil
+import subprocess
 import sys
+import time
 
 import pytest
 import torch
@@ -65,6 +69,35 @@ def test_forms():
     words = " ".join(check_html(made._repr_html_()).words)
     assert made.headline in words and all(cell in words for row in made.table() for cell in row)
     assert made.json()["ratio"]["linfuse"] == pytest.approx(10.3 / 5.96)
+
+
+def test_doubts():
+    """A busy machine and uneven turns are said, and nothing on a quiet one."""
+    same = dict.fromkeys(("eager", "linfuse"), 1.0)
+    even = {"eager": 0.1, "linfuse": 0.2}
+    quiet = timing.Bench("Net", "cpu", 1, 60, same, same, same, same, others=0.02, spread=even)
+    assert not quiet.doubts and not str(quiet).endswith(".")
+    noisy = dataclasses.replace(quiet, others=0.47, spread={"eager": 0.3, "linfuse": 0.2})
+    assert str(noisy).splitlines()[-2:] == [
+        "Other programs used 47% of the CPUs meanwhile: medians and ratios are doubtful, the fastest turns less so.",
+        "The turns of eager differ by more than 25%: measure for longer, as by seconds=10, or on a quiet machine.",
+    ]
+
+
+def test_busy_machine():
+    """What other processes use is seen; what this one does itself is not theirs."""
+    work = timing._Work()
+    hogs = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(os.cpu_count())]
+    try:
+        time.sleep(1)
+        busy = work.of_others()
+    finally:
+        for hog in hogs:
+            hog.kill()
+            hog.wait()
+    assert busy is None or busy > 0.3
+    made = measured(nn.Linear(8, 8).eval(), torch.rand(4, 8))
+    assert set(made.spread) == set(made.ms) and (made.others is None or 0 <= made.others <= 1)
 
 
 def test_inductor():
