@@ -96,6 +96,14 @@ LF_API lf_status lf_device_peak(lf_context *context, const char *device, double 
  * Returns one of them; NULL where none is near. */
 LF_API const char *lf_word_near(const char *word, const char *const *words, size_t count);
 
+/* The rewrite rules, in the order they are tried; NULL past the end.
+ * lf_rule_name:     as the option `rules` takes it.
+ * lf_rule_law:      what it does, as an equation or in words.
+ * lf_rule_class_of: what it promises: EXACT, REROUNDS or GUARDED. */
+LF_API const char *lf_rule_name(size_t index);
+LF_API const char *lf_rule_law(size_t index);
+LF_API const char *lf_rule_class_of(size_t index);
+
 /* A text that a terminal can be given, whatever is in it, such as a file's name: control characters but newline and tab
  * are written as \xNN. The library's own messages are such texts.
  * text:     must not be NULL, nor overlap out.

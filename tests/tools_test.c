@@ -152,6 +152,20 @@ static void facts_about_the_machine(void **state)
     lf_context_free(context);
 }
 
+static void rules_are_listed(void **state)
+{
+    (void)state;
+    size_t count = 0;
+    for (; lf_rule_name(count); count++) {
+        const char *class = lf_rule_class_of(count);
+        assert_true(lf_rule_law(count)[0] != '\0');
+        assert_true(strcmp(class, "EXACT") == 0 || strcmp(class, "REROUNDS") == 0 || strcmp(class, "GUARDED") == 0);
+    }
+    assert_true(count > 20);
+    assert_null(lf_rule_law(count));
+    assert_null(lf_rule_class_of(count));
+}
+
 static void words_that_were_meant(void **state)
 {
     (void)state;
@@ -187,6 +201,7 @@ int main(void)
         cmocka_unit_test(numbers_are_drawn),
         cmocka_unit_test(instruction_sets_that_are_not_there),
         cmocka_unit_test(facts_about_the_machine),
+        cmocka_unit_test(rules_are_listed),
         cmocka_unit_test(words_that_were_meant),
     };
     return cmocka_run_group_tests_name("tools", tests, enter_folder, leave_folder);

@@ -213,6 +213,9 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "lf_account_field": (ctypes.POINTER(_Field), [_size]),
     "lf_option_word": (_text, [_text, _size]),
     "lf_word_near": (_text, [_text, ctypes.POINTER(_text), _size]),
+    "lf_rule_name": (_text, [_size]),
+    "lf_rule_law": (_text, [_size]),
+    "lf_rule_class_of": (_text, [_size]),
     "lf_op_name": (_text, [_size]),
     "lf_op_kind": (_text, [_size]),
     "lf_op_signature": (_text, [_size]),
@@ -262,6 +265,15 @@ def ops() -> list[OpRow]:
     while name := lib.lf_op_name(len(rows)):
         at = len(rows)
         rows.append(OpRow(name.decode(), lib.lf_op_kind(at).decode(), lib.lf_op_signature(at).decode()))
+    return rows
+
+
+def rules() -> list[tuple[str, str, str]]:
+    """Names, laws and classes of the rewrite rules."""
+    rows: list[tuple[str, str, str]] = []
+    while name := lib.lf_rule_name(len(rows)):
+        at = len(rows)
+        rows.append((name.decode(), lib.lf_rule_law(at).decode(), lib.lf_rule_class_of(at).decode()))
     return rows
 
 

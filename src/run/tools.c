@@ -6,6 +6,7 @@
 
 #include "base/guess.h"
 #include "base/rng.h"
+#include "rewrite/rewrite.h"
 #include "run/handles.h"
 
 void lf_draw_uniform(uint64_t seed, const char *name, float low, float high, size_t count, float *out)
@@ -30,6 +31,24 @@ lf_status lf_device_peak(lf_context *context, const char *device, double *flops,
     if (bytes)
         *bytes = found.bytes;
     return LF_OK;
+}
+
+const char *lf_rule_name(size_t index)
+{
+    const lf_rule_info *rule = lf_rule_at(index);
+    return rule ? rule->name : NULL;
+}
+
+const char *lf_rule_law(size_t index)
+{
+    const lf_rule_info *rule = lf_rule_at(index);
+    return rule ? rule->law : NULL;
+}
+
+const char *lf_rule_class_of(size_t index)
+{
+    const lf_rule_info *rule = lf_rule_at(index);
+    return rule ? lf_rule_class_name(rule->class) : NULL;
 }
 
 void lf_printable(const char *text, char *out, size_t capacity)

@@ -78,6 +78,31 @@ def test_what_is_generated_is_not_stale(tool, environment):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+# How sources in C, Python, CMake and shells read a variable of the environment.
+READS = re.compile(
+    r"""(?:getenv\(|environ\.(?:get|setdefault|pop)\(|environ\[|_built\(|ENV\{)\s*"?(LINFUSE_[A-Z0-9_]+)"""
+    r"""|"(LINFUSE_[A-Z0-9_]+)" (?:not )?in os\.environ"""
+)
+READS_IN_SHELL = re.compile(r"\$\{?(LINFUSE_[A-Z0-9_]+)")
+
+
+def test_every_variable_is_in_docs():
+    """docs/environment.md names every variable of ours that something reads, and no other."""
+    read = set()
+    for place in ("src", "python", "tests", "tools", "bench", "examples", "cmake", ".ci", "Makefile"):
+        files = [ROOT / place] if (ROOT / place).is_file() else (ROOT / place).rglob("*")
+        for file in files:
+            if not file.is_file() or file.suffix in (".pyc", ".npy", ".png", ".so"):
+                continue
+            text = file.read_text(errors="replace")
+            shell = file.suffix in (".sh", "") and file.name != "Makefile"
+            found = READS.findall(text) + ([(name, "") for name in READS_IN_SHELL.findall(text)] if shell else [])
+            read |= {one or other for one, other in found}
+    assert len(read) > 10
+    told = set(re.findall(r"`(LINFUSE_[A-Z0-9_]+)", (ROOT / "docs" / "environment.md").read_text()))
+    assert told == read
+
+
 def test_readme_stays_short():
     """It is the front page; the rest belongs in docs/."""
     assert len((ROOT / "README.md").read_text().splitlines()) <= 130
