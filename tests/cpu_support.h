@@ -143,7 +143,7 @@ static inline lf_status rig_prepare(rig *r, bool pack, lf_pool *pool, bool *soun
 /* Plans as the CPU takes them. */
 static inline lf_plan_options rig_options(bool fuse)
 {
-    lf_plan_options options = lf_cpu_backend.plans;
+    lf_plan_options options = lf_cpu_backend.plans(NULL);
     options.fuse = fuse;
     return options;
 }

@@ -69,7 +69,7 @@ typedef struct planned {
 static void rewritten(planned *p, const lf_rewrite_options *options, lf_graph *out, lf_notes *notes, lf_plan **plan)
 {
     lf_node *home = lf_arena_array(&p->arena, (size_t)p->graph.count, sizeof *home);
-    lf_plan_options plans = lf_cpu_backend.plans;
+    lf_plan_options plans = lf_cpu_backend.plans(NULL);
     plans.fuse = true;
     assert_non_null(home);
     OK(lf_graph_init(out, &p->arena, &p->diag), p->diag.text);

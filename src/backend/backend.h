@@ -81,12 +81,13 @@ typedef struct lf_backend {
     const char *name;                /* the option's word; NULL: serves devices that no other backend does */
     bool tunes;                      /* has something to measure and choose from */
     bool converts;                   /* its kernels load and store f16 and bf16, too; f32 alone otherwise */
-    lf_plan_options plans;           /* how plans are made for it, whether they fuse or not */
     const lf_backend_memory *memory; /* NULL: works in host memory */
 
     /* Both NULL: there is nothing to open, and device is NULL everywhere. close and call_free take NULL. */
     lf_status (*open)(void **device, lf_diag *diag);
     void (*close)(void *device);
+    /* How plans are made for it, whether they fuse or not. NULL: in no special way. */
+    lf_plan_options (*plans)(void *device);
     /* Can products take their operands so? Fails: LF_ERR_UNSUPPORTED; LF_ERR_ARG for what the environment asks for. */
     lf_status (*check_precision)(void *device, lf_precision precision, lf_diag *diag);
     /* What it is costed as. name: as the options name it. Fails: LF_ERR_ARG where it is not known. */

@@ -89,10 +89,16 @@ static lf_status workspace(void *program, const int64_t *dims, int64_t *bytes, l
     return LF_OK;
 }
 
+static lf_plan_options plans(void *device)
+{
+    (void)device;
+    return (lf_plan_options){.share_x = true, .keep_exps = true};
+}
+
 const lf_backend lf_cpu_backend = {
     .name = "cpu",
     .converts = true,
-    .plans = {.share_x = true, .keep_exps = true},
+    .plans = plans,
     .check_precision = check_precision,
     .describe = describe,
     .compile = compile,

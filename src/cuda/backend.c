@@ -39,6 +39,14 @@ static lf_status check_precision(void *device, lf_precision precision, lf_diag *
     return lf_cuda_device_target(device, precision, &target, diag);
 }
 
+static lf_plan_options plans(void *device)
+{
+    lf_cuda_target target;
+    if (lf_cuda_device_target(device, LF_PRECISION_FP32, &target, NULL) != LF_OK)
+        return (lf_plan_options){0}; /* compiling fails too, and says why */
+    return lf_cuda_plans(target.unit);
+}
+
 /* With the units that multiply in fp32. */
 static lf_status describe(void *device, const char *name, lf_pool *pool, lf_device *out, lf_diag *diag)
 {
@@ -277,6 +285,7 @@ const lf_backend lf_cuda_backend = {
     .memory = &memory,
     .open = open_gpu,
     .close = close_gpu,
+    .plans = plans,
     .check_precision = check_precision,
     .describe = describe,
     .compile = compile,

@@ -45,6 +45,10 @@ lf_status lf_cuda_device_read(const lf_cuda_device *device, void *to, const void
 lf_status lf_cuda_device_target(const lf_cuda_device *device, lf_precision precision, lf_cuda_target *out,
                                 lf_diag *diag);
 
+/* How plans are made for kernels whose products these units multiply: the ordinary ones take several weights for what
+ * several products multiply. */
+lf_plan_options lf_cuda_plans(lf_gpu_unit unit);
+
 /* What multiplies on an architecture, "sm_80"; false where it is not known. Needs no GPU. */
 bool lf_cuda_arch_unit(const char *arch, lf_gpu_unit *out);
 

@@ -105,6 +105,11 @@ static const struct unit {
 };
 enum { UNITS = sizeof units / sizeof *units };
 
+lf_plan_options lf_cuda_plans(lf_gpu_unit unit)
+{
+    return (lf_plan_options){.share_x = unit == LF_UNIT_PLAIN};
+}
+
 bool lf_cuda_arch_unit(const char *arch, lf_gpu_unit *out)
 {
     for (int u = 0; u < UNITS; u++)

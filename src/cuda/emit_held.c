@@ -74,7 +74,7 @@ void lf_emit_held(lf_emitter *e)
                 (int)held->phase, lf_extent_text(e->graph, e->g->rows),
                 lf_extent_text(e->graph, e->g->phase[held->phase].width));
     e->tiles = true;
-    lf_emit_steps(e, held->phase, "p[w]", 2);
+    lf_emit_steps(e, held->phase, 2);
     e->tiles = false;
     lf_str_add(&e->s, "    }\n");
 }

@@ -86,6 +86,8 @@ bool lf_is_fed(const lf_emitter *e, int32_t stat, int32_t phase)
     return s->phase == phase && s->span == LF_SPAN_ROW;
 }
 
+/* Products multiply the same x, so none of their phases reads a statistic of another's: what the first of them feeds is
+ * finished behind the last. */
 int32_t lf_finished_in(const lf_emitter *e, int32_t stat)
 {
     const lf_stat *s = &e->g->stat[stat];
@@ -93,7 +95,7 @@ int32_t lf_finished_in(const lf_emitter *e, int32_t stat)
         return -1;
     int32_t r = lf_range_of(e, s->phase);
     if (e->range[r].product && e->held.phase < 0)
-        while (++r < e->ranges && e->g->phase[e->range[r].first].one_row)
+        while (++r < e->ranges && (e->range[r].product || e->g->phase[e->range[r].first].one_row))
             ;
     return r < e->ranges ? r : -1;
 }

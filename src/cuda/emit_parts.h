@@ -7,7 +7,7 @@
 #include "cuda/emit.h"
 #include "plan/touch.h"
 
-/* Phases [first, end) of a group that one kernel runs. */
+/* Phases [first, end) of a group that one stage runs. */
 typedef struct lf_range {
     int32_t first, end;
     bool product; /* tiles of the wide product; otherwise row by row */
@@ -83,8 +83,8 @@ void lf_emit_indent(lf_emitter *e, int indent);
 
 /* ---- emit_phase.c ---- */
 
-/* All steps, then watches and stores. product: what LF_STEP_PRODUCT is, or what is held, an expression of w. */
-void lf_emit_steps(lf_emitter *e, int32_t phase, const char *product, int indent);
+/* All steps, then watches and stores. */
+void lf_emit_steps(lf_emitter *e, int32_t phase, int indent);
 /* Elements at a time: 4 where the width is known to be a multiple of that, 1 elsewhere, and where rows are done again,
  * which should be little code. */
 int lf_emit_lanes(const lf_emitter *e, lf_extent width);
@@ -99,6 +99,9 @@ void lf_emit_monoids(lf_str *to, const lf_plan *const *plan, int plans);
 /* ---- emit_rows.c, emit_product.c, emit_columns.c: stages ---- */
 
 void lf_emit_rows(lf_emitter *e, int32_t range);
+/* What a row's values of a narrow product are called; returns name. */
+enum { LF_PRODUCT_NAME = 24 };
+const char *lf_product_name(const lf_emitter *e, const lf_product *p, char *name);
 /* Is this kept value a number that only the block which has its row asks for? */
 bool lf_is_of_block(const lf_emitter *e, int32_t kept);
 /* The joined partials of a row's statistic, as an expression. */

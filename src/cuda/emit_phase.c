@@ -156,7 +156,23 @@ static void emit_op_step(lf_emitter *e, const lf_step *s, int32_t index)
     lf_str_addf(&e->s, "); // %s\n", lf_at(e->graph, s->node)->name);
 }
 
-static void emit_step(lf_emitter *e, int32_t phase, int32_t index, const char *product, int indent)
+/* What a product's LF_STEP_PRODUCT is. In tiles: the sums of a phase's products stand one after another, and a held
+ * value stands where the first of them does. In rows: see emit_narrow. */
+static void emit_product_value(lf_emitter *e, int32_t index)
+{
+    const lf_product *p = &e->g->product[index];
+    int32_t before = 0;
+    for (int32_t i = 0; i < index; i++)
+        before += e->g->product[i].phase == p->phase;
+    if (!e->tiles)
+        lf_str_addf(&e->s, "%s[col + w]", lf_product_name(e, p, (char[LF_PRODUCT_NAME]){0}));
+    else if (before == 0)
+        lf_str_add(&e->s, "p[w]");
+    else
+        lf_str_addf(&e->s, "p[%d * W + w]", (int)before);
+}
+
+static void emit_step(lf_emitter *e, int32_t phase, int32_t index, int indent)
 {
     const lf_step *s = &e->g->phase[phase].step[index];
     const bool held = s->kind == LF_STEP_LOAD && s->from.place == LF_KEPT && phase == e->held.phase;
@@ -171,20 +187,21 @@ static void emit_step(lf_emitter *e, int32_t phase, int32_t index, const char *p
     }
     lf_str_addf(&e->s, "float v%d[W]; EACH v%d[w] = ", (int)index, (int)index);
     if (held)
-        lf_str_addf(&e->s, "%s; // %s\n", product, lf_at(e->graph, e->g->kept[s->from.index].node)->name);
-    else if (s->kind == LF_STEP_PRODUCT)
-        lf_str_addf(&e->s, "%s; // product\n", product);
-    else {
+        lf_str_addf(&e->s, "p[w]; // %s\n", lf_at(e->graph, e->g->kept[s->from.index].node)->name);
+    else if (s->kind == LF_STEP_PRODUCT) {
+        emit_product_value(e, s->product);
+        lf_str_add(&e->s, "; // product\n");
+    } else {
         lf_emit_number(e, s->number);
         lf_str_add(&e->s, ";\n");
     }
 }
 
-void lf_emit_steps(lf_emitter *e, int32_t phase, const char *product, int indent)
+void lf_emit_steps(lf_emitter *e, int32_t phase, int indent)
 {
     const lf_phase *p = &e->g->phase[phase];
     for (int32_t i = 0; i < p->steps; i++)
-        emit_step(e, phase, i, product, indent);
+        emit_step(e, phase, i, indent);
     for (int32_t i = 0; i < p->watches; i++) {
         lf_emit_indent(e, indent);
         lf_str_addf(&e->s, "%swatch(a.redo, row, rows, v%d);\n", e->tiles ? "if (here) " : "", (int)p->watch[i]);

@@ -2,6 +2,7 @@
 /* Stages that go row by row: T threads take a row through a range of phases, with everything that is complete within a
  * row. */
 #include <stdio.h>
+#include <string.h>
 
 #include "cuda/emit_parts.h"
 
@@ -177,19 +178,35 @@ static int held_turns(const lf_emitter *e, const lf_range *r, int threads)
     return 0;
 }
 
+const char *lf_product_name(const lf_emitter *e, const lf_product *p, char *name)
+{
+    if (e->g->products == 1)
+        return strcpy(name, "product");
+    snprintf(name, LF_PRODUCT_NAME, "product%d", (int)(p - e->g->product));
+    return name;
+}
+
+/* The values lie in shared memory until the row's threads join something; those of several products are kept. */
 static void emit_narrow(lf_emitter *e, const lf_product *p)
 {
+    char name[LF_PRODUCT_NAME];
+    const bool alone = e->g->products == 1;
+    lf_product_name(e, p, name);
     lf_str_addf(&e->s, "    // product of %lld columns, in double precision: ", (long long)p->n.coef);
     lf_emit_shape(e, p->weight);
-    lf_str_addf(&e->s, "\n    const float *const product = narrow_product<T, %lld, %lld>(", (long long)p->n.coef,
-                (long long)p->k.coef);
+    if (alone)
+        lf_str_addf(&e->s, "\n    const float *const %s = ", name);
+    else
+        lf_str_addf(&e->s, "\n    float %s[%lld];\n    keep_product(%s, ", name, (long long)p->n.coef, name);
+    lf_str_addf(&e->s, "narrow_product<T, %lld, %lld>(", (long long)p->n.coef, (long long)p->k.coef);
     if (e->held_turns > 0) {
         lf_str_add(&e->s, "held");
     } else {
         lf_str_add(&e->s, "&");
         lf_emit_row_element(e, &e->g->x, "0");
     }
-    lf_str_addf(&e->s, ", a.narrow[%d], tid%s);\n", (int)p->index, e->weight_held ? ", column" : "");
+    lf_str_addf(&e->s, ", a.narrow[%d], tid%s)%s;\n", (int)p->index, e->weight_held ? ", column" : "",
+                alone ? "" : ")");
 }
 
 static void emit_phase(lf_emitter *e, int32_t phase)
@@ -198,8 +215,9 @@ static void emit_phase(lf_emitter *e, int32_t phase)
     const int lanes = lf_emit_lanes(e, p->width);
     lf_str_addf(&e->s, "    // phase %d: %s x %s\n", (int)phase,
                 p->one_row ? "1" : lf_extent_text(e->graph, e->g->rows), lf_extent_text(e->graph, p->width));
-    if (lf_product_in(e->g, phase))
-        emit_narrow(e, lf_product_in(e->g, phase));
+    for (int32_t i = 0; i < e->g->products; i++)
+        if (e->g->product[i].phase == phase)
+            emit_narrow(e, &e->g->product[i]);
     for (int32_t i = 0; i < e->g->stats; i++)
         if (lf_is_fed(e, i, phase))
             lf_str_addf(&e->s, "    fold<%s_stat> fold%d;\n", lf_monoid_row(e->g->stat[i].monoid)->name, (int)i);
@@ -219,7 +237,7 @@ static void emit_phase(lf_emitter *e, int32_t phase)
             lf_str_addf(&e->s, "; col += T * %d) {\n", lanes);
         }
         lf_str_addf(&e->s, "        enum { W = %d };\n", lanes);
-        lf_emit_steps(e, phase, "product[col + w]", 2);
+        lf_emit_steps(e, phase, 2);
         e->ahead = false;
         for (int32_t i = 0; i < e->g->stats; i++)
             if (lf_is_fed(e, i, phase))
@@ -335,7 +353,7 @@ void lf_emit_rows(lf_emitter *e, int32_t range)
                 (int)r->first, (int)r->end - 1, name);
     /* a double is two registers an element; the next row, which would take one, is in the ring */
     const lf_product *narrow = narrow_in(e, r);
-    e->weight_held = slots > 0 && lf_extent_is(narrow->n, 1) ? narrow : NULL;
+    e->weight_held = slots > 0 && e->g->products == 1 && lf_extent_is(narrow->n, 1) ? narrow : NULL;
     if (held > 0)
         lf_str_addf(&e->s, ", const float (&held)[%d][4]", held);
     if (e->weight_held)

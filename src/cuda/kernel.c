@@ -12,7 +12,7 @@ static size_t words_of(const lf_cuda_part *part)
 {
     const lf_graph *g = part->plan->graph;
     return lf_at_least_one(g->inputs) + lf_at_least_one(part->plan->prepareds) +
-           2 * lf_at_least_one(part->plan->groups) + 2 * lf_at_least_one(g->outputs) + lf_at_least_one(part->areas) +
+           2 * lf_at_least_one(part->plan->products) + 2 * lf_at_least_one(g->outputs) + lf_at_least_one(part->areas) +
            lf_at_least_one(g->symbols) + LF_CUDA_REDO_WORDS;
 }
 

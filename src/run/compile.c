@@ -116,7 +116,9 @@ static lf_status build_variant(lf_program *p, lf_variant *v, const lf_rewrite_op
     }
     if (status == LF_OK)
         status = lf_graph_verify(&v->graph);
-    lf_plan_options options = p->on.backend->plans;
+    lf_plan_options options = {0};
+    if (p->on.backend->plans)
+        options = p->on.backend->plans(p->on.device);
     options.fuse = fuse;
     return status == LF_OK ? lf_plan_build(&v->graph, options, &p->arena, &v->plan) : status;
 }

@@ -85,10 +85,11 @@ void lf_program_memory(const lf_program *program, size_t *params, size_t *prepar
         *other = program ? sizeof *program + lf_arena_bytes(&program->arena) : 0;
 }
 
-/* The plan as kernels for CUDA take it: another where it was made for a device whose kernels can do more. */
-static lf_status plan_for_cuda(const lf_plan *plan, lf_arena *arena, const lf_plan **out)
+/* The plan as these kernels for CUDA take it: another where it was made for a device whose kernels can do more or
+ * less. */
+static lf_status plan_for_cuda(const lf_plan *plan, lf_gpu_unit unit, lf_arena *arena, const lf_plan **out)
 {
-    lf_plan_options options = lf_cuda_backend.plans;
+    lf_plan_options options = lf_cuda_plans(unit);
     lf_plan *made = NULL;
     options.fuse = plan->options.fuse;
     *out = plan;
@@ -103,9 +104,9 @@ static lf_status emit(lf_program *p, lf_cuda_target target, lf_arena *arena, cha
 {
     lf_cuda_source source = {0};
     const lf_plan *fused = NULL, *exact = NULL;
-    lf_status status = plan_for_cuda(p->fused.plan, arena, &fused);
+    lf_status status = plan_for_cuda(p->fused.plan, target.unit, arena, &fused);
     if (status == LF_OK && p->task.guarded)
-        status = plan_for_cuda(p->exact.plan, arena, &exact);
+        status = plan_for_cuda(p->exact.plan, target.unit, arena, &exact);
     if (status == LF_OK)
         status = lf_cuda_emit(fused, exact, target, &source, &p->diag);
     *out = source.text;

@@ -4,7 +4,7 @@
 // a [B, 8192] = rows of 8192 elements by linear.weight [8192, 8192] transposed
 struct g0 {
     typedef Args A;
-    enum { W = 4, STATS = 1, WEIGHT_IS_KN = 0 };
+    enum { W = 4, STATS = 1, PRODUCTS = 1 };
     typedef maxsumexp_stat<float> First;
     struct Rest {
         __device__ __forceinline__ void begin() { }
@@ -101,7 +101,7 @@ struct Args {
 // a [B, 8192] = rows of 8192 elements by linear.weight [8192, 8192] transposed
 struct g0 {
     typedef Args A;
-    enum { W = 1, STATS = 1, WEIGHT_IS_KN = 0 };
+    enum { W = 1, STATS = 1, PRODUCTS = 1 };
     typedef maxsumexp_stat<float> First;
     struct Rest {
         __device__ __forceinline__ void begin() { }
@@ -111,7 +111,11 @@ struct g0 {
     static __device__ __forceinline__ i64 columns(const Args &a) { return 8192; }
     static __device__ __forceinline__ i64 depth(const Args &a) { return 8192; }
     static __device__ __forceinline__ float x(const Args &a, i64 row, i64 k) { return *(a.in[0] + row * 8192 + k); }
-    static __device__ __forceinline__ float weight(const Args &a, i64 n, i64 k) { return __ldg(a.prepared[0] + n * 8192 + k); } // linear.weight [8192, 8192]
+    static __device__ __forceinline__ float weight(const Args &a, int product, i64 n, i64 k)
+    {
+        return __ldg(a.prepared[0] + n * 8192 + k); // linear.weight [8192, 8192]
+    }
+    static __device__ __forceinline__ bool weight_is_kn(int product) { return false; }
     // phase 0: B x 8192
     template <int W>
     static __device__ __forceinline__ void element(const Args &a, const i64 row, const i64 rows, const bool here, const i64 col, float (&p)[W], Rest &rest)

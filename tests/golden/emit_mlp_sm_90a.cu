@@ -4,7 +4,7 @@
 // a [B, 256] = rows of 784 elements by hidden.weight [256, 784] transposed
 struct g0 {
     typedef Args A;
-    enum { W = 4, STATS = 0, WEIGHT_IS_KN = 0 };
+    enum { W = 4, STATS = 0, PRODUCTS = 1 };
     typedef no_stat First;
     struct Rest {
         __device__ __forceinline__ void begin() { }
@@ -57,7 +57,7 @@ __device__ __forceinline__ void g0_product(const Args &a, const Control &c, cons
 // c [B, 10] = rows of 256 elements by classes.weight [10, 256] transposed
 struct g1 {
     typedef Args A;
-    enum { W = 1, STATS = 1, WEIGHT_IS_KN = 0 };
+    enum { W = 1, STATS = 1, PRODUCTS = 1 };
     typedef maxsumexp_stat<float> First;
     struct Rest {
         __device__ __forceinline__ void begin() { }
@@ -143,7 +143,7 @@ struct Args {
 // a [B, 256] = rows of 784 elements by hidden.weight [256, 784] transposed
 struct g0 {
     typedef Args A;
-    enum { W = 1, STATS = 0, WEIGHT_IS_KN = 0 };
+    enum { W = 1, STATS = 0, PRODUCTS = 1 };
     typedef no_stat First;
     struct Rest {
         __device__ __forceinline__ void begin() { }
@@ -153,7 +153,11 @@ struct g0 {
     static __device__ __forceinline__ i64 columns(const Args &a) { return 256; }
     static __device__ __forceinline__ i64 depth(const Args &a) { return 784; }
     static __device__ __forceinline__ float x(const Args &a, i64 row, i64 k) { return *(a.in[0] + row * 784 + k); }
-    static __device__ __forceinline__ float weight(const Args &a, i64 n, i64 k) { return __ldg(a.prepared[0] + n * 784 + k); } // hidden.weight [256, 784]
+    static __device__ __forceinline__ float weight(const Args &a, int product, i64 n, i64 k)
+    {
+        return __ldg(a.prepared[0] + n * 784 + k); // hidden.weight [256, 784]
+    }
+    static __device__ __forceinline__ bool weight_is_kn(int product) { return false; }
     // phase 0: B x 256
     template <int W>
     static __device__ __forceinline__ void element(const Args &a, const i64 row, const i64 rows, const bool here, const i64 col, float (&p)[W], Rest &rest)
@@ -179,7 +183,7 @@ __device__ __forceinline__ void g0_product(const Args &a)
 // c [B, 10] = rows of 256 elements by classes.weight [10, 256] transposed
 struct g1 {
     typedef Args A;
-    enum { W = 1, STATS = 1, WEIGHT_IS_KN = 0 };
+    enum { W = 1, STATS = 1, PRODUCTS = 1 };
     typedef maxsumexp_stat<float> First;
     struct Rest {
         __device__ __forceinline__ void begin() { }
@@ -189,7 +193,11 @@ struct g1 {
     static __device__ __forceinline__ i64 columns(const Args &a) { return 10; }
     static __device__ __forceinline__ i64 depth(const Args &a) { return 256; }
     static __device__ __forceinline__ float x(const Args &a, i64 row, i64 k) { return *(a.area[0] + row * 256 + k); }
-    static __device__ __forceinline__ float weight(const Args &a, i64 n, i64 k) { return __ldg(a.prepared[2] + n * 256 + k); } // classes.weight [10, 256]
+    static __device__ __forceinline__ float weight(const Args &a, int product, i64 n, i64 k)
+    {
+        return __ldg(a.prepared[2] + n * 256 + k); // classes.weight [10, 256]
+    }
+    static __device__ __forceinline__ bool weight_is_kn(int product) { return false; }
     // phase 0: B x 10
     template <int W>
     static __device__ __forceinline__ void element(const Args &a, const i64 row, const i64 rows, const bool here, const i64 col, float (&p)[W], Rest &rest)

@@ -45,7 +45,7 @@ __device__ __forceinline__ void g0_rows0(const Args &a)
 // b [B, S, 1024] = rows of 1024 elements by linear.weight [1024, 1024] transposed
 struct g0 {
     typedef Args A;
-    enum { W = 4, STATS = 0, WEIGHT_IS_KN = 0 };
+    enum { W = 4, STATS = 0, PRODUCTS = 1 };
     typedef no_stat First;
     struct Rest {
         __device__ __forceinline__ void begin() { }
@@ -156,7 +156,7 @@ __device__ __forceinline__ void g0_rows0(const Args &a)
 // b [B, S, 1024] = rows of 1024 elements by linear.weight [1024, 1024] transposed
 struct g0 {
     typedef Args A;
-    enum { W = 1, STATS = 0, WEIGHT_IS_KN = 0 };
+    enum { W = 1, STATS = 0, PRODUCTS = 1 };
     typedef no_stat First;
     struct Rest {
         __device__ __forceinline__ void begin() { }
@@ -166,7 +166,11 @@ struct g0 {
     static __device__ __forceinline__ i64 columns(const Args &a) { return 1024; }
     static __device__ __forceinline__ i64 depth(const Args &a) { return 1024; }
     static __device__ __forceinline__ float x(const Args &a, i64 row, i64 k) { return *(a.area[0] + row * 1024 + k); }
-    static __device__ __forceinline__ float weight(const Args &a, i64 n, i64 k) { return __ldg(a.prepared[2] + n * 1024 + k); } // linear.weight [1024, 1024]
+    static __device__ __forceinline__ float weight(const Args &a, int product, i64 n, i64 k)
+    {
+        return __ldg(a.prepared[2] + n * 1024 + k); // linear.weight [1024, 1024]
+    }
+    static __device__ __forceinline__ bool weight_is_kn(int product) { return false; }
     // phase 2: B*S x 1024
     template <int W>
     static __device__ __forceinline__ void element(const Args &a, const i64 row, const i64 rows, const bool here, const i64 col, float (&p)[W], Rest &rest)

@@ -59,6 +59,54 @@ static void models_mean_the_same_in_either_order(void **state)
     }
 }
 
+/* Products of one x: what they share, and what comes of them in either order. */
+static void products_share_what_they_multiply(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *shared;
+    } cases[] = {
+        /* one phase of two weights, which lie differently, and one of its own with statistics of rows */
+        {"input x f32[B, 301]\nparam g f32[200, 301]\nparam u f32[301, 200]\nparam v f32[130, 301]\n"
+         "a = linear(x, g)\nb = silu(a)\nc = matmul(x, u)\nd = mul(b, c)\ne = linear(x, v)\n"
+         "f = layer_norm(e, [130])\nh = logsumexp(e, dim=1, keepdim=true)\nk = add(d, h)\nreturn f, k\n",
+         "3 products share x"},
+        /* narrow ones beside each other, one after them, and a wide one */
+        {"input x f32[B, 256]\nparam g f32[3, 256]\nparam u f32[3, 256]\nparam v f32[5, 256]\nparam z f32[140, 256]\n"
+         "a = linear(x, g)\nc = linear(x, u)\nd = mul(a, c)\ns = softmax(d, dim=1)\nf = linear(x, v)\n"
+         "h = logsumexp(f, dim=1, keepdim=true)\nk = mul(s, h)\nq = linear(x, z)\nr = add(q, h)\nt = gelu(r)\n"
+         "m = max(t, dim=1, keepdim=true)\nn = sub(x, m)\nreturn k, n\n",
+         "4 products share x"},
+        /* six in a phase: more than are written out */
+        {"input x f32[B, 40]\nparam a f32[20, 40]\nparam b f32[20, 40]\nparam c f32[20, 40]\nparam d f32[20, 40]\n"
+         "param e f32[20, 40]\nparam f f32[20, 40]\na1 = linear(x, a)\nb1 = linear(x, b)\nc1 = linear(x, c)\n"
+         "d1 = linear(x, d)\ne1 = linear(x, e)\nf1 = linear(x, f)\nu = mul(a1, b1)\nv = mul(c1, d1)\n"
+         "w = mul(e1, f1)\ny = sub(u, v)\nz = div(y, w)\nt = tanh(z)\nreturn t\n",
+         "6 products share x"},
+    };
+    static const int64_t rows[] = {1, 5, 200};
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        rig r = rig_begin(1, cases[c].text, "device=cuda");
+        char *words = NULL;
+        OK_PROGRAM(r.program, lf_program_explain(r.program, NULL, false, &words));
+        if (!strstr(words, cases[c].shared))
+            print_error("%s\n", words);
+        assert_non_null(strstr(words, cases[c].shared));
+        lf_string_free(words);
+        for (size_t m = 0; m < sizeof rows / sizeof *rows; m++) {
+            tensors up = tensors_begin(r.model, &rows[m]), down = tensors_begin(r.model, &rows[m]);
+            tensors_eval(&up, r.model, r.program);
+            OK_CALL(r.call, run_in_order(&r, &up, 0));
+            OK_CALL(r.call, run_in_order(&r, &down, 1));
+            assert_close(&up, tolerance(301), cases[c].shared);
+            assert_same_bits(&up, &down, cases[c].shared);
+            tensors_end(&up);
+            tensors_end(&down);
+        }
+        rig_end(&r);
+    }
+}
+
 /* Two tiles of rows and of columns, K longer than a run of sums and no multiple of a step; partials of rows. */
 static const char product_text[] = "input x f32[B, 301]\nparam w f32[150, 301]\na = linear(x, w)\nb = gelu(a)\n"
                                    "c = logsumexp(b, dim=1)\nreturn b, c\n";
@@ -74,8 +122,8 @@ static const char unaligned_text[] = "input x f32[B, 301]\nparam w f32[3, 301]\n
 static const struct mistake {
     const char *model, *from, *to, *message; /* message: of the run that fails; NULL: the numbers are wrong */
 } mistakes[] = {
-    {product_text, "        plain_sync();\n        fetch(k0 + STEP);", "        fetch(k0 + STEP);", NULL},
-    {product_text, "        plain_sync();\n        if ((k0", "        if ((k0", NULL},
+    {product_text, "plain_sync();\n            fetch(k0 + STEP);", "fetch(k0 + STEP);", NULL},
+    {product_text, "plain_sync();\n            if ((k0", "if ((k0", NULL},
     {product_text, "line < down && tx < deep", "line < down && tx <= deep", NULL},
     {product_text, "col >= across)", "col > across)", NULL},
     {product_text, "(k0 + STEP) % RUN == 0 || k0 + STEP >= k", "(k0 + STEP) % RUN == 0", NULL},
@@ -129,6 +177,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(models_mean_the_same_in_either_order),
+        cmocka_unit_test(products_share_what_they_multiply),
         cmocka_unit_test(mistakes_are_found),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -158,10 +158,19 @@ __device__ __forceinline__ void rows_by_registers(const i64 rows, const X &x, co
     }
 }
 
-// Tiles of 16 RM x 128 of a product, RM x 8 a thread of 256, summed in runs of 256 of K. G: x(a, row, k) and weight(a,
-// n, k), their extents, and what becomes of an element:
-//   element<W>(a, row, rows, here, col, p, rest)   p: the product at W neighbouring columns; leaves what the first
-//                                                  statistic of rows is fed
+// A row's values of one of several narrow products: the next one's would take their place.
+template <int N> __device__ __forceinline__ void keep_product(float (&kept)[N], const float *product)
+{
+#pragma unroll
+    for (int n = 0; n < N; ++n)
+        kept[n] = product[n];
+}
+
+// Tiles of 16 RM x 128 of products that multiply the same x, RM x 8 a thread of 256, summed in runs of 256 of K. G:
+// x(a, row, k) and weight(a, product, n, k), which lies [K][N] or [N][K], their extents, and what becomes of an
+// element:
+//   element<W>(a, row, rows, here, col, p, rest)   p: W neighbouring columns of each product; leaves in the first W
+//                                                  what the first statistic of rows is fed
 //   First, Rest                                    that statistic, and the others, which element feeds itself
 //   end(a, row, tile, tiles, first, rest)          stores the partials of a row in this tile of columns
 enum { PLAIN_THREADS = 256 };
@@ -177,60 +186,65 @@ __device__ __forceinline__ void plain_tile(const typename G::A &a, i64 row0, i64
     const int tid = threadIdx.x, tx = tid % 16, ty = tid / 16, down = (int)min((i64)ROWS, rows - row0),
               across = (int)min((i64)TILE, n - col0);
     const auto row_of = [&](int i) { return ty * 4 + i / 4 * 64 + i % 4; }; // of the tile
-    float acc[RM][8], sum[RM][8];
+    float acc[RM][8], sum[G::PRODUCTS][RM][8];
+// one after another: registers have room for the sums of one product
+#pragma unroll(SMALL || G::PRODUCTS > 4 ? 1 : G::PRODUCTS)
+    for (int q = 0; q < G::PRODUCTS; ++q) {
 #pragma unroll
-    for (int i = 0; i < RM; ++i)
-#pragma unroll
-        for (int j = 0; j < 8; ++j)
-            acc[i][j] = sum[i][j] = 0.0f;
-    // under way while what is there is multiplied; what is small begins with a step of zeros, one more than K has, so
-    // that there is one place that fetches
-    float x_next[RM] = {}, w_next[8] = {};
-    const auto fetch = [&](i64 k0) {
-        const int deep = (int)min((i64)STEP, k - k0);
-#pragma unroll
-        for (int i = 0; i < 8; ++i) {
-            const int line = i * 16 + ty; // 16 threads take 16 neighbours of K
-            if (i < RM)
-                x_next[i] = line < down && tx < deep ? G::x(a, row0 + line, k0 + tx) : 0.0f;
-            const int c = G::WEIGHT_IS_KN ? tid % TILE : line, d = G::WEIGHT_IS_KN ? i * 2 + tid / TILE : tx;
-            w_next[i] = c < across && d < deep ? G::weight(a, col0 + c, k0 + d) : 0.0f;
-        }
-    };
-    if (!SMALL)
-        fetch(0);
-#pragma unroll 1
-    for (i64 k0 = SMALL ? -STEP : 0; k0 < k; k0 += STEP) {
-#pragma unroll
-        for (int i = 0; i < 8; ++i) {
-            if (i < RM)
-                xs[tx][i * 16 + ty] = x_next[i];
-            ws[G::WEIGHT_IS_KN ? i * 2 + tid / TILE : tx][G::WEIGHT_IS_KN ? tid % TILE : i * 16 + ty] = w_next[i];
-        }
-        plain_sync();
-        fetch(k0 + STEP);
-#pragma unroll(SMALL ? 1 : STEP)
-        for (int d = 0; d < STEP; ++d) {
-            float u[RM], v[8];
-#pragma unroll
-            for (int i = 0; i < RM; ++i)
-                u[i] = xs[d][row_of(i)];
+        for (int i = 0; i < RM; ++i)
 #pragma unroll
             for (int j = 0; j < 8; ++j)
-                v[j] = ws[d][tx * 4 + j / 4 * 64 + j % 4];
+                acc[i][j] = sum[q][i][j] = 0.0f;
+        // under way while what is there is multiplied; what is small begins with a step of zeros, one more than K has,
+        // so that there is one place that fetches
+        float x_next[RM] = {}, w_next[8] = {};
+        const bool is_kn = G::weight_is_kn(q);
+        const auto fetch = [&](i64 k0) {
+            const int deep = (int)min((i64)STEP, k - k0);
 #pragma unroll
-            for (int i = 0; i < RM; ++i)
+            for (int i = 0; i < 8; ++i) {
+                const int line = i * 16 + ty; // 16 threads take 16 neighbours of K
+                if (i < RM)
+                    x_next[i] = line < down && tx < deep ? G::x(a, row0 + line, k0 + tx) : 0.0f;
+                const int c = is_kn ? tid % TILE : line, d = is_kn ? i * 2 + tid / TILE : tx;
+                w_next[i] = c < across && d < deep ? G::weight(a, q, col0 + c, k0 + d) : 0.0f;
+            }
+        };
+        if (!SMALL)
+            fetch(0);
+#pragma unroll 1
+        for (i64 k0 = SMALL ? -STEP : 0; k0 < k; k0 += STEP) {
+#pragma unroll
+            for (int i = 0; i < 8; ++i) {
+                if (i < RM)
+                    xs[tx][i * 16 + ty] = x_next[i];
+                ws[is_kn ? i * 2 + tid / TILE : tx][is_kn ? tid % TILE : i * 16 + ty] = w_next[i];
+            }
+            plain_sync();
+            fetch(k0 + STEP);
+#pragma unroll(SMALL ? 1 : STEP)
+            for (int d = 0; d < STEP; ++d) {
+                float u[RM], v[8];
+#pragma unroll
+                for (int i = 0; i < RM; ++i)
+                    u[i] = xs[d][row_of(i)];
 #pragma unroll
                 for (int j = 0; j < 8; ++j)
-                    acc[i][j] = fmaf(u[i], v[j], acc[i][j]);
-        }
-        plain_sync();
-        if ((k0 + STEP) % RUN == 0 || k0 + STEP >= k) {
+                    v[j] = ws[d][tx * 4 + j / 4 * 64 + j % 4];
 #pragma unroll
-            for (int i = 0; i < RM; ++i)
+                for (int i = 0; i < RM; ++i)
 #pragma unroll
-                for (int j = 0; j < 8; ++j)
-                    sum[i][j] += acc[i][j], acc[i][j] = 0.0f;
+                    for (int j = 0; j < 8; ++j)
+                        acc[i][j] = fmaf(u[i], v[j], acc[i][j]);
+            }
+            plain_sync();
+            if ((k0 + STEP) % RUN == 0 || k0 + STEP >= k) {
+#pragma unroll
+                for (int i = 0; i < RM; ++i)
+#pragma unroll
+                    for (int j = 0; j < 8; ++j)
+                        sum[q][i][j] += acc[i][j], acc[i][j] = 0.0f;
+            }
         }
     }
 // the sums may lie in local memory, which is touched rarely; eight copies of the steps would take seconds to compile
@@ -247,8 +261,10 @@ __device__ __forceinline__ void plain_tile(const typename G::A &a, i64 row0, i64
             const int col = tx * 4 + j / 4 * 64 + j % 4;
             if (!here || col >= across)
                 continue;
-            float p[W];
-            EACH p[w] = sum[i][j + w];
+            float p[G::PRODUCTS * W];
+#pragma unroll
+            for (int q = 0; q < G::PRODUCTS; ++q)
+                EACH p[q * W + w] = sum[q][i][j + w];
             G::template element<W>(a, row, rows, true, col0 + col, p, rest);
             EACH first.put(p[w]);
         }
