@@ -28,6 +28,9 @@ if torch.__version__.startswith("2.4."):
 _MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")  # PyTorch's
 
 
+_OPTIONS = ("precision", "assume_finite", "rules", "tune", "fallback", "rest")
+
+
 class Options:
     """What torch.compile(options={...}) may say.
 
@@ -55,23 +58,24 @@ class Options:
         self.fallback = words.pop("fallback", "pytorch")
         self.rest = words.pop("rest", "auto")
         if words:
-            unknown = ", ".join(sorted(map(str, words)))
-            raise native.Error(
-                f"linfuse has no option {unknown}; it has precision, assume_finite, rules, tune, fallback, rest"
-            )
-        precisions = native.option_words("precision")
-        if self.precision not in precisions:
-            raise native.Error(f"precision is one of {', '.join(precisions)}, not {self.precision}")
+            unknown = sorted(map(str, words))
+            near = native.suggestion(unknown[0], _OPTIONS)
+            raise native.Error(f"linfuse has no option {', '.join(unknown)}{near}; it has {', '.join(_OPTIONS)}")
+        for name, value, known in (
+            ("precision", self.precision, native.option_words("precision")),
+            ("fallback", self.fallback, ("pytorch", "error")),
+            ("rest", self.rest, ("auto", "inductor", "eager")),
+        ):
+            if value not in known:
+                raise native.Error(
+                    f"{name} is one of {', '.join(known)}, not {value}{native.suggestion(str(value), known)}"
+                )
         for name, value in (("assume_finite", self.assume_finite), ("tune", self.tune)):
             if not isinstance(value, bool):
                 raise native.Error(f"{name} is True or False, not {value!r}")
         if self.rules is not None and not isinstance(self.rules, str):
             if not isinstance(self.rules, (list, tuple)) or not all(isinstance(rule, str) for rule in self.rules):
                 raise native.Error(f'rules is "+NAME,-NAME" or a list of such words, not {self.rules!r}')
-        if self.fallback not in ("pytorch", "error"):
-            raise native.Error(f"fallback is pytorch or error, not {self.fallback}")
-        if self.rest not in ("auto", "inductor", "eager"):
-            raise native.Error(f"rest is auto, inductor or eager, not {self.rest}")
 
     def words(self, device: torch.device) -> dict[str, str]:
         """The options of the C library."""
@@ -111,7 +115,8 @@ def backend(module: GraphModule, inputs: Sequence[Any], *, options: Mapping[str,
     option tune; inductor is told of all of them."""
     mode = mode or "default"
     if mode not in _MODES:
-        notices.warn_once(("mode", mode), f"mode {mode} is unknown and chooses nothing; there are {', '.join(_MODES)}")
+        said = f"mode {mode} is unknown and chooses nothing{native.suggestion(mode, _MODES)}"
+        notices.warn_once(("mode", mode), f"{said}; there are {', '.join(_MODES)}")
         mode = "default"
     if mode.startswith("max-autotune"):
         options = {"tune": True, **(options or {})}

@@ -116,7 +116,8 @@ def _of_program(program: native.Compiled, names: Sequence[str], dims: Mapping[st
     unknown = [name for name in dims if name not in names]
     if unknown:
         known = ", ".join(names) or "none"
-        raise Error(f"{title} has no extent {unknown[0]}; it has {known}", Status.ARG)
+        near = native.suggestion(unknown[0], names)
+        raise Error(f"{title} has no extent {unknown[0]}{near}; it has {known}", Status.ARG)
     extents = [dims.get(name, 1024) for name in names]  # the library's own default
     return Account([part_of(program, extents)], title=title)
 

@@ -159,6 +159,34 @@ def test_options_that_cannot_be_honoured():
         torch.set_float32_matmul_precision(before)
 
 
+@pytest.mark.parametrize(
+    "options, says",
+    [
+        ({"presicion": "fp32"}, "linfuse has no option presicion; did you mean precision\\?; it has precision"),
+        ({"fallbakc": "error"}, "no option fallbakc; did you mean fallback\\?"),
+        ({"precision": "ft32"}, "precision is one of fp32, tf32, bf16, fp16, not ft32; did you mean fp32\\?"),
+        ({"fallback": "eror"}, "fallback is one of pytorch, error, not eror; did you mean error\\?"),
+        ({"rest": "inducter"}, "rest is one of auto, inductor, eager, not inducter; did you mean inductor\\?"),
+        ({"rules": "-fold_bais"}, "there is no rule 'fold_bais'; did you mean fold_bias\\?"),
+        ({"nothing_near_it": 1}, "linfuse has no option nothing_near_it; it has precision"),
+    ],
+)
+def test_words_that_were_meant(options, says):
+    """As options of torch.compile; those that explain takes are C's, or a model's arguments."""
+    with pytest.raises(linfuse.Error, match=says):
+        linfuse.compile_graph(torch.fx.symbolic_trace(nn.ReLU()), [torch.rand(2, 3)], options)
+
+
+def test_words_that_explain_takes(root):
+    model, x = nn.Linear(3, 3).eval(), torch.rand(2, 3)
+    with pytest.raises(linfuse.Error, match="options are device, .*; did you mean device\\?"):
+        linfuse.explain(model, x, devise="h200")
+    with pytest.raises(linfuse.Error, match="there is no 'h20'; did you mean h200\\?"):
+        linfuse.explain(model, x, device="h20")
+    with pytest.raises(linfuse.Error, match="mlp.lf has no extent Batch; it has B"):
+        linfuse.explain(root / "models" / "mlp.lf", dims={"Batch": 3})
+
+
 def test_unknown_mode():
     from linfuse.backend import backend
 

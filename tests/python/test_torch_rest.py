@@ -212,7 +212,7 @@ def test_without_a_compiler_pytorch_runs(monkeypatch):
 
 
 def test_rest_is_one_of_three():
-    with pytest.raises(Exception, match="rest is auto, inductor or eager, not triton"):
+    with pytest.raises(Exception, match="rest is one of auto, inductor, eager, not triton"):
         compiled(nn.Linear(2, 2), rest="triton")(torch.zeros(1, 2, device=DEVICE))
 
 
