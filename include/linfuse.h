@@ -203,6 +203,8 @@ LF_API lf_status lf_model_op(lf_model *model, const char *name, const char *op, 
  * extents: gets one number per axis; room for LF_MAX_RANK. */
 LF_API lf_status lf_model_value_shape(lf_model *model, lf_value value, const int64_t *dims, int *rank,
                                       int64_t *extents);
+/* The element type of a value; LF_F32 where the model has no such value. */
+LF_API lf_dtype lf_model_value_dtype(const lf_model *model, lf_value value);
 /* Says what the model returns, which finishes it.
  * values:  count of them, 1 or more.
  * Fails:   LF_ERR_MODEL. */

@@ -38,6 +38,7 @@ static lf_model *build(lf_context *context)
     int64_t extents[LF_MAX_RANK];
     OK_MODEL(m, lf_model_value_shape(m, g, (int64_t[]){3, 5}, &rank, extents));
     assert_true(rank == 3 && extents[0] == 3 && extents[1] == 5 && extents[2] == 8);
+    assert_int_equal(lf_model_value_dtype(m, g), LF_F32);
     REFUSES(LF_ERR_ARG, "value of this model", lf_model_value_shape(m, 999, (int64_t[]){3, 5}, &rank, extents),
             lf_model_message(m));
     REFUSES(LF_ERR_ARG, "`dims`", lf_model_value_shape(m, g, NULL, &rank, extents), lf_model_message(m));

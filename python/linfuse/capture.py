@@ -21,7 +21,8 @@ from torch import fx
 from torch.fx import Node
 
 from . import native, ops, weights
-from .native import Value
+from .homes import NATIVE, floats
+from .native import Dtype, Value
 from .notices import NEEDS_GRADIENTS, not_supported
 from .ops import Unsupported
 
@@ -39,6 +40,7 @@ NAMINGS = tuple(Naming(rank, ones, several) for rank in (2, 1) for several in (T
 NAMINGS += (Naming(99, False, False),)
 
 
+_KINDS = {row.name: row.kind for row in native.ops()}
 DEVICES = ("cpu", "cuda")  # PyTorch's names of what linfuse runs on
 _LEAVES = ("placeholder", "get_attr")
 _NOT_NAMES = ("_modules", "_parameters", "_buffers", "__closure__", "cell_contents")
@@ -97,8 +99,9 @@ def check_tensor(value: Any, device: torch.device) -> torch.Tensor:
         raise Unsupported("its result is no tensor" if value is not None else "its result is not known")
     if not isinstance(value, FakeTensor) and type(value) not in (torch.Tensor, torch.nn.Parameter):
         raise Unsupported(f"a tensor of the class {type(value).__name__}")
-    if value.dtype is not torch.float32:
-        raise Unsupported(f"dtype {str(value.dtype).removeprefix('torch.')}")
+    if value.dtype not in floats(device):
+        where = " on a GPU" if value.dtype in NATIVE and value.dtype.is_floating_point else ""
+        raise Unsupported(f"dtype {str(value.dtype).removeprefix('torch.')}{where}")
     if value.device != device:
         raise Unsupported(elsewhere(value.device, device))
     if value.layout is not torch.strided or value.is_neg():
@@ -206,7 +209,8 @@ class Leaf:
     label: str
     param: bool
     extents: tuple[int | str, ...]
-    convert: bool  # a 0-dim tensor of another dtype, taken as f32 as PyTorch does
+    convert: bool  # a 0-dim tensor of a dtype that programs have not, taken as f32
+    dtype: Dtype = Dtype.f32
 
 
 @dataclass
@@ -223,11 +227,13 @@ class Capture:
     dim_hints: list[int] = field(default_factory=list)
     key: list[Any] = field(default_factory=list)  # what the model is, whatever things are called
     out: tuple[int, ...] = ()
+    out_dtype: torch.dtype = torch.float32
     out_named: tuple[bool, ...] = ()
 
     def __post_init__(self) -> None:
         self.model = native.Model(self.context)
         self._shapes: dict[Value, tuple[int, ...]] = {}
+        self._cast: dict[tuple[Value, Dtype], Value] = {}
         self._turned: dict[Value, Value] = {}
         self._names: set[str] = set()
         self._wanted: str | None = None
@@ -275,6 +281,9 @@ class Capture:
         tensor = check_tensor(result, self.context.device)
         given = spelling.bind(*_mapped((tuple(args), kwargs), self._operand))
         self.out, self.out_named = hints(tensor), tuple(map(is_named, tensor.shape))
+        self.out_dtype = tensor.dtype
+        if spelling.row.kind != "view":
+            given = self._promoted(spelling.row.op, given)
         self._wanted = self._unique(value_name(node))
         try:
             build = spelling.row.build
@@ -284,8 +293,36 @@ class Capture:
         if not isinstance(value, Value) or self.shape(value) != self.out:
             shown = self.shape(value) if isinstance(value, Value) else value
             raise Unsupported(f"{spelling.name}: its extents would be {shown}, not {self.out}")
+        dtype = self.model.value_dtype(value)
+        if dtype is not NATIVE[self.out_dtype]:
+            raise Unsupported(f"{spelling.name}: its type would be {dtype.name}, not {NATIVE[self.out_dtype].name}")
         self.values[node] = value
         return value
+
+    def cast(self, value: Value) -> Value:
+        """A value in the type of the node's result."""
+        dtype = NATIVE[self.out_dtype]
+        if self.model.value_dtype(value) is dtype:
+            return value
+        if (value, dtype) not in self._cast:
+            turned = self._turned.get(value)  # stays so: a product with it is one with the weight as it was
+            self._cast[value, dtype] = (self.emit("to", value, dtype=dtype.name) if turned is None
+                                        else self.emit("transpose", self.cast(turned), 0, 1))
+        return self._cast[value, dtype]
+
+    def _promoted(self, op: str, given: dict[str, Any]) -> dict[str, Any]:
+        """Arguments in the type that PyTorch computes in, where that is another than theirs promoted: autocast chooses
+        one by op, and some ops have an argument that names it. It is the result's."""
+        tensors = [value for value in given.values() if isinstance(value, Value)]
+        if not tensors:
+            return given
+        product = _KINDS[op] == "product"
+        counting = [one for one in tensors if self.shape(one)] or tensors
+        types = {self.model.value_dtype(one) for one in (counting if _KINDS[op] == "pointwise" else tensors[:1])}
+        promoted = types.pop() if len(types) == 1 else Dtype.f32
+        if not product and promoted is NATIVE[self.out_dtype]:
+            return given
+        return {name: self.cast(value) if isinstance(value, Value) else value for name, value in given.items()}
 
     def _values_only(self, node: Node, result: tuple[Any, ...]) -> Any:
         """max and min over a dim give values and indices; the values alone can be had."""
@@ -322,21 +359,22 @@ class Capture:
         """Declares an input or a parameter."""
         tensor = example(node)
         param = is_param(node)
-        convert = not tensor.shape and tensor.dtype in _CONVERTED
-        checked = tensor.to(torch.float32) if convert and tensor.dtype is not torch.float32 else tensor
+        known = tensor.dtype in floats(self.context.device)
+        convert = not tensor.shape and tensor.dtype in _CONVERTED and not known
+        checked = tensor.to(torch.float32) if convert else tensor
         if not tensor.shape and tensor.device.type == "cpu":  # goes with tensors of any device
             checked = checked.to(self.context.device)
         check_tensor(checked, self.context.device)
-        convert = convert and tensor.dtype is not torch.float32
+        dtype = NATIVE[checked.dtype]
         param = param and not convert
         extents = self._extents(tensor, param)
         name = self._unique(re.sub(r"[^A-Za-z0-9_.]", "_", label(node)) or "x")
         try:
-            value = (self.model.param if param else self.model.input)(name, extents)
+            value = (self.model.param if param else self.model.input)(name, extents, dtype)
         except native.Error as why:
             raise Unsupported(str(why)) from None
-        self.leaves.append(Leaf(node, name, label(node), param, tuple(extents), convert))
-        self.key.append(("param" if param else "input", tuple(extents)))
+        self.leaves.append(Leaf(node, name, label(node), param, tuple(extents), convert, dtype))
+        self.key.append(("param" if param else "input", tuple(extents), dtype))
         self.values[node] = value
         return value
 

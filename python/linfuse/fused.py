@@ -21,10 +21,10 @@ from .calling import MOST_SIZES, Sized, dense, row_major
 from .capture import Capture, Leaf, elsewhere, example, hint, hints, is_buffer, target_name
 from .counters import Left, registry
 from .cuda import home_of
+from .homes import DTYPES
 from .native import Port
 from .notices import NEEDS_GRADIENTS
 
-_f32 = torch.float32
 _grad_enabled = torch.is_grad_enabled
 _transforms = torch._C._functorch.peek_interpreter_stack  # None outside vmap, jvp and the like
 
@@ -80,7 +80,9 @@ class Part(native.OfThisProcess):
         self._layouts = [Layout(example(node)) for node in outputs]
         self._key, self._params = tuple(capture.key), {leaf.name: is_buffer(leaf.node) for leaf in params}
         self._dim_names = self.model.dim_names()
-        self._specs = calling.specs(self.model, Port.INPUT)
+        self._specs, self._outputs = (calling.specs(self.model, port) for port in (Port.INPUT, Port.OUTPUT))
+        self._dtypes = [DTYPES[leaf.dtype] for leaf in self._inputs]
+        self._param_dtypes = [DTYPES[leaf.dtype] for leaf in params]
         self._sized: dict[Any, Sized] = {}
         self._key_of = _shape_of_one if len(self._inputs) == 1 else _shapes_of
         self._current: Callable[[], weights.Prepared | None]
@@ -121,8 +123,8 @@ class Part(native.OfThisProcess):
                 return self._in_pytorch(args, reason)
         home, tensors = self.home, self._pick_inputs(args)
         try:
-            for tensor in tensors:
-                if tensor.dtype is not _f32 or not home.fits(tensor):
+            for tensor, dtype in zip(tensors, self._dtypes):
+                if tensor.dtype is not dtype or not home.fits(tensor):
                     tensors = self._fitting(tensors)
                     break
             sized = self._sized.get(self._key_of(tensors)) or self._size(tensors)
@@ -151,8 +153,8 @@ class Part(native.OfThisProcess):
             slot = prepared.take(stream)
             if slot is not None and prepared.holds(slot, params):  # as long as it is in hand, the stamps stay
                 return prepared, slot
-        for param in params:
-            if param.dtype is not _f32 or param.layout is not torch.strided:
+        for param, dtype in zip(params, self._param_dtypes):
+            if param.dtype is not dtype or param.layout is not torch.strided:
                 raise native.Error(f"a parameter is {param.dtype}, {param.layout}")
             why = self.home.why_no_param(param)
             if why:
@@ -166,10 +168,10 @@ class Part(native.OfThisProcess):
     def _fitting(self, tensors: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
         """The inputs as the library reads them."""
         found = []
-        for leaf, tensor in zip(self._inputs, tensors):
+        for leaf, tensor, dtype in zip(self._inputs, tensors, self._dtypes):
             if not tensor.shape and (leaf.convert or tensor.is_cpu):
-                tensor = tensor.to(self.device, _f32 if leaf.convert else tensor.dtype, non_blocking=True)
-            if tensor.dtype is not _f32:
+                tensor = tensor.to(self.device, dtype if leaf.convert else tensor.dtype, non_blocking=True)
+            if tensor.dtype is not dtype:
                 raise native.Error(f"input {leaf.label}: dtype {str(tensor.dtype).removeprefix('torch.')}")
             if tensor.device != self.device:
                 raise native.Error(f"input {leaf.label}: {elsewhere(tensor.device, self.device)}")
@@ -184,13 +186,13 @@ class Part(native.OfThisProcess):
         values = [dims[name] for name in self._dim_names]
         makers: list[calling.Maker] = []
         relaid: dict[int, calling.Maker] = {}
-        for at, layout in enumerate(self._layouts):
+        for at, (layout, spec) in enumerate(zip(self._layouts, self._outputs)):
             with weights.making:
                 shape = self.model.shape(Port.OUTPUT, at, values)
             strides, plain = layout.strides(shape), row_major(shape)
             if not _same_memory(shape, strides, plain):
-                relaid[at], strides = self.home.maker(shape, strides, native.Dtype.f32), plain
-            makers.append(self.home.maker(shape, strides, native.Dtype.f32))
+                relaid[at], strides = self.home.maker(shape, strides, spec.dtype), plain
+            makers.append(self.home.maker(shape, strides, spec.dtype))
         if len(self._sized) >= MOST_SIZES:
             self._sized.clear()
         sized = self._sized[self._key_of(tensors)] = Sized(values, makers, relaid)

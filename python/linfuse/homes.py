@@ -15,7 +15,15 @@ from . import memory
 from .calling import Home, Maker, Sized, Slot, Slots
 from .native import Dtype
 
-DTYPES = {Dtype.f32: torch.float32}
+DTYPES = {
+    Dtype.f32: torch.float32, Dtype.f16: torch.float16, Dtype.bf16: torch.bfloat16, Dtype.i64: torch.int64,
+}
+NATIVE = {theirs: ours for ours, theirs in DTYPES.items()}
+
+
+def floats(device: torch.device) -> tuple[torch.dtype, ...]:
+    """The types that values on a device may have; GPUs have f32 alone so far."""
+    return (torch.float32,) if device.type == "cuda" else (torch.float32, torch.float16, torch.bfloat16)
 
 
 def quick_empty(kind: str) -> Callable[..., torch.Tensor]:
@@ -86,9 +94,8 @@ class Cpu(TensorHome):
         return tensor.is_cpu and tensor.is_contiguous()
 
     def maker(self, shape: tuple[int, ...], strides: tuple[int, ...], dtype: Dtype) -> Maker:
-        if memory.is_large(shape):
-            return memory.empty, (shape, strides)
-        return _new, (shape, strides, DTYPES[dtype])
+        wanted = shape, strides, DTYPES[dtype]
+        return (memory.empty if memory.is_large(shape, wanted[-1]) else _new), wanted
 
     def questions(self, threads: int, stream: int) -> tuple[Any, ...]:
         return ((self.threads, (), threads),)

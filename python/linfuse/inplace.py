@@ -50,7 +50,7 @@ def memory_roots(graph: Graph) -> dict[Node, frozenset[Node]]:
     roots: dict[Node, frozenset[Node]] = {}
     for node in graph.nodes:
         found = ops.find(node)
-        if found is not None and found[0].row.kind == "compute" and not found[0].changes_first(found[1], found[2]):
+        if found is not None and _is_fresh(node, found[0]) and not found[0].changes_first(found[1], found[2]):
             roots[node] = frozenset({node})
             continue
         inputs = [roots[arg] for arg in node.all_input_nodes if isinstance(example(arg), (torch.Tensor, tuple, list))]
@@ -60,6 +60,16 @@ def memory_roots(graph: Graph) -> dict[Node, frozenset[Node]]:
         else:  # what is not known may return what it was given
             roots[node] = frozenset({node}).union(*inputs)
     return roots
+
+
+def _is_fresh(node: Node, spelling: ops.Spelling) -> bool:
+    """Whether a node's value is in memory of its own: of what is no view, and of a cast to another type."""
+    if spelling.row.kind == "compute" or spelling.row.op != "to":
+        return spelling.row.kind == "compute"
+    first, value = node.args[0] if node.args else None, example(node)
+    before = example(first) if isinstance(first, Node) else None
+    tensors = isinstance(value, torch.Tensor) and isinstance(before, torch.Tensor)
+    return tensors and value.dtype is not before.dtype
 
 
 def _harmless(node: Node, target: Node, roots: dict[Node, frozenset[Node]], order: dict[Node, int]) -> bool:

@@ -43,8 +43,8 @@ class _Block:
 
     __slots__ = ("_alone", "_questions", "address", "flat", "size", "storage")
 
-    def __init__(self, size: int):
-        self.flat = torch.empty(size // 4, dtype=torch.float32, device="cpu")
+    def __init__(self, size: int, dtype: torch.dtype):
+        self.flat = torch.empty(size // dtype.itemsize, dtype=dtype, device="cpu")
         self.size, self.address = size, self.flat.data_ptr()
         self.storage = self.flat.untyped_storage()
         _want_large_pages(self.address, size)
@@ -89,13 +89,13 @@ def _want_large_pages(address: int, size: int) -> None:
         _advise()(first, (address + size - first) // mmap.PAGESIZE * mmap.PAGESIZE, mmap.MADV_HUGEPAGE)
 
 
-def _take(size: int) -> _Block:
+def _take(size: int, dtype: torch.dtype) -> _Block:
     """A block that nobody uses, and that no other thread finds."""
     for block in reversed(_blocks[:]):
-        if block.size == size and block.is_idle() and _forget(block):
+        if block.size == size and block.flat.dtype is dtype and block.is_idle() and _forget(block):
             if block.is_idle() and block.is_whole():  # another thread may have been quicker, and be done
                 return block
-    return _Block(size)
+    return _Block(size, dtype)
 
 
 def _forget(block: _Block) -> bool:
@@ -127,14 +127,14 @@ def empty_cache() -> None:
     _trim(0)
 
 
-def is_large(shape: tuple[int, ...]) -> bool:
+def is_large(shape: tuple[int, ...], dtype: torch.dtype) -> bool:
     """Whether a tensor of these extents is worth a block of its own."""
-    return CAN_KEEP and 4 * math.prod(shape) >= LEAST
+    return CAN_KEEP and dtype.itemsize * math.prod(shape) >= LEAST
 
 
-def empty(shape: tuple[int, ...], strides: tuple[int, ...]) -> torch.Tensor:
-    """A large f32 tensor of undefined content, on a block that is used again after it."""
-    block = _take(4 * math.prod(shape))
+def empty(shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """A large tensor of undefined content, on a block that is used again after it."""
+    block = _take(dtype.itemsize * math.prod(shape), dtype)
     made = shaped(block.flat, shape, strides)
     _blocks.append(block)
     _trim(MOST_KEPT)

@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 import enum
 import functools
+import importlib
 import json
 import os
 import pathlib
@@ -51,10 +52,17 @@ class Dtype(enum.IntEnum):
     bf16 = 2
     i64 = 3
 
-    @property
-    def numpy(self) -> str:
-        """What NumPy calls it."""
-        return {"f32": "float32", "f16": "float16", "i64": "int64"}[self.name]
+    @functools.cached_property
+    def numpy(self) -> Any:
+        """NumPy's type. bf16 is the package ml_dtypes'; an Error where that is not installed."""
+        import numpy
+
+        if self is Dtype.bf16:
+            try:
+                return numpy.dtype(importlib.import_module("ml_dtypes").bfloat16)
+            except ModuleNotFoundError:
+                raise Error("NumPy has no bfloat16: install ml_dtypes, or use torch tensors", Status.DATA) from None
+        return numpy.dtype({"f32": "float32", "f16": "float16", "i64": "int64"}[self.name])
 
 
 class Place(enum.IntEnum):
@@ -169,6 +177,7 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "lf_model_param": (_status, [_handle, _text, _int, _int, ctypes.POINTER(_Dim), ctypes.POINTER(ctypes.c_int32)]),
     "lf_model_op": (_status, [_handle, _text, _text, ctypes.POINTER(_Arg), _size, ctypes.POINTER(ctypes.c_int32)]),
     "lf_model_value_shape": (_status, [_handle, ctypes.c_int32, _int64s, ctypes.POINTER(_int), _int64s]),
+    "lf_model_value_dtype": (_int, [_handle, ctypes.c_int32]),
     "lf_model_return": (_status, [_handle, ctypes.POINTER(ctypes.c_int32), _size]),
     "lf_model_print": (_status, [_handle, _out]),
     "lf_string_free": (None, [_handle]),
@@ -348,9 +357,9 @@ def _int64_array(numbers: Sequence[int]) -> Any:
     return (ctypes.c_int64 * max(len(numbers), 1))(*extents)
 
 
-def _tensor_at(extents: Sequence[int], address: int, place: Place) -> tuple[Any, Any]:
-    """A tensor of f32, row-major, and what has to live as long."""
-    tensor = _Tensor(address, Dtype.f32, len(extents), _int64_array(extents), None, place)
+def _tensor_at(extents: Sequence[int], address: int, dtype: Dtype, place: Place) -> tuple[Any, Any]:
+    """A tensor, row-major, and what has to live as long."""
+    tensor = _Tensor(address, dtype, len(extents), _int64_array(extents), None, place)
     return ctypes.byref(tensor), tensor
 
 
@@ -534,6 +543,10 @@ class Model(_Handle):
         self._check(lib.lf_model_value_shape(self.address, value, _int64_array(dims), ctypes.byref(rank), extents))
         return tuple(extents[: rank.value])
 
+    def value_dtype(self, value: Value) -> Dtype:
+        """A value's element type."""
+        return Dtype(lib.lf_model_value_dtype(self.address, value))
+
     def returns(self, *values: Value) -> None:
         """Says what the model returns; ends building."""
         self._check(lib.lf_model_return(self.address, (ctypes.c_int32 * max(len(values), 1))(*values), len(values)))
@@ -631,11 +644,11 @@ class Compiled(_Handle):
         super().__init__(made.value, self.context)
         self.on_gpu = (options or {}).get("device") == "cuda"
 
-    def set_param(self, name: str, extents: Sequence[int], address: int, *, borrow: bool = False,
-                  memory: Place = Place.HOST, stream: int = 0) -> None:
-        """Gives a parameter its values: f32, row-major. They count from the next prepare on. borrow: they are not
+    def set_param(self, name: str, extents: Sequence[int], address: int, *, dtype: Dtype = Dtype.f32,
+                  borrow: bool = False, memory: Place = Place.HOST, stream: int = 0) -> None:
+        """Gives a parameter its values, row-major. They count from the next prepare on. borrow: they are not
         copied, and stay as they are until the parameter is given anew. On a GPU, once the work on stream is done."""
-        tensor, kept = _tensor_at(extents, address, memory)
+        tensor, kept = _tensor_at(extents, address, dtype, memory)
         self._check(lib.lf_program_set_param(self.address, name.encode(), tensor, borrow, stream))
         del kept
 
@@ -691,7 +704,7 @@ class Call(_Handle):
 
     def set_input(self, index: int, extents: Sequence[int], address: int, memory: Place = Place.HOST) -> None:
         """Binds an input: f32, row-major, borrowed until it is bound anew."""
-        tensor, kept = _tensor_at(extents, address, memory)
+        tensor, kept = _tensor_at(extents, address, Dtype.f32, memory)
         self._check(lib.lf_call_set_input(self.address, index, tensor))
         del kept
 
@@ -703,7 +716,7 @@ class Call(_Handle):
 
     def set_output(self, index: int, extents: Sequence[int], address: int, memory: Place = Place.HOST) -> None:
         """Binds where an output goes, borrowed likewise."""
-        tensor, kept = _tensor_at(extents, address, memory)
+        tensor, kept = _tensor_at(extents, address, Dtype.f32, memory)
         self._check(lib.lf_call_set_output(self.address, index, tensor))
         del kept
 

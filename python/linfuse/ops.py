@@ -36,10 +36,12 @@ class Site(Protocol):
 
     out: tuple[int, ...]  # the result's extents at the trace
     out_named: tuple[bool, ...]  # which of them depend on a named extent, by PyTorch's word
+    out_dtype: torch.dtype  # the result's, which its arguments are brought to where PyTorch does that
 
     def emit(self, op: str, *args: Any, **keywords: Any) -> Value: ...
     def shape(self, value: Value) -> tuple[int, ...]: ...
     def transposed(self, value: Value) -> Value | None: ...
+    def cast(self, value: Value) -> Value: ...
 
 
 Build = Callable[[Site, dict[str, Any]], Value]
@@ -121,7 +123,7 @@ _LF_PARAMS = {row.name: [re.split("[=:]", p)[0].split()[1] for p in row.signatur
 def plain(site: Site, row: Row, given: dict[str, Any]) -> Value:
     """Arguments carried over by name. What linfuse has no name for must not have been asked for."""
     for name, value in given.items():
-        idle = value is None or name in _NO_MATTER or (name == "dtype" and value is torch.float32)
+        idle = value is None or name in _NO_MATTER or (name == "dtype" and value is site.out_dtype)
         if name not in _LF_PARAMS[row.op] and not idle:
             raise Unsupported(f"{row.op} has no {name}")
     keep = {name: value for name, value in given.items() if name in _LF_PARAMS[row.op]}
@@ -200,6 +202,10 @@ def _itself(site: Site, given: dict[str, Any]) -> Value:
     return value
 
 
+def _to(site: Site, given: dict[str, Any]) -> Value:
+    return site.cast(given["input"])
+
+
 def _rsub(site: Site, given: dict[str, Any]) -> Value:
     return site.emit("sub", given["other"], given["input"], alpha=given["alpha"])
 
@@ -229,7 +235,7 @@ def _max(op: str, of_two: str) -> Build:
 
 def _softmax(op: str) -> Build:
     def build(site: Site, given: dict[str, Any]) -> Value:
-        if given["dtype"] not in (None, torch.float32):
+        if given["dtype"] not in (None, site.out_dtype):
             raise Unsupported(f"{op}: dtype {given['dtype']}")
         dim = given["dim"]
         if dim is None:  # PyTorch's old guess
@@ -269,7 +275,7 @@ def _normed(site: Site, x: Value, p: Any, dim: Any, keepdim: bool) -> Value:
 
 
 def _norm(site: Site, given: dict[str, Any]) -> Value:
-    if given["out"] is not None or given["dtype"] not in (None, torch.float32):
+    if given["out"] is not None or given["dtype"] not in (None, site.out_dtype):
         raise Unsupported("norm: its result is wanted in a tensor or dtype of its own")
     dim = None if given["dim"] in ((), []) else given["dim"]
     return _normed(site, given["input"], given["p"], dim, given["keepdim"])
@@ -431,9 +437,10 @@ _row("dropout", {"input, p=0.5, training=True, inplace=False":
                      "F.dropout F.alpha_dropout F.feature_alpha_dropout F.dropout1d",
                  "input, p, training": "torch.dropout torch.alpha_dropout torch.feature_dropout torch.dropout_"},
      _dropout, kind="view")
+_row("to", {"input, *args, **kwargs":
+                "Tensor.to Tensor.type Tensor.type_as Tensor.float Tensor.half Tensor.bfloat16 "
+                "torch.ops.aten._to_copy"}, _to, kind="view")
 # Nothing at all, like dropout in eval, where extents and dtype come out as they went in.
-_row("to", {"input, *args, **kwargs": "Tensor.float Tensor.to Tensor.type_as torch.ops.aten._to_copy"}, _itself,
-     kind="view")
 _row("dropout", {"input, *args, **kwargs": "Tensor.contiguous Tensor.detach torch.detach",
                  "input": "torch.positive Tensor.positive operator.pos torch.ops.aten.alias"}, _itself, kind="view")
 

@@ -19,7 +19,7 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
-from . import native, ops, running, weights
+from . import choice, native, ops, running, weights
 from .capture import NAMINGS, Capture, Naming, device_of, example, is_view_of_param, mark_statistics, target_name
 from .fused import CompiledGraph, Part
 from .inplace import is_random, make_functional, memory_roots, writes
@@ -195,26 +195,26 @@ def _pays(part: list[Node]) -> bool:
 
 
 def compile_module(module: GraphModule, options: Callable[[torch.device], dict[str, str]], strict: bool = False,
-                   statistics: bool = True, rest: Rest | None = None) -> CompiledGraph:
+                   file: bool = False, rest: Rest | None = None) -> CompiledGraph:
     """All passes over a graph, in order; the module's own graph is rewritten.
 
-    options:     those of the C library, for the device that the graph is on.
-    strict:      a call that cannot run fused is an error.
-    statistics:  whether batch_norm updates its running statistics. A file has none that change.
-    rest:        how what is not fused runs; in PyTorch, unless said.
+    options:  those of the C library, for the device that the graph is on.
+    strict:   a call that cannot run fused is an error; what can is fused, whether or not PyTorch is faster.
+    file:     for a file, which is to hold all of it, and has no running statistics of batch_norm that change.
+    rest:     how what is not fused runs; in PyTorch, unless said.
     """
     make_functional(module.graph)
-    if statistics:
+    if not file:
         running.separate(module.graph)
         mark_statistics(module.graph)
     with weights.making:
         context = weights.context(device_of(module.graph), torch.get_num_threads())
-        return _split(module, context, options(context.device), strict, rest or Eager())
+        return _split(module, context, options(context.device), strict, rest or Eager(), choose=not (strict or file))
 
 
-def _split(module: GraphModule, context: weights.Context, options: dict[str, str], strict: bool,
-           rest: Rest) -> CompiledGraph:
-    """Parts fused, the rest as it is."""
+def _split(module: GraphModule, context: weights.Context, options: dict[str, str], strict: bool, rest: Rest,
+           choose: bool) -> CompiledGraph:
+    """Parts fused, the rest as it is. choose: what PyTorch is faster at stays there."""
     work = Split(module.graph, context)
     work.probe()
     captures: dict[int, Capture] = {}
@@ -223,8 +223,11 @@ def _split(module: GraphModule, context: weights.Context, options: dict[str, str
         captures = {}
         for stage, nodes in parts.items():
             made = _captured(work, nodes)
+            slower = choice.left_to_pytorch(nodes, made, options) if choose and isinstance(made, Capture) else []
             if isinstance(made, str):
                 work.reasons.update(dict.fromkeys(nodes, made))
+            elif slower:
+                work.reasons.update(dict.fromkeys(slower, choice.REASON))
             else:
                 captures[stage] = made
         if len(captures) == len(parts):

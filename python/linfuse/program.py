@@ -89,7 +89,7 @@ def _copy(name: str, text: str, device: str, options: dict[str, str], threads: i
     program = Program(native.Model.read(native.Context(threads), text, name), name, device, options, threads)
     for spec, values in zip(program.params, weights):
         address = ctypes.cast(values, ctypes.c_void_p).value or 0
-        program._program.set_param(spec.name, spec.extents, address)
+        program._program.set_param(spec.name, spec.extents, address, dtype=spec.dtype)
     program._program.prepare()
     return program
 
@@ -128,9 +128,9 @@ class Program:
         self.name, self._gpu = name, _gpu(index) if kind == "cuda" else None
         self._compiled_for = device, options, threads
         self.dim_names: tuple[str, ...] = tuple(model.dim_names())
-        self.inputs: tuple[Spec, ...] = _specs(model, Port.INPUT)
-        self.params: tuple[Spec, ...] = _specs(model, Port.PARAM)
-        self.outputs: tuple[Spec, ...] = _specs(model, Port.OUTPUT)
+        self.inputs: tuple[Spec, ...] = calling.specs(model, Port.INPUT)
+        self.params: tuple[Spec, ...] = calling.specs(model, Port.PARAM)
+        self.outputs: tuple[Spec, ...] = calling.specs(model, Port.OUTPUT)
         with _current(self._gpu):
             self._program = native.Compiled(model, {"device": kind, **options})
         self._slots: dict[Home, calling.Slots] = {}
@@ -191,7 +191,7 @@ class Program:
             shape, address, kept = _bound(weights[names[spec.name]], spec, f"parameter {spec.name}")
             if shape != spec.extents:
                 raise Error(f"{self.name}: parameter {spec} is given as {list(shape)}", Status.DATA)
-            self._program.set_param(spec.name, shape, address)
+            self._program.set_param(spec.name, shape, address, dtype=spec.dtype)
             del kept  # its values are copied
 
     # ---- calling ----
@@ -260,15 +260,6 @@ class Program:
         return [given[i] for i in range(len(self.inputs))]
 
 
-def _specs(model: native.Model, port: Port) -> tuple[Spec, ...]:
-    found = calling.specs(model, port)
-    for spec in found:
-        if spec.dtype is not native.Dtype.f32:
-            raise Error(f"{spec.name} is {spec.dtype.name}: a program in Python takes float32 alone so far",
-                        Status.UNSUPPORTED)
-    return found
-
-
 def _name_in(weights: Mapping[str, Array], name: str) -> str:
     """What a mapping calls a parameter: in a `state_dict()` it may begin with a digit, and saving puts a _ before."""
     return name[1:] if name not in weights and name[:1] == "_" and name[1:2].isdigit() else name
@@ -287,14 +278,15 @@ def _bound(value: Any, spec: Spec, what: str, home: Home | None = None) -> tuple
     home: where the call's tensors are; without one it is a parameter, copied from wherever it is."""
     torch, numpy = _module("torch"), _module("numpy")
     if torch is not None and isinstance(value, torch.Tensor):
-        value = _tensor(torch, value, what, home)
+        value = _tensor(torch, value, spec, what, home)
         return tuple(value.shape), value.data_ptr(), value
     if home is not None and home.place is Place.DEVICE:
         raise TypeError(f"{what} is a {type(value).__name__}, while others are torch tensors on a GPU")
     if numpy is None or not isinstance(value, numpy.ndarray):
         raise TypeError(f"{what} is a {type(value).__name__}, and not a NumPy array or torch tensor")
-    if value.dtype != numpy.float32:
-        raise TypeError(f"{what} is {value.dtype}, not float32: pass it as .astype(numpy.float32)")
+    wanted = spec.dtype.numpy
+    if value.dtype != wanted:
+        raise TypeError(f"{what} is {value.dtype}, not {wanted}: pass it as .astype({_in_numpy(wanted)})")
     if isinstance(value, numpy.ma.MaskedArray):
         raise TypeError(f"{what} is a masked array: pass it as .filled(...), with what a masked element counts as")
     if not (value.flags.c_contiguous and value.flags.aligned):
@@ -306,10 +298,18 @@ def _is_dual(forward_ad: Any, value: torch.Tensor) -> bool:
     return forward_ad._current_level >= 0 and forward_ad.unpack_dual(value).tangent is not None
 
 
-def _tensor(torch: Any, value: torch.Tensor, what: str, home: Any) -> torch.Tensor:
+def _in_numpy(dtype: Any) -> str:
+    return f"ml_dtypes.{dtype}" if dtype.type.__module__.startswith("ml_dtypes") else f"numpy.{dtype}"
+
+
+def _tensor(torch: Any, value: torch.Tensor, spec: Spec, what: str, home: Any) -> torch.Tensor:
     """A tensor as the C library reads it."""
-    if value.dtype != torch.float32:
-        raise TypeError(f"{what} is {value.dtype}, not torch.float32: pass it as .float()")
+    from .homes import DTYPES
+
+    wanted = DTYPES[spec.dtype]
+    if value.dtype != wanted:
+        how = ".float()" if wanted is torch.float32 else f".to({wanted})"
+        raise TypeError(f"{what} is {value.dtype}, not {wanted}: pass it as {how}")
     if value.layout != torch.strided:
         raise TypeError(f"{what} is {value.layout}: pass it as .to_dense()")
     if home is None:

@@ -63,7 +63,7 @@ def save(model: Any, inputs: Any, folder: str | os.PathLike[str], *, name: str =
     graph, part, text = _traced(subject)
     if not _serves_any(graph, part, text, subject):
         raise Error(f"{title} cannot be saved: {_ONE_SIZE[isinstance(model, ExportedProgram)]}", Status.UNSUPPORTED)
-    tensors = {leaf.name: _floats(graph.value(leaf.node)) for leaf in part.leaves if leaf.param}
+    tensors = {leaf.name: _values(graph.value(leaf.node)) for leaf in part.leaves if leaf.param}
     header = f"# {title}, saved by linfuse {version()} from PyTorch {_torch_version()}.\n"
     place = pathlib.Path(folder)
     saved = Saved(place / f"{name}.lf", place / f"{name}.safetensors")
@@ -135,10 +135,13 @@ def _whole(graphs: Sequence[Graph], title: str) -> Part:
             f"{title} cannot be saved: it returns {', '.join(wanted)}, and not each of them is a result of its own",
             Status.UNSUPPORTED,
         )
+    from .capture import example
+
     part = graph.compiled.parts[0]
     for leaf in part.leaves:
         if leaf.convert:
-            raise Error(f"{title} cannot be saved: input {leaf.label} is not float32", Status.UNSUPPORTED)
+            dtype = example(leaf.node).dtype
+            raise Error(f"{title} cannot be saved: input {leaf.label} is {dtype}", Status.UNSUPPORTED)
     return part
 
 
@@ -147,7 +150,7 @@ def _place(graph: Graph, name: str) -> str:
     return f"{name} in {where}" if where else name
 
 
-def _floats(tensor: torch.Tensor) -> torch.Tensor:
+def _values(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().cpu().contiguous()
 
 
@@ -199,16 +202,19 @@ class _written:
 
 
 def write_safetensors(file: Any, tensors: Mapping[str, torch.Tensor]) -> None:
-    """f32 tensors in the safetensors format: the header's length, the header in JSON, the values. So small a format
-    that its package is not asked for."""
+    """Tensors in the safetensors format: the header's length, the header in JSON, the values. So small a format that
+    its package is not asked for."""
+    from .homes import NATIVE
+
     header, at = {}, 0
     for name, tensor in tensors.items():
-        size = 4 * tensor.numel()
-        header[name] = {"dtype": "F32", "shape": list(tensor.shape), "data_offsets": [at, at + size]}
+        size = tensor.nbytes
+        dtype = NATIVE[tensor.dtype].name.upper()
+        header[name] = {"dtype": dtype, "shape": list(tensor.shape), "data_offsets": [at, at + size]}
         at += size
     words = json.dumps(header, separators=(",", ":")).encode()
     words += b" " * (-len(words) % 8)  # the values begin aligned
     file.write(len(words).to_bytes(8, "little") + words)
     for tensor in tensors.values():
         if tensor.numel():
-            file.write((ctypes.c_char * (4 * tensor.numel())).from_address(tensor.data_ptr()))
+            file.write((ctypes.c_char * tensor.nbytes).from_address(tensor.data_ptr()))

@@ -165,7 +165,7 @@ def trace(of: Subject, options: Mapping[str, str], whole: bool = False) -> list[
 
     def record(module: GraphModule, _inputs: list[Any]) -> Callable[..., Any]:
         forward = GraphModule(module, module.graph.__deepcopy__()).forward  # as written, to be run
-        compiled = compile_module(module, lambda _: dict(options), statistics=not whole)
+        compiled = compile_module(module, lambda _: dict(options), file=whole)
         graph = Graph(module, compiled, ())
         graphs.append(graph)
 

@@ -30,7 +30,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from . import native
 from .calling import Slot, Slots
 from .counters import registry
-from .homes import TensorHome
+from .homes import NATIVE, TensorHome
 
 # Making handles in one context is one thread's business at a time.
 making = threading.RLock()
@@ -87,8 +87,8 @@ class Prepared(Slots):
             held = home.given(params)
             self._held = [*self._held, *held]
             for name, values in zip(names, held):
-                self.program.set_param(name, values.shape, values.data_ptr(), borrow=home.looks, memory=home.place,
-                                       stream=home.stream())
+                self.program.set_param(name, values.shape, values.data_ptr(), dtype=NATIVE[values.dtype],
+                                       borrow=home.looks, memory=home.place, stream=home.stream())
             self.program.prepare()
         if home.looks:
             self.copied = [at for at, param in enumerate(params) if held[at].data_ptr() != param.data_ptr()]
@@ -147,7 +147,7 @@ def _end(program: native.Compiled, slots: list[Slot], idle: list[Slot]) -> None:
 
 def _sample(tensor: torch.Tensor) -> torch.Tensor:
     """The bits of all values, or of a large tensor of some along each axis. (As bits: a NaN is the same as itself.)"""
-    bits = tensor.detach().view(torch.int32)
+    bits = tensor.detach().view({2: torch.int16, 4: torch.int32}[tensor.itemsize])
     if bits.numel() > _LOOK_AT_ALL:
         bits = bits[tuple(slice(None, None, max(1, size // 32)) for size in bits.shape)]
     return bits

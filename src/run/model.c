@@ -224,6 +224,11 @@ lf_status lf_model_value_shape(lf_model *model, lf_value value, const int64_t *d
     return LF_OK;
 }
 
+lf_dtype lf_model_value_dtype(const lf_model *model, lf_value value)
+{
+    return model && value >= 0 && value < model->graph.count ? lf_at(&model->graph, value)->dtype : LF_F32;
+}
+
 lf_status lf_model_return(lf_model *model, const lf_value *values, size_t count)
 {
     if (!model)
