@@ -152,7 +152,8 @@ static double terms(const rnd_graph *g, lf_node n)
 static bool changed_args(noise *z, lf_node n, effect e, double **out)
 {
     lf_monoid monoid = lf_op_row(z->node[n].op)->monoid;
-    bool squares = monoid == LF_MONOID_moments || monoid == LF_MONOID_meansquare;
+    const bool squares = monoid == LF_MONOID_moments || monoid == LF_MONOID_meansquare;
+    const bool on_gpu = getenv("LINFUSE_TEST_DEVICE");
     for (int i = 0; i < LF_MAX_ARGS; i++) {
         lf_node arg = z->node[n].arg[i];
         if (arg == LF_NONE || z->node[arg].op == LF_OP_constant || (e == RUNS && i > 0))
@@ -163,8 +164,8 @@ static bool changed_args(noise *z, lf_node n, effect e, double **out)
             return false;
         for (int64_t k = 0; k < count; k++) {
             double v = read_bound(&z->bound[arg], k);
-            if (squares && isfinite(v) && v * v > OVERFLOW)
-                v = NAN; /* its square is more than f32 holds: anything may come of that */
+            if (squares && on_gpu && isfinite(v) && v * v > OVERFLOW)
+                v = NAN; /* its square is more than f32 holds: anything may come of that there */
             out[i][k] = e == SUMS ? fabs(v) : rounded(&z->r, v, z->quiet ? 0.0 : 2.0 * UNIT * fabs(v));
         }
     }

@@ -70,7 +70,8 @@ typedef struct lf_kern {
     void (*dots)(int64_t rows, int64_t n, int64_t k, const float *x, int64_t ldx, const double *w, double *y);
 
     /* out[i] = op's expression of x[i], y[i], z[i] and attr[0..2], 0 <= n <= LF_STRETCH; out may be x, y or z itself.
-     * Unused arguments may be NULL. By lf_op: NULL for ops without an expression of elements. */
+     * Unused arguments may be NULL. By lf_op: NULL for ops without an expression of elements. A normalization's attr[1]
+     * is 1 where y and z are results of a statistic, of which squares may be encoded (below), and 0 otherwise. */
     void (*map[LF_OP_COUNT])(int64_t n, const float *x, const float *y, const float *z, const float *attr, float *out);
 
     /* The same bits where y and z are one number each, y[0] and z[0], which out may not hold: their share of the work
@@ -82,14 +83,15 @@ typedef struct lf_kern {
     void (*mul_add)(int64_t n, const float *x, const float *y, const float *z, const float *attr, float *out);
 
     /* For i < rows: state[i][..] = the monoid's fold of x[i * ldx + 0..n), 0 <= n <= LF_STRIP, in an order fixed by n
-     * alone. state: [rows][lf_monoid_row(m)->states]. */
-    void (*fold[LF_MONOID_COUNT])(int64_t rows, int64_t n, const float *x, int64_t ldx, float *state);
+     * alone. state: [rows][lf_monoid_row(m)->states]. Sums are floats that became doubles; but where floats cannot hold
+     * them, because they overflow or squares vanish, they were summed in double precision. */
+    void (*fold[LF_MONOID_COUNT])(int64_t rows, int64_t n, const float *x, int64_t ldx, double *state);
 
     /* The fold of maxsumexp, the same bits, which also leaves exps[i * lde + j] = exp(x[i * ldx + j] - state[i][0]) for
      * j < n, each the same bits wherever it stands; 0 where all of a row are -Inf, anything where the sum is NaN. exps
      * lie apart from x. Asks for what lies `ahead` floats further on than each x, little by little, since many at once
      * would be waited for. */
-    void (*fold_exps)(int64_t rows, int64_t n, const float *x, int64_t ldx, int64_t ahead, float *state, float *exps,
+    void (*fold_exps)(int64_t rows, int64_t n, const float *x, int64_t ldx, int64_t ahead, double *state, float *exps,
                       int64_t lde);
 
     /* For i < windows: r[i] = the monoid's only result for x[i * stride + t * dilation], t < taps, in double precision
@@ -113,21 +115,35 @@ typedef struct lf_kern {
     /* Is none of x[0..n) NaN or Inf? Any alignment, n >= 0. */
     bool (*all_finite)(int64_t n, const float *x);
 
-    /* Column form: for j < n <= LF_STRETCH: put x[j] into states, state number s of column j at state[s * lds + j]. */
+    /* Column form: for j < n <= LF_STRETCH: put x[j] into states, state number s of column j at state[s * lds + j]. A
+     * sum of squares that overflows is encoded (lf_monoid_put). */
     void (*put[LF_MONOID_COUNT])(int64_t n, const float *x, float *state, int64_t lds);
 } lf_kern;
 
 /* Shared by all tables (plain C, kern_common.c). Partials meet in double precision: there may be thousands of them, and
  * nothing else of a long sum is left to lose digits. Combines t, a fold's states that come after what s holds, into s;
- * finishes n elements. */
+ * finishes n elements.
+ *
+ * A result that is a square (a variance, a mean of squares) may be out of the range of floats where its root is not.
+ * Then it is encoded: minus its root, which map reads as such. */
 void lf_monoid_identity(lf_monoid m, float *s);
 void lf_monoid_begin(lf_monoid m, double *s);
-void lf_monoid_combine(lf_monoid m, double *s, const float *t);
+void lf_monoid_combine(lf_monoid m, double *s, const double *t);
 void lf_monoid_finish(lf_monoid m, const double *s, double n, float *r);
+/* A fold in double precision, one element after the other. */
+void lf_monoid_fold(lf_monoid m, int64_t n, const float *x, double *s);
+/* Column form in double precision: puts x into state[k * lds], states as put leaves them. The last state of a monoid
+ * whose last result is a square is a sum of squares; more than a float holds is encoded as minus a part of its root, so
+ * small that the root of a million squares is a float. Other sums become infinite. */
+#define LF_IS_SQUARE(least) ((least) == 0) /* what is never less than 0 */
+void lf_monoid_put(lf_monoid m, float x, float *state, int64_t lds);
+/* Leaves s in state[k * lds], as put would. */
+void lf_monoid_leave(lf_monoid m, const double *s, float *state, int64_t lds);
 
 /* The states of many statistics: number s of part p of statistic i lies at t[i * item + p * part + s * state]. */
 typedef struct lf_partials {
-    const float *t;
+    const double *folded; /* t, as fold leaves them; or NULL */
+    const float *put;     /* t, as put and lf_monoid_leave leave them; or NULL */
     int64_t item, part, state;
     int64_t parts;
 } lf_partials;

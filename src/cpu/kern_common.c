@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What all kernel tables share: the monoids one state at a time, and the choice of a table. */
+#include <float.h>
 #include <stdlib.h>
 #include <string.h>
 #include <tgmath.h>
@@ -9,11 +10,35 @@
 /* A monoid's statements as functions, in double precision. s, t: its states; r: its results. */
 typedef struct monoid_fn {
     int states, results;
+    bool square; /* its last result is one */
     void (*identity)(double *s);
+    void (*put)(double *s, double x);
+    void (*fold)(int64_t n, const float *x, double *s);
     void (*combine)(double *s, const double *t);
     void (*finish)(const double *s, double n, double *r);
     void (*settle)(int64_t count, const lf_partials *from, double n, float *const *results);
 } monoid_fn;
+
+/* A result as a float. A square out of their range is encoded, unless its root is below it too. */
+static inline float result(double r, bool square)
+{
+    if (!square || (r >= FLT_MIN && r <= FLT_MAX) || !(r > 0 && r < INFINITY && (float)sqrt(r) > 0))
+        return (float)r;
+    return -(float)sqrt(r);
+}
+
+/* A column's last state as put leaves it, and back. */
+#define PART_OF_ROOT 0x1p-10
+
+static inline double decoded(float state, bool square)
+{
+    return square && state < 0 ? state / PART_OF_ROOT * (state / PART_OF_ROOT) : (double)state;
+}
+
+static inline float encoded(double state, bool square)
+{
+    return square && state > FLT_MAX && state < INFINITY ? -(float)(sqrt(state) * PART_OF_ROOT) : (float)state;
+}
 
 #define s0 (s[0])
 #define s1 (s[1])
@@ -24,28 +49,45 @@ typedef struct monoid_fn {
 #define r0 (r[0])
 #define r1 (r[1])
 #define number double
-#define LF_MONOID(name, states, results, least, flops, identity, put, combine, finish)                               \
+#define LF_MONOID(name, states, results, least, flops, identity, PUT, combine, finish)                               \
     static void identity_##name(double *s) identity                                                                  \
+    static void put_##name(double *s, double x) PUT                                                                  \
+    static void fold_##name(int64_t n, const float *x, double *s)                                                    \
+    {                                                                                                                \
+        identity_##name(s);                                                                                          \
+        for (int64_t i = 0; i < n; i++)                                                                              \
+            put_##name(s, x[i]);                                                                                     \
+    }                                                                                                                \
     static void combine_##name(double *s, const double *t) combine                                                   \
     static void finish_##name(const double *s, double n, double *r)                                                  \
     {                                                                                                                \
         (void)n;                                                                                                     \
         finish                                                                                                       \
     }                                                                                                                \
-    static void settle_##name(int64_t count, const lf_partials *from, double n, float *const *to)                    \
+    static inline __attribute__((always_inline)) void settle_from_##name(                                            \
+        const bool folded, int64_t count, const lf_partials *from, double n, float *const *to)                       \
     {                                                                                                                \
         for (int64_t i = 0; i < count; i++) {                                                                        \
             double s[states], t[states], r[results];                                                                 \
             identity_##name(s);                                                                                      \
             for (int64_t part = 0; part < from->parts; part++) {                                                     \
+                const int64_t at = i * from->item + part * from->part;                                               \
                 for (int k = 0; k < states; k++)                                                                     \
-                    t[k] = from->t[i * from->item + part * from->part + k * from->state];                            \
+                    t[k] = folded ? from->folded[at + k * from->state]                                               \
+                                  : decoded(from->put[at + k * from->state], LF_IS_SQUARE(least) && k == states - 1); \
                 combine_##name(s, t);                                                                                \
             }                                                                                                        \
             finish_##name(s, n, r);                                                                                  \
             for (int k = 0; k < results; k++)                                                                        \
-                to[k][i] = (float)r[k];                                                                              \
+                to[k][i] = result(r[k], LF_IS_SQUARE(least) && k == results - 1);                                    \
         }                                                                                                            \
+    }                                                                                                                \
+    static void settle_##name(int64_t count, const lf_partials *from, double n, float *const *to)                    \
+    {                                                                                                                \
+        if (from->folded)                                                                                            \
+            settle_from_##name(true, count, from, n, to);                                                            \
+        else                                                                                                         \
+            settle_from_##name(false, count, from, n, to);                                                           \
     }
 #include "ir/monoids.def"
 #undef LF_MONOID
@@ -60,8 +102,16 @@ typedef struct monoid_fn {
 #undef r1
 
 static const monoid_fn monoid[LF_MONOID_COUNT] = {
-#define LF_MONOID(name, states, results, ...)                                                       \
-    [LF_MONOID_##name] = {states, results, identity_##name, combine_##name, finish_##name, settle_##name},
+#define LF_MONOID(name, n_states, n_results, least, ...)                                                             \
+    [LF_MONOID_##name] = {.states = n_states,                                                                        \
+                          .results = n_results,                                                                      \
+                          .square = LF_IS_SQUARE(least),                                                             \
+                          .identity = identity_##name,                                                               \
+                          .put = put_##name,                                                                         \
+                          .fold = fold_##name,                                                                       \
+                          .combine = combine_##name,                                                                 \
+                          .finish = finish_##name,                                                                   \
+                          .settle = settle_##name},
 #include "ir/monoids.def"
 #undef LF_MONOID
 };
@@ -79,20 +129,39 @@ void lf_monoid_identity(lf_monoid m, float *s)
         s[i] = (float)state[i];
 }
 
-void lf_monoid_combine(lf_monoid m, double *s, const float *t)
+void lf_monoid_put(lf_monoid m, float x, float *state, int64_t lds)
 {
-    double state[LF_MAX_STATE] = {0};
-    for (int i = 0; i < monoid[m].states; i++)
-        state[i] = t[i];
-    monoid[m].combine(s, state);
+    const int last = monoid[m].states - 1;
+    double s[LF_MAX_STATE];
+    for (int k = 0; k <= last; k++)
+        s[k] = decoded(state[k * lds], monoid[m].square && k == last);
+    monoid[m].put(s, x);
+    lf_monoid_leave(m, s, state, lds);
+}
+
+void lf_monoid_leave(lf_monoid m, const double *s, float *state, int64_t lds)
+{
+    const int last = monoid[m].states - 1;
+    for (int k = 0; k <= last; k++)
+        state[k * lds] = encoded(s[k], monoid[m].square && k == last);
+}
+
+void lf_monoid_fold(lf_monoid m, int64_t n, const float *x, double *s)
+{
+    monoid[m].fold(n, x, s);
+}
+
+void lf_monoid_combine(lf_monoid m, double *s, const double *t)
+{
+    monoid[m].combine(s, t);
 }
 
 void lf_monoid_finish(lf_monoid m, const double *s, double n, float *r)
 {
-    double result[LF_MAX_RESULTS] = {0};
-    monoid[m].finish(s, n, result);
+    double exact[LF_MAX_RESULTS] = {0};
+    monoid[m].finish(s, n, exact);
     for (int i = 0; i < monoid[m].results; i++)
-        r[i] = (float)result[i];
+        r[i] = result(exact[i], monoid[m].square && i == monoid[m].results - 1);
 }
 
 void lf_monoid_settle(lf_monoid m, int64_t count, const lf_partials *from, double n, float *const *r)

@@ -22,21 +22,15 @@
 #undef value
 #undef number
 
-/* Ops with a form of their own, where the expression cannot be as exact. */
-#define OWN_layer_norm ~, quotient(x - y, sqrt(z + a))
-#define OWN_group_norm OWN_layer_norm
-#define OWN_instance_norm OWN_layer_norm
-#define OWN_batch_norm OWN_layer_norm
-#define OWN_rms_norm ~, quotient(x, sqrt(y + a))
-/* Rounded once. */
+/* Ops with a form of their own, where the expression cannot be as exact: rounded once. */
 #define OWN_add ~, sel(a == 1.0f, x + y, mul_add(wide(a), y, x))
 #define OWN_sub ~, sel(a == 1.0f, x - y, mul_add(wide(-a), y, x))
 #define SECOND(first, second, ...) second
 #define SECOND_OF(...) SECOND(__VA_ARGS__)
 #define OWN_OR(own, other) SECOND_OF(own, other, ~)
 
-/* Contract: kern.h's map. BEFORE, INSIDE: where y and z are loaded. Whole vectors, then the rest. */
-#define DEFINE_LOOP(name, BEFORE, INSIDE, EXPRESSION)                                                                \
+/* Contract: kern.h's map. BEFORE, INSIDE: where y and z are loaded. LEAVE: may return. Whole vectors, then the rest. */
+#define DEFINE_LOOP(name, BEFORE, INSIDE, LEAVE, EXPRESSION)                                                         \
     static void name(int64_t n, const float *xs, const float *ys, const float *zs, const float *attr, float *out)    \
     {                                                                                                                \
         static const float zeros[3] = {0};                                                                           \
@@ -49,11 +43,13 @@
         for (; i + KERN_LANES <= n; i += KERN_LANES) {                                                               \
             const vec x = WHOLE(xs);                                                                                 \
             INSIDE(WHOLE)(void) x, (void)y, (void)z;                                                                 \
+            LEAVE                                                                                                    \
             store(out + i, EXPRESSION);                                                                              \
         }                                                                                                            \
         if (i < n) {                                                                                                 \
             const vec x = REST(xs);                                                                                  \
             INSIDE(REST)(void) x, (void)y, (void)z;                                                                  \
+            LEAVE                                                                                                    \
             store_some(n - i, out + i, EXPRESSION);                                                                  \
         }                                                                                                            \
     }
@@ -63,20 +59,58 @@
 #define EVERY_Y_Z(how) const vec y = how(ys), z = how(zs);
 #define ONE_Y_Z const vec y = wide(ys[0]), z = wide(zs[0]);
 
-#define DEFINE_MAP(name, ...) DEFINE_LOOP(map_##name, , EVERY_Y_Z, OWN_OR(OWN_##name, (__VA_ARGS__)))
+#define DEFINE_MAP(name, ...) DEFINE_LOOP(map_##name, , EVERY_Y_Z, , OWN_OR(OWN_##name, (__VA_ARGS__)))
 
 /* Ops that may be of several values: also where all but the first are one number each. */
 #define DEFINE_MAPS(name, ...)                                                                                       \
     DEFINE_MAP(name, __VA_ARGS__)                                                                                    \
-    DEFINE_LOOP(map_one_##name, ONE_Y_Z, NOTHING, OWN_OR(OWN_##name, (__VA_ARGS__)))
+    DEFINE_LOOP(map_one_##name, ONE_Y_Z, NOTHING, , OWN_OR(OWN_##name, (__VA_ARGS__)))
 
-DEFINE_LOOP(mul_then_add, , EVERY_Y_Z, x * y + z)
+DEFINE_LOOP(mul_then_add, , EVERY_Y_Z, , x * y + z)
+
+/* Normalization by a statistic of squares. */
+
+static inline vec normalized(vec x, vec mean, vec square, float eps)
+{
+    return quotient(x - mean, sqrt(square + eps));
+}
+
+/* The same where a square may be encoded (kern.h): (x - mean) / hypotenuse of its root and that of eps, in halves of
+ * halves where the difference could overflow. */
+static inline vec normalized_far(vec x, vec mean, vec square, float eps)
+{
+    const vec root = -square, other = sqrt(wide(eps)), longer = greatest(root, other);
+    const vec ratio = least(root, other) / longer, part = sel(root > 1.0f, wide(0.25f), wide(1.0f));
+    const vec far = (x * part - mean * part) / (longer * part * sqrt(1.0f + ratio * ratio));
+    return blend(square < 0.0f, far, normalized(x, mean, square, eps));
+}
+
+/* Encoded squares are rare: a loop that meets one leaves the rest to that of the other form. */
+#define DEFINE_NORM(name, mean, square)                                                                              \
+    DEFINE_LOOP(far_##name, , EVERY_Y_Z, , normalized_far(x, mean, square, a))                                       \
+    DEFINE_LOOP(far_one_##name, ONE_Y_Z, NOTHING, , normalized_far(x, mean, square, a))                              \
+    DEFINE_LOOP(map_##name, , EVERY_Y_Z, LEAVE_TO(square, far_##name(n - i, xs + i, ys + i, zs + i, attr, out + i)), \
+                normalized(x, mean, square, a))                                                                      \
+    DEFINE_LOOP(map_one_##name, ONE_Y_Z LEAVE_TO(square, far_one_##name(n, xs, ys, zs, attr, out)), NOTHING, ,       \
+                normalized(x, mean, square, a))
+#define LEAVE_TO(square, FAR)                                                                                        \
+    if (b != 0.0f && any(square < 0.0f)) {                                                                           \
+        FAR;                                                                                                         \
+        return;                                                                                                      \
+    }
+#define NORM_layer_norm ~, DEFINE_CENTRED
+#define NORM_group_norm ~, DEFINE_CENTRED
+#define NORM_instance_norm ~, DEFINE_CENTRED
+#define NORM_batch_norm ~, DEFINE_CENTRED
+#define NORM_rms_norm ~, DEFINE_SCALED
+#define DEFINE_CENTRED(name, ...) DEFINE_NORM(name, y, z)
+#define DEFINE_SCALED(name, ...) DEFINE_NORM(name, (vec){0}, y)
 
 #define DEFINE_LEAF(name, ...)
 #define DEFINE_PRODUCT(name, ...)
 #define DEFINE_POINTWISE DEFINE_MAPS
 #define DEFINE_REDUCE DEFINE_MAP
-#define DEFINE_NORMALIZE DEFINE_MAPS
+#define DEFINE_NORMALIZE(name, ...) OWN_OR(NORM_##name, DEFINE_MAPS)(name, __VA_ARGS__)
 #define DEFINE_POOL DEFINE_MAP
 #define DEFINE_VIEW DEFINE_MAP
 #define DEFINE_MOVE DEFINE_MAP

@@ -321,4 +321,14 @@ static inline bool any(ivec mask)
 #endif
 }
 
+/* Is a lane of u not below the bound (NaN is not), or one of v negative? */
+static inline bool any_not_below(vec u, float bound, vec v)
+{
+#if KERN_LANES == 16 && defined(__AVX512F__)
+    return (NOT_BELOW(u, bound) | _mm512_cmp_ps_mask((__m512)v, _mm512_setzero_ps(), _CMP_LT_OQ)) != 0;
+#else
+    return any(~(u < bound) | (v < 0.0f));
+#endif
+}
+
 #endif

@@ -25,7 +25,8 @@ enum {
     GEMM_ROWS_A_THREAD = 64,
     OTHER_ROWS_A_THREAD = 4,
     /* A product does about so many operations while a step does one. */
-    PRODUCT_RATE = 16
+    PRODUCT_RATE = 16,
+    FLOATS_IN_DOUBLE = sizeof(double) / sizeof(float)
 };
 
 size_t lf_layout_take_elements(lf_layout *l, lf_dtype type, int64_t a, int64_t b)
@@ -76,7 +77,8 @@ static double floats_a_row(const lf_group_at *g, const lf_group *plan, bool gemm
     for (int32_t i = 0; i < g->phases; i++)
         widest = (double)g->phase[i].width > widest ? (double)g->phase[i].width : widest;
     for (int32_t i = 0; i < g->stats; i++)
-        floats += (double)(g->stat[i].own * g->stat[i].results + g->stat[i].strips * g->stat[i].states);
+        floats += (double)(g->stat[i].own * g->stat[i].results +
+                           g->stat[i].strips * g->stat[i].states * FLOATS_IN_DOUBLE);
     return floats + (gemm ? 0.0 : widest);
 }
 
@@ -227,7 +229,7 @@ static void layout_area(lf_group_at *g, const lf_group *plan, const lf_kern *ker
         for (int k = 0; k < s->results; k++)
             s->result[k] = lf_layout_take(area, stat_rows, s->own, 1);
         if (s->span == LF_SPAN_ROW)
-            s->partial = lf_layout_take(area, stat_rows, s->strips, s->states);
+            s->partial = lf_layout_take(area, stat_rows, s->strips, s->states * FLOATS_IN_DOUBLE);
         if (s->span == LF_SPAN_COLUMN)
             s->partial = lf_layout_take(area, s->strips, s->states, s->width);
         if (s->exps >= 0)

@@ -245,10 +245,11 @@ static void fold(const measuring *m, const thing *t, float *own)
 {
     const int64_t spans = LF_STRIP / t->span;
     const int states = lf_monoid_row(t->monoid)->states;
-    float *state = own + LF_STRIP, *r[LF_MAX_RESULTS];
-    const lf_partials all = {.t = state, .item = states, .state = 1, .parts = 1};
+    double state[LF_STRIP * LF_MAX_STATE];
+    float *r[LF_MAX_RESULTS];
+    const lf_partials all = {.folded = state, .item = states, .state = 1, .parts = 1};
     for (int k = 0; k < LF_MAX_RESULTS; k++)
-        r[k] = own + (2 + LF_MAX_STATE + k) * LF_STRIP;
+        r[k] = own + (1 + k) * LF_STRIP;
     for (int64_t i = 0; i < t->reps; i++) {
         m->kern->fold[t->monoid](spans, t->span, own, t->span, state);
         lf_monoid_settle(t->monoid, spans, &all, (double)t->span, r);
@@ -323,7 +324,7 @@ static void read_piece(void *arg, int64_t index, int slot)
     enum { PLACES = 4, APART = PIECE / PLACES };
     measuring *m = arg;
     const float *x = m->buffer + (m->taken + index) % m->pieces * PIECE;
-    float sum[PLACES * LF_MAX_STATE];
+    double sum[PLACES * LF_MAX_STATE];
     (void)slot;
     const double start = now();
     for (int64_t i = 0; i < APART; i += LF_STRIP)

@@ -146,10 +146,16 @@ typedef struct lf_stat_at {
     lf_window window;
     lf_reach from;
     size_t result[LF_MAX_RESULTS];    /* offsets in the block's area: [rows of the block][own] */
-    size_t partial;                   /* also: ROW [rows of it][strips][states], COLUMN [strips][states][width] */
+    size_t partial;                   /* also: ROW doubles [rows][strips][states], COLUMN [strips][states][width] */
     int32_t exps;                     /* the store of its phase that takes its exps; -1: they are not kept */
     size_t factor;                    /* of kept ones: [rows of it][strips], also in the area */
 } lf_stat_at;
+
+/* Partials of a row of a ROW statistic, counted from the area's first: [strips][states]. */
+static inline double *lf_row_partials(const lf_stat_at *s, float *area, int64_t row)
+{
+    return (double *)(void *)(area + s->partial) + row * s->strips * s->states;
+}
 
 typedef struct lf_product_at {
     int32_t index;           /* of the plan's products */

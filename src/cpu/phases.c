@@ -390,6 +390,13 @@ static void give_strips(const phasing *f)
     p->strip_by_strip = p->product || p->together > 1;
 }
 
+/* Is it a normalization by a statistic of the group, not by one the caller has? kern.h's map wants to know. */
+static bool reads_statistic(const lf_phase *plan, const lf_step *s)
+{
+    return s->kind == LF_STEP_OP && lf_op_row(s->op)->kind == LF_NORMALIZE &&
+           plan->step[s->arg[1]].kind == LF_STEP_LOAD && plan->step[s->arg[1]].from.place == LF_STAT;
+}
+
 static bool give_steps(const phasing *f, lf_arena *arena, const int64_t *dims, bool *overflow)
 {
     lf_phase_at *p = f->p;
@@ -404,6 +411,8 @@ static bool give_steps(const phasing *f, lf_arena *arena, const int64_t *dims, b
             .kind = from->kind, .product = from->product, .number = (float)from->number, .spread_reg = -1, .to = -1};
         for (int k = 0; k < 3; k++)
             s->attr[k] = (float)from->attr[k];
+        if (reads_statistic(f->plan, from))
+            s->attr[1] = 1.0f;
         if (s->kind == LF_STEP_LOAD)
             *overflow = !lf_reach_sides(&s->from, &from->from, dims) || *overflow;
         s->level = level_of(p, from, s);

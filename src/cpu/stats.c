@@ -38,32 +38,32 @@ static inline double exp_to_a_float(double x)
 enum { PARTS = 64 }; /* parts */
 
 /* e[i] = exp(largest of part i - largest of the row). part: [n][states], its largest first */
-static void exps_of_parts(int64_t n, const float *part, int64_t states, double largest, double *e)
+static void exps_of_parts(int64_t n, const double *part, int64_t states, double largest, double *e)
 {
     for (int64_t i = 0; i < n; i++)
-        e[i] = exp_to_a_float((double)part[i * states] - largest);
+        e[i] = exp_to_a_float(part[i * states] - largest);
 }
 
 /* A row's results, and what makes a softmax of the exps that each of its parts kept; see plan/exps.c. False where that
  * is no number: there is a NaN or +Inf, or all are -Inf. */
-static bool softmax_of_parts(int64_t parts, const float *part, int64_t states, float *largest, float *sum,
+static bool softmax_of_parts(int64_t parts, const double *part, int64_t states, float *largest, float *sum,
                              float *factor)
 {
-    double e[PARTS], total = 0;
-    *largest = -INFINITY;
+    double e[PARTS], total = 0, most = -INFINITY;
     for (int64_t i = 0; i < parts; i++)
-        *largest = part[i * states] > *largest ? part[i * states] : *largest;
+        most = part[i * states] > most ? part[i * states] : most;
+    *largest = (float)most;
     for (int64_t from = 0; from < parts; from += PARTS) {
         const int64_t n = lf_min64(PARTS, parts - from);
-        exps_of_parts(n, part + from * states, states, *largest, e);
+        exps_of_parts(n, part + from * states, states, most, e);
         for (int64_t i = 0; i < n; i++)
-            total += e[i] * (double)part[(from + i) * states + 1];
+            total += e[i] * part[(from + i) * states + 1];
     }
     *sum = (float)total;
     for (int64_t from = 0; from < parts; from += PARTS) {
         const int64_t n = lf_min64(PARTS, parts - from);
         if (parts > PARTS)
-            exps_of_parts(n, part + from * states, states, *largest, e);
+            exps_of_parts(n, part + from * states, states, most, e);
         for (int64_t i = 0; i < n; i++)
             factor[from + i] = (float)(e[i] * (1 / total));
     }
@@ -71,25 +71,23 @@ static bool softmax_of_parts(int64_t parts, const float *part, int64_t states, f
 }
 
 /* What the parts of each row come to, for others to go on from. row: which one of the grid is the area's first. */
-static void leave_rows(const lf_run *run, const lf_stat_at *stat, const float *area, int64_t row, int64_t from,
-                       int64_t to)
+static void leave_rows(const lf_run *run, const lf_stat_at *stat, float *area, int64_t row, int64_t from, int64_t to)
 {
-    const float *part = area + stat->partial + from * stat->strips * stat->states;
+    const double *part = lf_row_partials(stat, area, from);
     float *set = (float *)run->output[stat->port] + (row + from) * stat->states;
     for (int64_t i = from; i < to; i++, set += stat->states) {
         double s[LF_MAX_STATE];
         lf_monoid_begin(stat->monoid, s);
         for (int64_t k = 0; k < stat->strips; k++, part += stat->states)
             lf_monoid_combine(stat->monoid, s, part);
-        for (int k = 0; k < stat->states; k++)
-            set[k] = (float)s[k];
+        lf_monoid_leave(stat->monoid, s, set, 1);
     }
 }
 
 /* From sets of them, in their order. */
 static void resume_rows(const lf_run *run, const lf_stat_at *stat, float *area, int64_t row, int64_t from, int64_t to)
 {
-    const lf_partials all = {.t = (const float *)run->input[stat->port] + (row + from) * stat->states,
+    const lf_partials all = {.put = (const float *)run->input[stat->port] + (row + from) * stat->states,
                              .item = stat->states,
                              .part = stat->rows * stat->states,
                              .state = 1,
@@ -102,7 +100,7 @@ static void resume_rows(const lf_run *run, const lf_stat_at *stat, float *area, 
 static void finish_rows(const lf_stat_at *stat, float *area, int64_t from, int64_t to)
 {
     const int64_t each = stat->strips * stat->states;
-    const lf_partials all = {.t = area + stat->partial + from * each,
+    const lf_partials all = {.folded = lf_row_partials(stat, area, from),
                              .item = each,
                              .part = stat->states,
                              .state = 1,
@@ -115,9 +113,10 @@ static void finish_rows(const lf_stat_at *stat, float *area, int64_t from, int64
     }
     float *factor = area + stat->factor + from * stat->strips;
     for (int64_t i = 0; i < to - from; i++, factor += stat->strips) {
-        if (softmax_of_parts(stat->strips, all.t + i * each, stat->states, &r[0][i], &r[1][i], factor))
+        if (softmax_of_parts(stat->strips, all.folded + i * each, stat->states, &r[0][i], &r[1][i], factor))
             continue;
-        const lf_partials row = {.t = all.t + i * each, .part = stat->states, .state = 1, .parts = stat->strips};
+        const lf_partials row = {
+            .folded = all.folded + i * each, .part = stat->states, .state = 1, .parts = stat->strips};
         float *const to_row[] = {r[0] + i, r[1] + i};
         lf_monoid_settle(stat->monoid, 1, &row, (double)stat->length, to_row);
     }
@@ -125,7 +124,7 @@ static void finish_rows(const lf_stat_at *stat, float *area, int64_t from, int64
 
 static void finish_columns(const lf_stat_at *stat, float *area, int64_t from, int64_t to)
 {
-    const lf_partials all = {.t = area + stat->partial + from,
+    const lf_partials all = {.put = area + stat->partial + from,
                              .item = 1,
                              .part = stat->states * stat->width,
                              .state = stat->width,
@@ -152,8 +151,9 @@ static void short_spans(const row_part *p, const float *x, int64_t step, int64_t
 {
     enum { AT_ONCE = 64 };
     const lf_stat_at *stat = p->stat;
-    float t[AT_ONCE * LF_MAX_STATE], *r[LF_MAX_RESULTS];
-    const lf_partials all = {.t = t, .item = stat->states, .state = 1, .parts = 1};
+    double t[AT_ONCE * LF_MAX_STATE];
+    float *r[LF_MAX_RESULTS];
+    const lf_partials all = {.folded = t, .item = stat->states, .state = 1, .parts = 1};
     for (int64_t i = 0; i < count; i += AT_ONCE) {
         const int64_t some = lf_min64(AT_ONCE, count - i);
         p->kern->fold[stat->monoid](some, length, x + i * step, step, t);
@@ -171,8 +171,8 @@ static void spans(const row_part *p, const float *x, int64_t step, int64_t lengt
         return;
     }
     for (int64_t i = 0; i < count; i++, x += step) {
-        double s[LF_MAX_STATE];
-        float t[LF_MAX_STATE], r[LF_MAX_RESULTS];
+        double s[LF_MAX_STATE], t[LF_MAX_STATE];
+        float r[LF_MAX_RESULTS];
         lf_monoid_begin(stat->monoid, s);
         for (int64_t part = 0; part < length; part += LF_STRIP) {
             p->kern->fold[stat->monoid](1, lf_min64(LF_STRIP, length - part), x + part, 0, t);

@@ -218,7 +218,7 @@ static void steps_of_elements(const tail *t, const strip *at)
 
 /* exps: where they are kept, or NULL. */
 static void fold(const tail *t, const lf_stat_at *s, int64_t rows, int64_t n, const float *x, int64_t ldx,
-                 float *partial, float *exps, int64_t lde)
+                 double *partial, float *exps, int64_t lde)
 {
     if (exps)
         t->kern->fold_exps(rows, n, x, ldx, t->phase->step[s->value.step].asked ? EXPS_AHEAD : 0, partial, exps, lde);
@@ -230,7 +230,7 @@ static void feed(const tail *t, const lf_stat_at *s, const strip *at)
 {
     const float *x = used(t, s->value);
     if (s->span == LF_SPAN_ROW) {
-        float *partial = t->p->area + s->partial + ((at->row - t->p->area_row) * s->strips + at->index) * s->states;
+        double *partial = lf_row_partials(s, t->p->area, at->row - t->p->area_row) + at->index * s->states;
         float *exps = s->exps >= 0 ? place_of(t, s->exps, at) : NULL;
         if (at->width <= LF_STRIP) {
             fold(t, s, at->rows, at->width, x, t->phase->pitch, partial, exps, s->length);
