@@ -151,6 +151,27 @@ static product_cost cost_product(double m, double n, double k, const lf_device *
                           .packing = by_tiles <= by_dots ? packing : 0};
 }
 
+/* A library's product in fp32 on a GPU's ordinary units, in those of its tiles that are soonest done: the smaller they
+ * are, the more units have one, and the less each unit makes of its time. A tile that is not full takes no longer than
+ * what is there of it, down to a side of LEAST. Shares from eager's times of small models on an H200
+ * (docs/log/cuda-2026-11-16-notes.md): 1024 wide, 40 us a layer more at 128 rows and 62 at 1024. */
+static double library_us(double m, double n, double k, double weight_bytes, const lf_device *d)
+{
+    enum { LEAST = 16 };
+    static const struct { double rows, columns, share; } tiles[] = {
+        {128, 128, 1}, {128, 64, 0.8}, {64, 128, 0.8}, {64, 64, 0.61}};
+    const double unit = d->gpu.plain_flops / d->units;
+    double least = INFINITY;
+    if (m == 0 || n == 0)
+        return 0;
+    for (size_t i = 0; i < sizeof tiles / sizeof *tiles; i++) {
+        const double rows = fmax(fmin(m, tiles[i].rows), LEAST), columns = fmax(fmin(n, tiles[i].columns), LEAST);
+        const double rounds = fmax(1, ceil(m / tiles[i].rows) * ceil(n / tiles[i].columns) / d->units);
+        least = fmin(least, 1e6 * rounds * 2 * rows * columns * k / (tiles[i].share * unit));
+    }
+    return fmax(least, 1e6 * weight_bytes / d->gpu.plain_bytes);
+}
+
 /* W is read once where all of it stays in cache, or all of x does; otherwise once for each part of x that does. Where
  * rows come in blocks, once for each of them. */
 static void count_product(const product_cost *p, const lf_device *d, work *w)
@@ -184,11 +205,18 @@ static bool holds_column(const lf_plan *plan, const lf_group *g, const lf_produc
            lf_wants_again(g);
 }
 
+/* Is it behind another kernel of the same launch? */
+static bool is_later_stage(const lf_plan *plan, const lf_group *g, const lf_device *d)
+{
+    return g > plan->group && d->gpu.stage_us > 0;
+}
+
 /* On a GPU's tensor cores, in the shape of tiles that suits it, and bringing x into lines before, unless it lies so. */
 static product_cost tiled_product(product_cost c, const lf_plan *plan, const lf_group *g, const lf_product *p,
                                   const lf_device *d)
 {
-    const lf_tiled tiled = {.m = c.m, .n = c.n, .k = c.k, .tail_us = lf_tile_tail_us(g, p->phase, d->gpu.folded, d)};
+    const lf_tiled tiled = {.m = c.m, .n = c.n, .k = c.k, .tail_us = lf_tile_tail_us(g, p->phase, d->gpu.folded, d),
+                            .follows = is_later_stage(plan, g, d)};
     c.tiles = true;
     c.brought = !reads_as_it_lies(plan, g, p, d);
     c.packing = c.brought ? 1e6 * c.m * c.k * d->x_bytes / d->bytes : 0;
@@ -333,8 +361,7 @@ static double node_product(const lf_graph *g, lf_node n, const int64_t *dims, co
     w->operands = p.input_bytes + p.weight_bytes;
     if (info->op == LF_OP_linear && info->arg[2] != LF_NONE)
         add_op(w, LF_OP_add, elements(g, n, dims), d);
-    const lf_gpu_half *gpu = &d->gpu;
-    return gpu->plain_flops > 0 ? 1e6 * fmax(w->product / gpu->plain_flops, p.weight_bytes / gpu->plain_bytes) : p.us;
+    return d->gpu.plain_flops > 0 ? library_us(p.m, p.n, p.k, p.weight_bytes, d) : p.us;
 }
 
 lf_cost lf_cost_node(const lf_graph *g, lf_node n, const int64_t *dims, const lf_device *d)
@@ -551,7 +578,7 @@ static lf_cost cost_group(const lf_plan *plan, const lf_group *g, double around,
     return (lf_cost){.flops = work_flops(&w),
                      .bytes = w.read + w.written + w.cached,
                      .us = shared_out(us, waits(g, &product) * d->wait_us, d) +
-                           (g > plan->group && d->gpu.stage_us > 0 ? d->gpu.stage_us : d->launch_us)};
+                           (is_later_stage(plan, g, d) ? d->gpu.stage_us : d->launch_us)};
 }
 
 int32_t lf_cost_plan_launches(const lf_plan *plan, const lf_device *d)

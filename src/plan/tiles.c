@@ -35,7 +35,7 @@ static double few_us(const lf_tile *t, const lf_tiled *p, const lf_device *d)
     const double lines = ceil(p->k * w_bytes(d) / 128) * d->gpu.line_us,
                  fetched = fetch_us(columns + rows, p->k, blocks / rounds, d);
     const double tile = fmax(lines, fetched) + rows * columns * p->tail_us;
-    return d->gpu.few_us + beside(rounds * tile, 1e6 * p->n * p->k * w_bytes(d) / d->bytes);
+    return (p->follows ? 0 : d->gpu.few_us) + beside(rounds * tile, 1e6 * p->n * p->k * w_bytes(d) / d->bytes);
 }
 
 /* Row blocks in groups of `raster` go past the weight, which is read again for each group where it does not stay in
@@ -86,7 +86,7 @@ double lf_tile_us(const lf_tile *t, const lf_tiled *p, const lf_device *d)
     const double each = fmax(multiplied, fetched), all = t->turns ? turns_us(rounds, each, 2 * tail) - each + last
                                                                   : (rounds - 1) * each + last + rounds * tail;
     const double slowed = d->gpu.burst_us > 0 ? d->gpu.slowing * fmax(0, all - d->gpu.burst_us) : 0;
-    return d->gpu.start_us + beside(all + slowed, 1e6 * memory_bytes(t, p, d) / d->bytes);
+    return (p->follows ? 0 : d->gpu.start_us) + beside(all + slowed, 1e6 * memory_bytes(t, p, d) / d->bytes);
 }
 
 double lf_tiles_us(const lf_tiled *p, const lf_device *d)

@@ -9,6 +9,7 @@
 typedef struct lf_tiled {
     double m, n, k;
     double tail_us; /* of an element, on one unit */
+    bool follows;   /* behind another kernel of the same launch, which nothing needs to start */
 } lf_tiled;
 
 /* Microseconds, from where x is in lines on. */
