@@ -40,7 +40,7 @@ static void tables_are_whole(void **state)
 
 typedef struct product_rig {
     const lf_kern *kern;
-    lf_dtype type;  /* of w; one that the table packs w as */
+    lf_dtype x_type, type; /* that x is packed as; that w is, one that the table packs w as */
     int64_t rows, n, k, ldc, ldx, ldw;
     float *x, *w;   /* [rows][ldx], and [n][ldw] or [k][ldw], what its type holds */
     float *bias;    /* [n], or NULL */
@@ -72,14 +72,17 @@ static float w_at(const product_rig *g, int64_t j, int64_t s)
 static void product_run(product_rig *g, bool add)
 {
     const lf_kern *kern = g->kern;
-    const int64_t x_floats = kern->x_floats(g->rows, g->k), w_floats = kern->w_floats(g->type, g->n, g->k);
+    const int64_t x_floats = kern->x_floats(g->x_type, g->rows, g->k), w_floats = kern->w_floats(g->type, g->n, g->k);
     const int64_t w_count = (g->is_kn ? g->k : g->n) * g->ldw;
-    char *elements = malloc((size_t)w_count * sizeof(float) + 2), *typed = elements + 2; /* at any address */
+    const int64_t x_count = (g->rows - 1) * g->ldx + g->k;
+    char *elements = malloc((size_t)(w_count + x_count) * sizeof(float) + 4);
     assert_non_null(elements);
+    char *typed = elements + 2, *typed_x = typed + w_count * 4 + 2; /* at any address */
     lf_from_f32(g->type, g->w, typed, 1, w_count);
+    lf_from_f32(g->x_type, g->x, typed_x, 1, x_count);
     assert_true(x_floats % 16 == 0 && w_floats % 16 == 0);
     float *x = floats(x_floats + GUARD), *w = floats(w_floats + GUARD);
-    kern->pack_x(g->rows, g->k, g->x, g->ldx, x);
+    kern->pack_x(g->x_type, g->rows, g->k, typed_x, g->ldx, x);
     kern->pack_w(g->type, g->n, g->k, typed, g->ldw, g->is_kn, w);
     free(elements);
     const float *from = (g->n % 2 ? g->before : g->c) + GUARD; /* what is added lies elsewhere, or where the sums go */
@@ -88,6 +91,7 @@ static void product_run(product_rig *g, bool add)
                      .k = g->k,
                      .x = x,
                      .w = w,
+                     .x_type = g->x_type,
                      .w_type = g->type,
                      .c = add ? from : NULL,
                      .ldc = g->ldc,
@@ -149,6 +153,37 @@ static void round_all(lf_dtype type, float *x, int64_t count)
     }
 }
 
+/* Multiplies anew with x packed as pairs of bf16: the same bits. */
+static void pairs_match(product_rig *g, bool add)
+{
+    float *results[2];
+    for (int pairs = 0; pairs < 2; pairs++, cases++) {
+        g->x_type = pairs ? LF_BF16 : LF_F32;
+        memcpy(g->c, g->before, (size_t)g->size * sizeof *g->c);
+        product_run(g, add);
+        results[pairs] = floats(g->size);
+        memcpy(results[pairs], g->c, (size_t)g->size * sizeof *g->c);
+    }
+    g->x_type = LF_F32;
+    for (int64_t i = 0; i < g->rows; i++)
+        if (memcmp(results[0] + GUARD + i * g->ldc, results[1] + GUARD + i * g->ldc, sizeof(float) * (size_t)g->n) != 0)
+            fail_msg("%s: %d x %d x %d, row %d: pairs of bf16 give other bits", g->kern->isa, (int)g->rows, (int)g->n,
+                     (int)g->k, (int)i);
+    lf_aligned_free(results[0]);
+    lf_aligned_free(results[1]);
+}
+
+/* What an instruction that knows no denormals would lose: in x, in w, and only in the products. */
+static void plant_tiny(product_rig *g, int which)
+{
+    for (int64_t i = 0; i < g->rows; i++)
+        g->x[i * g->ldx + i % g->k] = which == 0 ? 0x1.8p-130f : which == 1 ? 1.0f : 0x1p-60f;
+    for (int64_t i = 0; i < g->n; i++)
+        g->w[g->is_kn ? i % g->k * g->ldw + i : i * g->ldw + i % g->k] = which == 0   ? 1.0f
+                                                                         : which == 1 ? -0x1p-133f
+                                                                                      : 0x1p-70f;
+}
+
 static void product_sweep(const lf_kern *kern, lf_dtype type, int64_t rows, int64_t n, int64_t k, bool is_kn)
 {
     product_rig g = {.kern = kern, .type = type, .rows = rows, .n = n, .k = k, .is_kn = is_kn};
@@ -161,17 +196,28 @@ static void product_sweep(const lf_kern *kern, lf_dtype type, int64_t rows, int6
     g.c = floats(g.size);
     g.before = floats(g.size);
     g.bias = rows % 2 ? floats(n) : NULL;
+    /* a table without an instruction for pairs takes them, too */
+    const bool pairs = type == LF_BF16 && (!kern->has_pairs || kern->has_pairs());
     for (int exact = 0; exact < 2; exact++) {
         lf_rng r = lf_rng_seed(1, exact ? "integers" : "reals");
         for (int64_t i = 0; i < rows * k; i++)
             g.x[i / k * g.ldx + i % k] = drawn(&r, exact);
+        if (type == LF_BF16)
+            round_all(type, g.x, rows * g.ldx);
         for (int64_t i = 0; i < n * k; i++)
             g.w[is_kn ? i / n * g.ldw + i % n : i / k * g.ldw + i % k] = drawn(&r, exact);
         round_all(type, g.w, (is_kn ? k : n) * g.ldw);
         for (int64_t i = 0; i < n && g.bias; i++)
             g.bias[i] = drawn(&r, exact);
-        for (int add = 0; add < 2; add++)
+        for (int add = 0; add < 2; add++) {
             product_case(&g, add, exact);
+            if (pairs)
+                pairs_match(&g, add);
+        }
+    }
+    for (int tiny = 0; tiny < 3 && pairs; tiny++) {
+        plant_tiny(&g, tiny);
+        pairs_match(&g, tiny % 2);
     }
     lf_aligned_free(g.x);
     lf_aligned_free(g.w);

@@ -195,6 +195,15 @@ static void stat_numbers(building *b, const lf_stat *plan, const lf_group_at *g,
     }
 }
 
+/* Is x bf16, and all that multiplies it, and has the machine products of such? */
+static bool multiplies_bf16(const lf_group_at *g, const lf_kern *kern)
+{
+    bool all = g->x.dtype == LF_BF16 && kern->has_pairs && kern->has_pairs();
+    for (int32_t i = 0; i < g->products; i++)
+        all = all && (g->product[i].narrow || g->product[i].weight.dtype == LF_BF16);
+    return all;
+}
+
 static void product_numbers(building *b, const lf_group *plan, const lf_kern *kern, lf_group_at *g)
 {
     g->packs = -1;
@@ -214,9 +223,13 @@ static void product_numbers(building *b, const lf_group *plan, const lf_kern *ke
                              .bias = -1,
                              .lands = -1};
         p->ldc = p->narrow ? p->n : lf_min64(LF_STRIP, lf_round_up(p->n, kern->nr));
+        p->weight.dtype = lf_stored_dtype(b->plan, from->weight);
         if (!p->narrow && (g->packs < 0 || p->phase < g->packs))
             g->packs = p->phase;
     }
+    g->x_type = multiplies_bf16(g, kern) ? LF_BF16 : LF_F32;
+    if (!lf_x_in_rows(g)) /* gathered, as floats */
+        g->x_type = LF_F32;
     for (int32_t i = 0; i < g->products; i++) /* rows of one strip are as far apart in all */
         for (int32_t k = 0; k < g->products; k++)
             if (g->product[k].phase == g->product[i].phase)

@@ -37,7 +37,7 @@ enum {
 typedef struct lf_multiply {
     int64_t rows, n, k;           /* rows >= 1, 1 <= n <= LF_STRIP, 1 <= k <= LF_KBLOCK */
     const float *x, *w;           /* a run of x and one of w, as the table's pack_x and pack_w laid them out */
-    lf_dtype w_type;              /* what w is packed as */
+    lf_dtype x_type, w_type;      /* what they are packed as: x as f32, or as bf16 where w is, too */
     const float *c;               /* [rows][ldc], what is added to; or NULL: nothing is */
     int64_t ldc;
     float *to;                    /* [rows][ldt], where the sums go: c or elsewhere */
@@ -53,13 +53,16 @@ typedef struct lf_kern {
     /* ---- the product, in runs of K ----
      * A row of c is the same bits whatever other rows are multiplied with it, and however many. */
     int mr, nr;                  /* rows and columns of a tile; nr divides LF_STRIP */
+    /* Does this machine multiply bf16 by bf16? Then x of bf16 may be packed as it is, where w is bf16; the bits are the
+     * same as with x as f32. NULL: it does not, and multiply makes f32 of such x again. */
+    bool (*has_pairs)(void);
     /* What w of a type is packed as: the type itself, or f32 where the machine has to convert it beforehand. */
     lf_dtype w_type[LF_DTYPES];
-    /* Floats that a packed run takes, a multiple of 16: of `rows` rows of x, of n columns of w packed as `type`. */
-    int64_t (*x_floats)(int64_t rows, int64_t k);
+    /* Floats that a run packed as `type` takes, a multiple of 16: of `rows` rows of x, of n columns of w. */
+    int64_t (*x_floats)(lf_dtype type, int64_t rows, int64_t k);
     int64_t (*w_floats)(lf_dtype type, int64_t n, int64_t k);
-    /* Packs a run of `rows` rows of x. from: [rows][ld], k of ld used. */
-    void (*pack_x)(int64_t rows, int64_t k, const float *from, int64_t ld, float *to);
+    /* Packs a run of `rows` rows of x. from: of that type, f32 or bf16; [rows][ld], k of ld used; at any alignment. */
+    void (*pack_x)(lf_dtype type, int64_t rows, int64_t k, const void *from, int64_t ld, float *to);
     /* Packs a run of n columns of w. from: of that type, which is one of w_type; [n][ld] with k elements a column, or
      * [k][ld] where is_kn; at any alignment. */
     void (*pack_w)(lf_dtype type, int64_t n, int64_t k, const void *from, int64_t ld, bool is_kn, float *to);

@@ -318,12 +318,13 @@ static inline vec gelu_tanh(vec x)
 
 /* ---- the rest ---- */
 
-/* Lane by lane: rare, and the C library's is right to the last digit. */
+/* Lane by lane: rare, and the C library's is right to the last digit, but for a signalling NaN, which to the power of 0
+ * is 1 as any other. */
 static inline vec pow_of(vec x, float exponent)
 {
     union { vec v; float f[KERN_LANES]; } lane = {.v = x};
     for (int i = 0; i < KERN_LANES; i++)
-        lane.f[i] = powf(lane.f[i], exponent);
+        lane.f[i] = exponent == 0.0f ? 1.0f : powf(lane.f[i], exponent);
     return lane.v;
 }
 

@@ -8,6 +8,7 @@
  *   KERN_NV      vectors in a row of a tile: KERN_MR * KERN_NV sums, KERN_NV columns of b and one element of a are
  *                alive at once and should fit the registers
  *   KERN_USABLE  an expression: may this machine run it?
+ *   KERN_PAIRS_USABLE  likewise of add_pair, where kern_vec.h has one
  * Vectors are GNU C's, so that one text gives every machine its own instructions with gcc and clang. */
 #include "cpu/kern_parts.h"
 #include "cpu/kern_vec.h"
@@ -145,12 +146,22 @@ static bool usable(void)
     return KERN_USABLE;
 }
 
+#if HAS_PAIRS
+static bool has_pairs(void)
+{
+    return KERN_PAIRS_USABLE;
+}
+#endif
+
 const lf_kern PASTE(lf_kern_, KERN_ISA) = {
     .isa = TEXT(KERN_ISA),
     .usable = usable,
     .nr = KERN_NR,
     .mr = KERN_MR,
     .x_floats = x_floats,
+#if HAS_PAIRS
+    .has_pairs = has_pairs,
+#endif
     .w_type = W_TYPES,
     .w_floats = w_floats,
     .pack_x = pack_x,

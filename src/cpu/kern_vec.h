@@ -32,8 +32,8 @@ typedef uint16_t halves_anywhere
  * > v ? u : v; so a NaN in v comes out, on some machines one in u too. scale: u * 2^n, n whole, |n| <= 250, rounded
  * once; scale_unless_below: 0 where x < bound, without the time that too small an exponent takes. evens_odds: lanes 0,
  * 2, ... of u, then lanes 1, 3, ... of v. load_at: KERN_LANES floats, `stride` apart. stream: to memory past the
- * caches, to: aligned. add_product: w += *u * v, u: one float. vec_of_f16, f16_of_vec: KERN_LANES halves as bits to
- * floats, and back. */
+ * caches, to: aligned. add_product: w += *u * v, u: one float. add_pair: the same of pairs of bf16 (kern_product.h).
+ * vec_of_f16, f16_of_vec: KERN_LANES halves as bits to floats, and back. */
 #if KERN_LANES == 16 && defined(__AVX512F__)
 #define HAS_FMA 1
 #define HAS_SCALE 1
@@ -59,6 +59,7 @@ typedef uint16_t halves_anywhere
 /* Written out, since compilers load a float that is used twice by an instruction of its own. Where two programs share a
  * core, each has half of the instructions it can start: a tile then is a tenth faster without these. */
 #define add_product(u, v, w) __asm__("vfmadd231ps %2%{1to16%}, %1, %0" : "+v"(w) : "v"(v), "m"(*(u)))
+#define add_pair(u, v, w) __asm__("vdpbf16ps %2%{1to16%}, %1, %0" : "+v"(w) : "v"(v), "m"(*(u)))
 #elif KERN_LANES == 8 && defined(__FMA__)
 #define HAS_FMA 1
 #define mul_add(u, v, w) ((vec)_mm256_fmadd_ps((__m256)(u), (__m256)(v), (__m256)(w)))
@@ -114,6 +115,12 @@ typedef uint16_t halves_anywhere
 #define HAS_F16 0
 #define vec_of_f16(h) ((void)(h), (vec){0})
 #define f16_of_vec(v) ((void)(v), (halves_anywhere){0})
+#endif
+#ifdef add_pair
+#define HAS_PAIRS 1
+#else
+#define HAS_PAIRS 0
+#define add_pair(u, v, w) ((void)(u), (void)(v), (void)(w))
 #endif
 #ifndef add_product
 #define add_product(u, v, w) ((w) = mul_add(wide(*(u)), v, w))

@@ -209,7 +209,7 @@ static int64_t x_floats(const lf_group_at *g, const lf_kern *kern, lf_layout *l)
         l->overflow = true;
         return 0;
     }
-    return lf_x_runs_floats(kern, g->block_rows, g->k);
+    return lf_x_runs_floats(kern, g->x_type, g->block_rows, g->k);
 }
 
 /* What rows carry from phase to phase. */
@@ -289,8 +289,8 @@ static void layout_scratch(lf_group_at *g, const lf_kern *kern, lf_layout *scrat
         }
         x_row = lf_max64(x_row, lf_x_in_rows(g) ? 0 : g->block_rows * LF_KBLOCK);
         more = lf_max64(more, lf_runs(g->k) > LF_RUNS ? p->ldc : 0);
-        /* no type takes more than f32 */
-        w_run = lf_max64(w_run, kern->w_floats(LF_F32, lf_min64(p->n, LF_STRIP), lf_min64(g->k, LF_KBLOCK)));
+        const lf_dtype packed = kern->w_type[p->weight.dtype];
+        w_run = lf_max64(w_run, kern->w_floats(packed, lf_min64(p->n, LF_STRIP), lf_min64(g->k, LF_KBLOCK)));
     }
     g->more = lf_layout_take(scratch, g->block_rows, more, 1);
     g->x_row = lf_layout_take(scratch, x_row, 1, 1);

@@ -169,8 +169,8 @@ static int64_t many_rows(const lf_kern *kern)
 static size_t floats_of_run(const lf_kern *kern)
 {
     const lf_multiply run = run_of(many_rows(kern), LF_KBLOCK);
-    return (size_t)(LF_KBLOCK + kern->x_floats(run.rows, run.k) + kern->w_floats(run.w_type, run.n, run.k) +
-                    run.rows * run.ldt);
+    return (size_t)(LF_KBLOCK + kern->x_floats(run.x_type, run.rows, run.k) +
+                    kern->w_floats(run.w_type, run.n, run.k) + run.rows * run.ldt);
 }
 
 /* own: a row that all rows and columns are, [LF_KBLOCK]; then x, w and the sums. */
@@ -178,11 +178,11 @@ static void multiply(const measuring *m, const thing *t, float *own)
 {
     const lf_kern *kern = m->kern;
     lf_multiply run = run_of(t->rows, t->k);
-    float *x = own + LF_KBLOCK, *w = x + kern->x_floats(run.rows, run.k);
+    float *x = own + LF_KBLOCK, *w = x + kern->x_floats(run.x_type, run.rows, run.k);
     run.to = w + kern->w_floats(run.w_type, run.n, run.k);
     run.x = x;
     run.w = w;
-    kern->pack_x(run.rows, run.k, own, 0, x);
+    kern->pack_x(run.x_type, run.rows, run.k, own, 0, x);
     kern->pack_w(run.w_type, run.n, run.k, own, 0, false, w);
     for (int64_t i = 0; i < t->reps; i++)
         kern->multiply(&run);
@@ -192,7 +192,7 @@ static void pack(const measuring *m, const thing *t, float *own)
 {
     const int64_t rows = m->kern->mr;
     for (int64_t i = 0; i < t->reps; i++)
-        m->kern->pack_x(rows, LF_KBLOCK, own, LF_KBLOCK, own + rows * LF_KBLOCK);
+        m->kern->pack_x(LF_F32, rows, LF_KBLOCK, own, LF_KBLOCK, own + rows * LF_KBLOCK);
 }
 
 static void dots(const measuring *m, const thing *t, float *own)

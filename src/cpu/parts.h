@@ -177,6 +177,7 @@ typedef struct lf_group_at {
     int64_t block_rows;      /* of the first whole_blocks blocks; those after have small_rows, but for the last */
     int64_t whole_blocks, small_rows;
     lf_reach x;              /* what its products multiply, rows x k */
+    lf_dtype x_type;         /* what it is packed as */
     int64_t k;
     int64_t depth;           /* elements of k in a run, but for the last */
     lf_product_at *product;
@@ -271,12 +272,12 @@ static inline int64_t lf_runs(int64_t k)
     return lf_ceil_div(k, lf_run_depth(k));
 }
 
-/* What all runs of K of some rows of x, or of some columns of w of a type, take when packed. Every run but the last
- * takes as much as the first. */
-static inline int64_t lf_x_runs_floats(const lf_kern *kern, int64_t rows, int64_t k)
+/* What all runs of K of some rows of x packed as a type, or of some columns of w of a type, take when packed. Every run
+ * but the last takes as much as the first. */
+static inline int64_t lf_x_runs_floats(const lf_kern *kern, lf_dtype type, int64_t rows, int64_t k)
 {
     const int64_t depth = lf_run_depth(k), rest = k % depth;
-    return k / depth * kern->x_floats(rows, depth) + (rest > 0 ? kern->x_floats(rows, rest) : 0);
+    return k / depth * kern->x_floats(type, rows, depth) + (rest > 0 ? kern->x_floats(type, rows, rest) : 0);
 }
 
 static inline int64_t lf_w_runs_floats(const lf_kern *kern, lf_dtype type, int64_t columns, int64_t k)
@@ -297,10 +298,10 @@ static inline int64_t lf_w_run_at(const lf_kern *kern, lf_dtype type, int64_t n,
 void lf_w_run_pack(const lf_kern *kern, lf_dtype type, const void *w, int64_t n, int64_t k, bool is_kn, int64_t strip,
                    int64_t run, float *to);
 
-/* Do the rows of x lie as rows of consecutive floats, evenly apart? */
+/* Do the rows of x lie as rows of consecutive elements of the type that they are packed as, evenly apart? */
 static inline bool lf_x_in_rows(const lf_group_at *g)
 {
-    return g->x.dtype == LF_F32 && g->x.row.rank <= 1 && (g->x.col.form == LF_FORM_CONTIGUOUS || g->k == 1);
+    return g->x.dtype == g->x_type && g->x.row.rank <= 1 && (g->x.col.form == LF_FORM_CONTIGUOUS || g->k == 1);
 }
 
 /* Does each row of x lie as consecutive floats? */

@@ -17,10 +17,10 @@ void lf_product_pack_x(const lf_piece *p, int64_t run, float *packed)
     const lf_kern *kern = p->run->instance->kern;
     const int64_t k0 = run * g->depth, k = depth_of(g, run), row = lf_row_in(p, &g->x, p->row);
     const void *base = lf_reach_base(p->run, &g->x, p->area);
-    float *to = packed + run * kern->x_floats(p->rows, g->depth);
-    if (lf_x_in_rows(g)) {
+    float *to = packed + run * kern->x_floats(g->x_type, p->rows, g->depth);
+    if (g->x_type == g->x.dtype && lf_x_in_rows(g)) {
         const int64_t ld = g->x.row.rank == 0 ? 0 : g->x.row.stride[0];
-        kern->pack_x(p->rows, k, (const float *)base + row * ld + k0, ld, to);
+        kern->pack_x(g->x_type, p->rows, k, lf_element_at(g->x_type, base, row * ld + k0), ld, to);
         return;
     }
     float *room = p->scratch + g->x_row; /* [rows][LF_KBLOCK] */
@@ -28,7 +28,7 @@ void lf_product_pack_x(const lf_piece *p, int64_t run, float *packed)
         lf_side_gather(kern, g->x.dtype, &g->x.col,
                        lf_element_at(g->x.dtype, base, lf_side_offset(&g->x.row, row + i)), k0, k,
                        room + i * LF_KBLOCK);
-    kern->pack_x(p->rows, k, room, LF_KBLOCK, to);
+    kern->pack_x(LF_F32, p->rows, k, room, LF_KBLOCK, to);
 }
 
 /* ---- many columns ---- */
@@ -125,11 +125,11 @@ void lf_product_tile(const lf_piece *p, const lf_product_at *product, const floa
         return;
     }
     const bool prepared = is_prepared(p, product);
-    const int64_t runs = lf_runs(p->group->k), x_run = kern->x_floats(p->rows, p->group->depth);
+    const int64_t runs = lf_runs(p->group->k), x_run = kern->x_floats(p->group->x_type, p->rows, p->group->depth);
     float *tile = p->scratch + product->tile, *more = p->scratch + p->group->more;
     const float *bias = bias_of(p, product, strip);
     lf_multiply m = {.rows = p->rows, .n = lf_min64(LF_STRIP, product->n - strip * LF_STRIP), .ldc = product->ldc,
-                     .w_type = kern->w_type[product->weight.dtype]};
+                     .x_type = p->group->x_type, .w_type = kern->w_type[product->weight.dtype]};
     assert(to == tile || (runs >= 1 && runs <= LF_RUNS));
     if (runs == 0)
         memset(tile, 0, (size_t)(p->rows * product->ldc) * sizeof *tile);
