@@ -137,7 +137,7 @@ static void other_architectures_are_refused(void **state)
 }
 
 /* A row is taken into registers before its phases begin, if it is there by then. */
-static void a_row_that_is_made_on_the_way_is_not_held(void **state)
+static void a_row_that_is_made_on_the_way_is_read_again(void **state)
 {
     (void)state;
 #define PROJECTED(of, results)                                                                                         \
@@ -145,7 +145,7 @@ static void a_row_that_is_made_on_the_way_is_not_held(void **state)
     "b = mean(a, dim=1, keepdim=true)\nc = add(b, " of ")\nreturn " results "\n"
     static const struct {
         const char *text;
-        bool held;
+        bool in_registers;
     } cases[] = {{PROJECTED("x", "c"), true},
                  {PROJECTED("x", "c, y"), true},
                  {PROJECTED("y", "c"), false},
@@ -154,9 +154,9 @@ static void a_row_that_is_made_on_the_way_is_not_held(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         for (int a = 0; a < ARCHS; a++) {
             char *text = emitted(cases[i].text, NULL, arch[a]);
-            if (!strstr(own_part(text), "held") == cases[i].held)
+            if (!strstr(own_part(text), "regs") == cases[i].in_registers)
                 print_error("%s", own_part(text));
-            assert_int_equal(strstr(own_part(text), "held") != NULL, cases[i].held);
+            assert_int_equal(strstr(own_part(text), "regs") != NULL, cases[i].in_registers);
             lf_string_free(text);
         }
 }
@@ -334,7 +334,7 @@ static void every_family_compiles(void **state)
                 "b = batch_norm(a, m, s, training=true)\nc = tanh(b)\nd = linear(c, v)\ne = tanh(d)\nf = linear(e, w)\n"
                 "g = softmax(f, dim=1)\nh = logsumexp(g, dim=1)\nreturn h\n",
                 NULL, "sm_90a");
-    /* a narrow product whose rows are held beside one on tensor cores; behind one */
+    /* a narrow product whose rows are in registers beside one on tensor cores; behind one */
     for (int a = 1; a < ARCHS; a++) {
         compile_for("input x f32[B, 512]\nparam w f32[512, 512]\nparam u f32[2, 512]\na = linear(x, u)\n"
                     "b = mean(a, dim=1, keepdim=true)\nc = add(b, x)\nd = linear(c, w)\ne = gelu(d)\nreturn e\n",
@@ -598,7 +598,7 @@ int main(void)
         cmocka_unit_test(texts_are_as_they_were),
         cmocka_unit_test(any_model_becomes_text),
         cmocka_unit_test(other_architectures_are_refused),
-        cmocka_unit_test(a_row_that_is_made_on_the_way_is_not_held),
+        cmocka_unit_test(a_row_that_is_made_on_the_way_is_read_again),
         cmocka_unit_test(long_rows_come_through_a_ring_on_hopper),
         cmocka_unit_test(every_shape_leaves_room_for_the_kernels_own),
         cmocka_unit_test_setup_teardown(every_family_compiles, own_cache, drop_cache),

@@ -7,7 +7,7 @@
 #include "cuda/device.h"
 
 /* bytes before the flags, and what is in them besides the barrier's words, one of which is WATCHED_ANY */
-enum { CONTROL = 64, WATCHED_ANY = 4, WIDE_ANY = 16, REDONE = 24 };
+enum { CONTROL = 64, WATCHED_ANY = 4, BEYOND_ANY = 16, REDONE = 24 };
 enum { NON_BLOCKING = 1 }; /* CU_STREAM_NON_BLOCKING */
 
 /* Memory that grows and is reused. */
@@ -322,10 +322,10 @@ static lf_status launch(lf_cuda_call *c, const lf_cuda_kernel *kernel, const lf_
                                .output = c->output,
                                .workspace = c->areas,
                                .control = {.barrier = at,
-                                           .wide_any = at + WIDE_ANY,
+                                           .beyond_any = at + BEYOND_ANY,
                                            .watched_any = at + WATCHED_ANY,
                                            .redone = at + REDONE,
-                                           .wide = at + CONTROL,
+                                           .beyond = at + CONTROL,
                                            .watched = at + CONTROL + rows_bytes(job)}};
     c->occasion.kernel = NULL; /* who calls knows whether it serves again */
     lf_status status = lf_cuda_arrange(runner(job), kernel, &pass, c->ready, diag);

@@ -59,9 +59,9 @@ struct lf_cuda_program {
     lf_cuda_ptr *prepared;   /* one per prepared tensor; owned, unless it is lent */
     bool *lent;
     lf_cuda_ptr *narrow;     /* one per product, owned; 0 where there is none */
-    /* of its weights on tensor cores, see text/weights.cu: the span a row of x may have, and whether columns were
-     * balanced */
-    int span;
+    /* of its weights on tensor cores, see text/weights.cu: the binades that a row of x may span, and whether columns
+     * were balanced */
+    int binades;
     bool uneven;
     size_t bytes;
     unsigned weights;        /* how often it was given weights */
@@ -80,7 +80,7 @@ lf_status lf_cuda_alloc(const lf_cuda_device *d, size_t bytes, const char *what,
 
 /* What is set and counted between stages: struct Control of text/base.cu, on the device. */
 typedef struct lf_cuda_control {
-    lf_cuda_ptr barrier, wide, wide_any, watched, watched_any, redone;
+    lf_cuda_ptr barrier, beyond, beyond_any, watched, watched_any, redone;
 } lf_cuda_control;
 
 /* One run of a program. */
@@ -150,8 +150,8 @@ void lf_cuda_mma_shape(const lf_cuda_device *device, lf_cuda_target target, lf_c
 /* Blocks such a stage keeps busy at once, of so many that fit. */
 int64_t lf_cuda_tensor_blocks(const lf_cuda_kernel *kernel, const lf_cuda_stage *stage, const int64_t *dims);
 /* Brings the weights of all its products on tensor cores into lines; prepared tensors are there, and what they ask of x
- * is set. wide: they are not for tensor cores (text/weights.cu). */
-lf_status lf_cuda_tensor_weights(lf_cuda_program *program, const lf_cuda_kernel *kernel, bool *wide, lf_diag *diag);
+ * is set. beyond: they are not for tensor cores (text/weights.cu). */
+lf_status lf_cuda_tensor_weights(lf_cuda_program *program, const lf_cuda_kernel *kernel, bool *beyond, lf_diag *diag);
 /* The tensor maps of x's lines, or of the input that is them, and of the weight's. to: 256 bytes, aligned to 64. */
 lf_status lf_cuda_tensor_maps(const lf_cuda_program *program, const lf_cuda_kernel *kernel, const lf_cuda_stage *stage,
                               const lf_cuda_pass *pass, unsigned char *to, lf_diag *diag);

@@ -71,7 +71,7 @@ static void emit_stage_calls(lf_str *to, const lf_cuda_part *part)
 /* The flags of Control that a part which redoes rows goes by. */
 static const char *flags_of(lf_cuda_role role)
 {
-    return role == LF_CUDA_FULL_RANGE ? "wide" : "watched";
+    return role == LF_CUDA_FULL_RANGE ? "beyond" : "watched";
 }
 
 /* Rarely run: kept out of the way of what is, and small: there is one barrier for all its stages. Clears the flags it

@@ -239,7 +239,7 @@ static bool is_register(const lf_emitter *e, int32_t phase, const lf_access *a)
            lf_finished_in(e, a->index) == lf_range_of(e, phase);
 }
 
-bool lf_is_held_row(const lf_emitter *e, int32_t phase, const lf_access *a)
+bool lf_is_row_in_registers(const lf_emitter *e, int32_t phase, const lf_access *a)
 {
     const lf_access *x = &e->g->x;
     axis ours[LF_MAX_RANK], theirs[LF_MAX_RANK];
@@ -277,8 +277,8 @@ void lf_emit_load(lf_emitter *e, int32_t phase, int32_t step, int indent)
         emit_comment(e, a, s->node);
         return;
     }
-    if (e->held_turns > 0 && lf_is_held_row(e, phase, a)) {
-        lf_str_addf(&e->s, "float v%d[W]; EACH v%d[w] = held[turn][w];", (int)step, (int)step);
+    if (e->register_turns > 0 && lf_is_row_in_registers(e, phase, a)) {
+        lf_str_addf(&e->s, "float v%d[W]; EACH v%d[w] = regs[turn][w];", (int)step, (int)step);
         emit_comment(e, a, s->node);
         return;
     }

@@ -27,8 +27,8 @@ typedef struct lf_emitter {
     bool ahead;              /* what is the same for all columns is loaded already */
     bool tiles;              /* elements of a tile, of which some rows may not be `here` */
     /* a row that a narrow product multiplies is in registers, in so many turns of its threads; 0: it is not */
-    int held_turns;
-    const lf_product *weight_held; /* and so is this one's weight, of one column */
+    int register_turns;
+    const lf_product *weight_in_registers; /* and so is this one's weight, of one column */
     bool guarded;            /* behind the last stage all blocks meet, and rows that were flagged are done again */
     int32_t arrives;         /* the phase behind which a block arrives there with its last row; -1: at the end */
     /* the group under way */
@@ -78,7 +78,7 @@ const char *lf_emit_aligned(const lf_emitter *e, const lf_access *a);
 /* The same for every row, column after column, and written by nobody while the kernel runs? */
 bool lf_is_column_vector(const lf_emitter *e, const lf_access *a);
 /* Does a load of this phase read what the group's narrow product multiplies, column by column as that does? */
-bool lf_is_held_row(const lf_emitter *e, int32_t phase, const lf_access *from);
+bool lf_is_row_in_registers(const lf_emitter *e, int32_t phase, const lf_access *from);
 void lf_emit_indent(lf_emitter *e, int indent);
 
 /* ---- emit_phase.c ---- */

@@ -6,9 +6,9 @@
 
 #include "cuda/emit_parts.h"
 
-/* Rows of more than WIDE elements take a group of threads, others a warp; those of one the lanes that join partials. A
+/* Rows of more than LONG elements take a group of threads, others a warp; those of one the lanes that join partials. A
  * row that is multiplied and wanted again stays in registers, MOST of which it may take in each thread. */
-enum { WIDE = 1024, BLOCK = 256, GROUP = 128, WARP = 32, QUAD = 4, MOST = 32 };
+enum { LONG = 1024, BLOCK = 256, GROUP = 128, WARP = 32, QUAD = 4, MOST = 32 };
 
 /* Bytes of a block's shared memory in which coming rows wait, each BLOCK * MOST elements at most: two or more. Two
  * blocks of a multiprocessor have 128 KB on their way, three times what memory takes to be busy; more would leave less
@@ -17,9 +17,9 @@ enum { WIDE = 1024, BLOCK = 256, GROUP = 128, WARP = 32, QUAD = 4, MOST = 32 };
  * text/ring.cu begins at a multiple of LIES, a line of the cache, and has a BARRIER for each row. */
 enum { RING = 64 << 10, LIES = 128, BARRIER = 8 };
 
-static bool is_wide(lf_extent width)
+static bool is_long(lf_extent width)
 {
-    return !lf_extent_known(width) || width.coef > WIDE;
+    return !lf_extent_known(width) || width.coef > LONG;
 }
 
 /* The first narrow product of the range; NULL where it has none. */
@@ -35,13 +35,13 @@ static const lf_product *narrow_in(const lf_emitter *e, const lf_range *r)
 static int threads_a_row(const lf_emitter *e, const lf_range *r)
 {
     const lf_product *narrow = narrow_in(e, r);
-    bool wide = narrow && is_wide(narrow->k), one = e->role == LF_CUDA_MAIN && !narrow;
+    bool long_rows = narrow && is_long(narrow->k), one = e->role == LF_CUDA_MAIN && !narrow;
     for (int32_t p = r->first; p < r->end; p++) {
-        wide = wide || is_wide(e->g->phase[p].width);
+        long_rows = long_rows || is_long(e->g->phase[p].width);
         one = one && lf_extent_is(e->g->phase[p].width, 1);
     }
     const bool all = narrow && lf_extent_known(narrow->k) && narrow->k.coef > GROUP * MOST && e->threads == BLOCK;
-    return all ? BLOCK : wide ? GROUP : one ? QUAD : WARP;
+    return all ? BLOCK : long_rows ? GROUP : one ? QUAD : WARP;
 }
 
 bool lf_is_of_block(const lf_emitter *e, int32_t kept)
@@ -164,8 +164,8 @@ static bool is_made_on_the_way(const lf_emitter *e, const lf_range *r)
 }
 
 /* The turns in which a row's threads hold the row a narrow product multiplies, where a later phase of the range reads
- * that too; 0: it is not held. */
-static int held_turns(const lf_emitter *e, const lf_range *r, int threads)
+ * that too; 0: it is not in registers. */
+static int register_turns(const lf_emitter *e, const lf_range *r, int threads)
 {
     const lf_product *p = narrow_in(e, r);
     if (e->role != LF_CUDA_MAIN || !p || p->k.coef % (4 * threads) != 0 || p->k.coef > threads * MOST ||
@@ -173,7 +173,7 @@ static int held_turns(const lf_emitter *e, const lf_range *r, int threads)
         return 0;
     lf_touch at;
     for (lf_touches later = lf_touches_in(e->g, p->phase, r->end); lf_touch_next(&later, &at);)
-        if (at.by == LF_TOUCH_LOAD && lf_is_held_row(e, at.phase, at.access))
+        if (at.by == LF_TOUCH_LOAD && lf_is_row_in_registers(e, at.phase, at.access))
             return (int)p->k.coef / (4 * threads);
     return 0;
 }
@@ -199,13 +199,13 @@ static void emit_narrow(lf_emitter *e, const lf_product *p)
     else
         lf_str_addf(&e->s, "\n    float %s[%lld];\n    keep_product(%s, ", name, (long long)p->n.coef, name);
     lf_str_addf(&e->s, "narrow_product<T, %lld, %lld>(", (long long)p->n.coef, (long long)p->k.coef);
-    if (e->held_turns > 0) {
-        lf_str_add(&e->s, "held");
+    if (e->register_turns > 0) {
+        lf_str_add(&e->s, "regs");
     } else {
         lf_str_add(&e->s, "&");
         lf_emit_row_element(e, &e->g->x, "0");
     }
-    lf_str_addf(&e->s, ", a.narrow[%d], tid%s)%s;\n", (int)p->index, e->weight_held ? ", column" : "",
+    lf_str_addf(&e->s, ", a.narrow[%d], tid%s)%s;\n", (int)p->index, e->weight_in_registers ? ", column" : "",
                 alone ? "" : ")");
 }
 
@@ -224,11 +224,11 @@ static void emit_phase(lf_emitter *e, int32_t phase)
     if (p->steps > 0) {
         lf_emit_loads_ahead(e, phase, 1);
         e->ahead = true;
-        if (e->held_turns > 0 && lf_extent_same(p->width, e->g->product[0].k)) {
+        if (e->register_turns > 0 && lf_extent_same(p->width, e->g->product[0].k)) {
             lf_str_addf(&e->s,
                         "#pragma unroll\n    for (int turn = 0; turn < %d; ++turn) {\n"
                         "        const i64 col = (turn * T + tid) * 4;\n",
-                        e->held_turns);
+                        e->register_turns);
         } else {
             /* few rows are done again, by code that is small */
             lf_str_addf(&e->s, "#pragma unroll %d\n    for (i64 col = tid * %d; col < ",
@@ -298,7 +298,7 @@ static void emit_turns(lf_emitter *e, const char *name, int threads)
                     name, arrival_given(e));
 }
 
-/* The slots of the ring in which rows of an input wait to be held; 0 where they come in registers. Only an input's:
+/* The slots of the ring in which rows of an input wait for registers; 0 where they come in those. Only an input's:
  * what an earlier stage wrote would have to be made known to copies first. */
 static int ring_slots(const lf_emitter *e, int threads)
 {
@@ -314,27 +314,27 @@ static unsigned ring_bytes(const lf_emitter *e, int slots)
 }
 
 /* Likewise, with a row in registers and others on their way. */
-static void emit_rows_ahead(lf_emitter *e, const char *name, int held, int slots)
+static void emit_rows_ahead(lf_emitter *e, const char *name, int turns, int slots)
 {
     lf_str_add(&e->s, ";\n");
-    if (e->weight_held)
-        lf_str_addf(&e->s, "    narrow_column<T, %lld, %d> column;\n", (long long)e->g->product[0].k.coef, held);
+    if (e->weight_in_registers)
+        lf_str_addf(&e->s, "    narrow_column<T, %lld, %d> column;\n", (long long)e->g->product[0].k.coef, turns);
     if (slots > 0)
-        lf_str_addf(&e->s, "    rows_by_ring<T, %d, %d>(\n", held, slots);
+        lf_str_addf(&e->s, "    rows_by_ring<T, %d, %d>(\n", turns, slots);
     else
-        lf_str_addf(&e->s, "    rows_by_registers<%s, T, %d>(\n", lf_emit_aligned(e, &e->g->x), held);
+        lf_str_addf(&e->s, "    rows_by_registers<%s, T, %d>(\n", lf_emit_aligned(e, &e->g->x), turns);
     lf_str_add(&e->s, "        rows, [&](const i64 row) { return &");
     lf_emit_row_element(e, &e->g->x, "0");
     lf_str_add(&e->s, "; },\n");
-    if (e->weight_held)
+    if (e->weight_in_registers)
         lf_str_addf(&e->s, "        [&] { column.load(a.narrow[%d], threadIdx.x %% T); },\n",
-                    (int)e->weight_held->index);
+                    (int)e->weight_in_registers->index);
     else if (slots > 0)
         lf_str_add(&e->s, "        [] {},\n");
     lf_str_addf(&e->s,
-                "        [&](const i64 row, const float (&held)[%d][4]) { "
-                "%s_row(a, row, rows, threadIdx.x %% T, held%s%s); });\n",
-                held, name, e->weight_held ? ", column" : "", arrival_given(e));
+                "        [&](const i64 row, const float (&regs)[%d][4]) { "
+                "%s_row(a, row, rows, threadIdx.x %% T, regs%s%s); });\n",
+                turns, name, e->weight_in_registers ? ", column" : "", arrival_given(e));
 }
 
 void lf_emit_rows(lf_emitter *e, int32_t range)
@@ -343,44 +343,44 @@ void lf_emit_rows(lf_emitter *e, int32_t range)
     const int threads = threads_a_row(e, r);
     const lf_extent rows = e->g->phase[r->first].one_row ? lf_extent_of(1) : e->g->rows;
     char name[32];
-    e->held_turns = held_turns(e, r, threads);
+    e->register_turns = register_turns(e, r, threads);
     e->arrives = arrival(e, range, threads);
     snprintf(name, sizeof name, "g%d_rows%d", (int)e->group, (int)r->first);
-    const int held = e->held_turns, slots = held > 0 ? ring_slots(e, threads) : 0;
+    const int turns = e->register_turns, slots = turns > 0 ? ring_slots(e, threads) : 0;
     lf_str_addf(&e->s,
                 "// A row through phases %d to %d.\n"
                 "__device__ __forceinline__ void %s_row(const Args &a, const i64 row, const i64 rows, const int tid",
                 (int)r->first, (int)r->end - 1, name);
     /* a double is two registers an element; the next row, which would take one, is in the ring */
     const lf_product *narrow = narrow_in(e, r);
-    e->weight_held = slots > 0 && e->g->products == 1 && lf_extent_is(narrow->n, 1) ? narrow : NULL;
-    if (held > 0)
-        lf_str_addf(&e->s, ", const float (&held)[%d][4]", held);
-    if (e->weight_held)
+    e->weight_in_registers = slots > 0 && e->g->products == 1 && lf_extent_is(narrow->n, 1) ? narrow : NULL;
+    if (turns > 0)
+        lf_str_addf(&e->s, ", const float (&regs)[%d][4]", turns);
+    if (e->weight_in_registers)
         lf_str_addf(&e->s, ", const narrow_column<%d, %lld, %d> &column", threads, (long long)e->g->product[0].k.coef,
-                    held);
+                    turns);
     lf_str_addf(&e->s, "%s)\n{\n    enum { T = %d };\n", arrival_taken(e), threads);
     for (int32_t i = 0; i < e->g->stats; i++)
         if (lf_finished_in(e, i) == range && lf_range_of(e, e->g->stat[i].phase) != range)
             emit_stat(e, i, true);
     for (int32_t p = r->first; p < r->end; p++)
         emit_phase(e, p);
-    e->held_turns = 0;
+    e->register_turns = 0;
     lf_str_addf(&e->s,
                 "}\n\n__device__ __forceinline__ void %s(const Args &a%s)\n{\n    enum { T = %d%s };\n"
                 "    const i64 rows = ",
-                name, arrival_taken(e), threads, held > 0 ? "" : ", ROWS = THREADS / T");
+                name, arrival_taken(e), threads, turns > 0 ? "" : ", ROWS = THREADS / T");
     lf_emit_extent(e, rows);
-    if (held > 0)
-        emit_rows_ahead(e, name, held, slots);
+    if (turns > 0)
+        emit_rows_ahead(e, name, turns, slots);
     else
         emit_turns(e, name, threads);
     if (e->arrives >= 0)
         lf_str_add(&e->s, "    if (threadIdx.x == 0 && blockIdx.x >= rows)\n        arrived = grid_arrive(c);\n");
     lf_str_add(&e->s, "}\n\n");
-    e->weight_held = NULL;
+    e->weight_in_registers = NULL;
     lf_cuda_stage *stage = lf_emit_stage(e, name, LF_CUDA_ROWS, rows, e->g->phase[r->first].width);
     if (stage)
-        stage->rows_a_block = e->threads / threads, stage->ahead = held > 0, stage->ring = ring_bytes(e, slots),
+        stage->rows_a_block = e->threads / threads, stage->ahead = turns > 0, stage->ring = ring_bytes(e, slots),
         stage->arrives = e->arrives >= 0;
 }

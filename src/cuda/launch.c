@@ -152,10 +152,10 @@ static void fill_redo(const lf_cuda_program *p, const lf_cuda_kernel *k, lf_cuda
     if (k->source.part[LF_CUDA_AS_WRITTEN].plan && role != LF_CUDA_AS_WRITTEN)
         redo[1] = c->watched, redo[2] = c->watched_any;
     if (role != LF_CUDA_MAIN)
-        redo[3] = role == LF_CUDA_FULL_RANGE ? c->wide : c->watched;
+        redo[3] = role == LF_CUDA_FULL_RANGE ? c->beyond : c->watched;
     if (k->source.part[LF_CUDA_FULL_RANGE].plan && role == LF_CUDA_MAIN)
-        redo[4] = c->wide, redo[5] = c->wide_any;
-    redo[6] = (uint64_t)p->span | (uint64_t)p->uneven << 32;
+        redo[4] = c->beyond, redo[5] = c->beyond_any;
+    redo[6] = (uint64_t)p->binades | (uint64_t)p->uneven << 32;
 }
 
 static lf_status fill_maps(const lf_cuda_program *p, const lf_cuda_kernel *k, const lf_cuda_pass *pass,
@@ -175,7 +175,7 @@ lf_status lf_cuda_arrange(const lf_cuda_program *p, const lf_cuda_kernel *k, con
                           lf_cuda_ready *to, lf_diag *diag)
 {
     const lf_cuda_control *c = &pass->control;
-    const uint64_t control[LF_CUDA_CONTROL_WORDS] = {c->barrier, (uint64_t)pass->batch, c->wide,  c->wide_any,
+    const uint64_t control[LF_CUDA_CONTROL_WORDS] = {c->barrier, (uint64_t)pass->batch, c->beyond,  c->beyond_any,
                                                      c->watched, c->watched_any,        c->redone};
     void **next = to->params;
     to->together = (lf_cuda_attribute){.id = COOPERATIVE, .value = {1}};

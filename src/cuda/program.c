@@ -113,7 +113,7 @@ static lf_status into_lines(lf_cuda_program *p, lf_diag *diag)
     /* any kernel will do: the weights are the same for all */
     static const int64_t dims[LF_MAX_SYMBOLS] = {1, 1, 1, 1, 1, 1, 1, 1};
     const lf_cuda_kernel *kernel = NULL;
-    bool wide = false;
+    bool beyond = false;
     /* none of its weights is for tensor cores: no kernel need be there for them */
     if (!lf_cuda_on_tensor_cores(p->plan, p->target))
         return LF_OK;
@@ -121,10 +121,10 @@ static lf_status into_lines(lf_cuda_program *p, lf_diag *diag)
         kernel = p->kernel[i][0];
     lf_status status = kernel ? LF_OK : lf_cuda_kernel_for(p, dims, true, &kernel, diag);
     if (status == LF_OK)
-        status = lf_cuda_tensor_weights(p, kernel, &wide, diag);
+        status = lf_cuda_tensor_weights(p, kernel, &beyond, diag);
     lf_cuda_program_free(p->full);
     p->full = NULL;
-    if (status == LF_OK && wide)
+    if (status == LF_OK && beyond)
         status = lf_cuda_program_new(p->device, p->plan, (lf_cuda_target){0}, p->as_written, NULL, &p->full, diag);
     if (p->full) {
         p->full->borrows = true;

@@ -24,11 +24,11 @@ int64_t lf_cuda_tensor_blocks(const lf_cuda_kernel *k, const lf_cuda_stage *stag
 
 /* ---- weights ---- */
 
-/* Of text/weights.cu: what is found out about weights, and the spans of rows of x. (A span of 24 where a weight is not
+/* Of text/weights.cu: what is found out about weights, and the binades of rows of x. (24 of them where a weight is not
  * dense would keep 16 bits of all elements. But one row of a thousand would be done on the ordinary units, where 8192 x
  * 8192 take 2 ms for one row.) */
 enum { IS_BEYOND = 1, HAS_SMALL = 2, HAS_UNSEEN = 4, IS_UNEVEN = 8, FEW_UNSEEN = 8 };
-enum { ANY_SPAN = 1 << 10, SPAN = 36, FOUND = 2 };
+enum { ANY_BINADES = 1 << 10, BINADES = 36, FOUND = 2 };
 
 /* A weight on its way into lines, and what is found out about it: on the device, in one piece, a word of IS_BEYOND and
  * so on, how many rows are not 0, for each column how many of these do not see it, then the largest of each column and
@@ -108,7 +108,7 @@ static lf_status split_weight(lf_cuda_program *p, const lf_cuda_kernel *k, weigh
     return lf_cuda_status(p->device, error, "preparing weights", diag);
 }
 
-lf_status lf_cuda_tensor_weights(lf_cuda_program *p, const lf_cuda_kernel *k, bool *is_wide, lf_diag *diag)
+lf_status lf_cuda_tensor_weights(lf_cuda_program *p, const lf_cuda_kernel *k, bool *beyond, lf_diag *diag)
 {
     const lf_cuda_part *main = &k->source.part[LF_CUDA_MAIN];
     unsigned all = 0;
@@ -130,8 +130,8 @@ lf_status lf_cuda_tensor_weights(lf_cuda_program *p, const lf_cuda_kernel *k, bo
         status = found ? split_weight(p, k, &w, found, &all, diag) : lf_fail_nomem(diag, "preparing weights");
         free(found);
     }
-    *is_wide = all & IS_BEYOND;
-    p->span = all & HAS_UNSEEN ? SPAN : ANY_SPAN;
+    *beyond = all & IS_BEYOND;
+    p->binades = all & HAS_UNSEEN ? BINADES : ANY_BINADES;
     p->uneven = all & IS_UNEVEN;
     return status;
 }

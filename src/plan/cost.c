@@ -196,7 +196,7 @@ static bool reads_as_it_lies(const lf_plan *plan, const lf_group *g, const lf_pr
 }
 
 /* Does the weight of its one column stay in registers for all rows? */
-static bool holds_column(const lf_plan *plan, const lf_group *g, const lf_product *p, const lf_device *d)
+static bool column_in_registers(const lf_plan *plan, const lf_group *g, const lf_product *p, const lf_device *d)
 {
     const lf_gpu_half *gpu = &d->gpu;
     const int64_t k = p->k.coef;
@@ -531,9 +531,9 @@ static work group_work(const lf_plan *plan, const lf_group *g, const product_cos
     for (int32_t i = 0; i < g->products; i++) {
         const lf_product *p = &g->product[i];
         const double n = extent(p->n, dims);
-        /* read in double precision for every row, unless it is held, half of it from nearer than the last cache
+        /* read in double precision for every row, unless it is in registers, half of it from nearer than the last cache
          * (measured on an H200) */
-        if (p->narrow && d->gpu.stage_us > 0 && !holds_column(plan, g, p, d))
+        if (p->narrow && d->gpu.stage_us > 0 && !column_in_registers(plan, g, p, d))
             w.cached += sizeof(double) / 2 * product->m * n * product->k;
         if (p->bias != LF_NONE) { /* no step of its own adds it */
             w.read += product->m > 0 ? bytes_of(lf_stored_dtype(plan, p->bias)) * n : 0;

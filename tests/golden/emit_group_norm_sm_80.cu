@@ -184,7 +184,7 @@ __device__ __noinline__ void redo_full_range(const full_range::Args &full_range,
             full_range::g0_rows1(full_range);
     }
     if (blockIdx.x == 0) {
-        const i64 rows = clear_flags(c.wide, c.wide_any, c.batch);
+        const i64 rows = clear_flags(c.beyond, c.beyond_any, c.batch);
         (void)rows;
     }
 }
@@ -199,6 +199,6 @@ program(const __grid_constant__ Maps maps, const __grid_constant__ Control c, co
     fused::g0_split(fused);
     grid_sync(c);
     fused::g0_product(fused, c, &maps.map[0], &maps.map[1]);
-    if (any_set(c.wide_any))
+    if (any_set(c.beyond_any))
         redo_full_range(full_range, c);
 }

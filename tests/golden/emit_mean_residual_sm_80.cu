@@ -2,12 +2,12 @@
 // ---- group 0: linear+gelu+add ----
 
 // A row through phases 0 to 1.
-__device__ __forceinline__ void g0_rows0_row(const Args &a, const i64 row, const i64 rows, const int tid, const float (&held)[8][4], const Control &c, unsigned &arrived)
+__device__ __forceinline__ void g0_rows0_row(const Args &a, const i64 row, const i64 rows, const int tid, const float (&regs)[8][4], const Control &c, unsigned &arrived)
 {
     enum { T = 256 };
     // phase 0: B x 1
     // product of 1 columns, in double precision: v5 [1, 8192]
-    const float *const product = narrow_product<T, 1, 8192>(held, a.narrow[0], tid);
+    const float *const product = narrow_product<T, 1, 8192>(regs, a.narrow[0], tid);
 #pragma unroll 4
     for (i64 col = tid * 1; col < 1; col += T * 1) {
         enum { W = 1 };
@@ -26,7 +26,7 @@ __device__ __forceinline__ void g0_rows0_row(const Args &a, const i64 row, const
         const i64 col = (turn * T + tid) * 4;
         enum { W = 4 };
         float v0[W]; EACH v0[w] = u1_0; // e
-        float v1[W]; EACH v1[w] = held[turn][w]; // x [B, 8192]
+        float v1[W]; EACH v1[w] = regs[turn][w]; // x [B, 8192]
         float v2[W]; EACH v2[w] = op_add(v0[w], v1[w], 1.0f); // f
         store<ALIGNED>(a.out[0] + row * 8192 + col, v2); // f [B, 8192]
     }
@@ -39,7 +39,7 @@ __device__ __forceinline__ void g0_rows0(const Args &a, const Control &c, unsign
     const i64 rows = a.dim[0];
     rows_by_registers<ALIGNED, T, 8>(
         rows, [&](const i64 row) { return &*(a.in[0] + row * 8192 + 0); },
-        [&](const i64 row, const float (&held)[8][4]) { g0_rows0_row(a, row, rows, threadIdx.x % T, held, c, arrived); });
+        [&](const i64 row, const float (&regs)[8][4]) { g0_rows0_row(a, row, rows, threadIdx.x % T, regs, c, arrived); });
     if (threadIdx.x == 0 && blockIdx.x >= rows)
         arrived = grid_arrive(c);
 }

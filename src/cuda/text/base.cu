@@ -76,8 +76,8 @@ template <bool aligned, int W> __device__ __forceinline__ void store_if(bool her
 struct Control {
     unsigned *barrier;         // [3] of all blocks; watched_any's word; tiles whose partials are there
     i64 batch;
-    u8 *wide;                  // [batch] rows of too wide a range for the tensor cores
-    unsigned *wide_any;
+    u8 *beyond;                // [batch] rows of too wide a range for the tensor cores
+    unsigned *beyond_any;
     u8 *watched;               // [batch] rows in which a witness of a guarded rewrite is not finite
     unsigned *watched_any;
     i64 *redone;               // how many of these there were
@@ -145,9 +145,9 @@ struct Redo {
     u8 *flagged;                // [batch] set where a witness is not finite; NULL: nobody asks
     unsigned *any;              // set with the first of them
     const u8 *wanted;           // [batch] only these rows are wanted, and stored; NULL: all
-    u8 *wide;                   // [batch] set where a row has too wide a range for the tensor cores; NULL: nobody asks
-    unsigned *wide_any;
-    int span;                   // of a row of x: see is_too_wide in text/split.cu
+    u8 *beyond;                 // [batch] set where a row has too wide a range for the tensor cores; NULL: nobody asks
+    unsigned *beyond_any;
+    int binades;                // of a row of x: see is_beyond in text/split.cu
     int uneven;                 // columns of a weight were balanced: text/weights.cu
 };
 
@@ -173,11 +173,11 @@ __device__ __forceinline__ void flag(const Redo &r, u8 *flags, unsigned *any, i6
 }
 // A row of what is brought into lines, of which no memory holds 2^32. No call: the compiler would take long over the
 // product's registers.
-__device__ __forceinline__ void flag_wide(const Redo &r, i64 row, i64 rows)
+__device__ __forceinline__ void flag_beyond(const Redo &r, i64 row, i64 rows)
 {
     const unsigned all = (unsigned)rows, batch = (unsigned)r.batch,
                    each = r.batch > 0 && r.batch <= rows ? all / batch : 0;
-    flag(r, r.wide, r.wide_any, each > 0 && each * batch == all ? (i64)((unsigned)row / each) : -1);
+    flag(r, r.beyond, r.beyond_any, each > 0 && each * batch == all ? (i64)((unsigned)row / each) : -1);
 }
 
 template <int W> __device__ __forceinline__ void watch(const Redo &r, i64 row, i64 rows, const float (&v)[W])

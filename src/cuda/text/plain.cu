@@ -92,21 +92,21 @@ __device__ __forceinline__ const float *narrow_product(const float *x, const dou
     return narrow_end<T, N, K>(all, weight, tid);
 }
 
-// A row in registers, which is wanted again: element k is held[k / 4 / T][k % 4] of thread k / 4 % T.
+// A row in registers, which is wanted again: element k is regs[k / 4 / T][k % 4] of thread k / 4 % T.
 template <bool aligned, int T, int TURNS>
-__device__ __forceinline__ void hold_row(float (&held)[TURNS][4], const float *x, int tid)
+__device__ __forceinline__ void bring_row(float (&regs)[TURNS][4], const float *x, int tid)
 {
 #pragma unroll
     for (int i = 0; i < TURNS; ++i)
-        load<false, aligned>(held[i], x + (i * T + tid) * 4);
+        load<false, aligned>(regs[i], x + (i * T + tid) * 4);
 }
 template <int T, int N, i64 K, int TURNS>
-__device__ __forceinline__ const float *narrow_product(const float (&held)[TURNS][4], const double *weight, int tid)
+__device__ __forceinline__ const float *narrow_product(const float (&regs)[TURNS][4], const double *weight, int tid)
 {
     narrow_sums<N> all = {};
 #pragma unroll
     for (int i = 0; i < TURNS; ++i)
-        narrow_four<N, K>(all, held[i], weight, (i * T + tid) * 4);
+        narrow_four<N, K>(all, regs[i], weight, (i * T + tid) * 4);
     return narrow_end<T, N, K>(all, weight, tid);
 }
 
@@ -121,7 +121,7 @@ template <int T, i64 K, int TURNS> struct narrow_column {
     }
 };
 template <int T, int N, i64 K, int TURNS>
-__device__ __forceinline__ const float *narrow_product(const float (&held)[TURNS][4], const double *weight, int tid,
+__device__ __forceinline__ const float *narrow_product(const float (&regs)[TURNS][4], const double *weight, int tid,
                                                        const narrow_column<T, K, TURNS> &column)
 {
     static_assert(N == 1, "one column");
@@ -130,31 +130,31 @@ __device__ __forceinline__ const float *narrow_product(const float (&held)[TURNS
     for (int i = 0; i < TURNS; ++i)
 #pragma unroll
         for (int w = 0; w < 4; ++w)
-            all.s[0] += (double)held[i][w] * column.w[i][w];
+            all.s[0] += (double)regs[i][w] * column.w[i][w];
     return narrow_end<T, N, K>(all, weight, tid);
 }
 
-// Rows whose stride is the grid's, each held and then finished: done(row, held). x(row): where it begins. The next one
-// is on its way meanwhile, in registers too.
+// Rows whose stride is the grid's, each in registers and then finished: done(row, regs). x(row): where it begins. The
+// next one is on its way meanwhile, in registers too.
 template <bool aligned, int T, int TURNS, class X, class Done>
 __device__ __forceinline__ void rows_by_registers(const i64 rows, const X &x, const Done &done)
 {
     enum { ROWS = THREADS / T };
     const i64 step = (i64)gridDim.x * ROWS;
     const int tid = threadIdx.x % T;
-    float held[TURNS][4], next[TURNS][4];
+    float regs[TURNS][4], next[TURNS][4];
     i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T;
     if (row < rows)
-        hold_row<aligned, T>(held, x(row), tid);
+        bring_row<aligned, T>(regs, x(row), tid);
     for (; row < rows; row += step) {
         if (row + step < rows)
-            hold_row<aligned, T>(next, x(row + step), tid);
-        done(row, held);
+            bring_row<aligned, T>(next, x(row + step), tid);
+        done(row, regs);
 #pragma unroll
         for (int i = 0; i < TURNS; ++i)
 #pragma unroll
             for (int w = 0; w < 4; ++w)
-                held[i][w] = next[i][w];
+                regs[i][w] = next[i][w];
     }
 }
 

@@ -45,10 +45,10 @@ template <int T, int TURNS, int SLOTS> struct row_ring {
     }
     // The row that was to come next, into registers; its slot is filled again with row `later`.
     template <class X>
-    __device__ __forceinline__ void take(float (&held)[TURNS][4], i64 later, i64 rows, const X &x)
+    __device__ __forceinline__ void take(float (&regs)[TURNS][4], i64 later, i64 rows, const X &x)
     {
         barrier_wait(barrier(at), parity);
-        hold_row<true, T>(held, (const float *)(slots + at * BYTES), threadIdx.x);
+        bring_row<true, T>(regs, (const float *)(slots + at * BYTES), threadIdx.x);
         // Now everybody has read it. A copy that begins behind this writes over what was read, not written, by threads:
         // that wants no fence. Nor does anybody still wait for the phase before the one that it ends.
         row_sync<T>();
@@ -76,9 +76,9 @@ __device__ __forceinline__ void rows_by_ring(const i64 rows, const X &x, const B
     ring.begin(blockIdx.x, step, rows, x);
     begun();
     for (i64 row = blockIdx.x; row < rows; row += step) {
-        float held[TURNS][4];
-        ring.take(held, row + SLOTS * step, rows, x);
-        done(row, held);
+        float regs[TURNS][4];
+        ring.take(regs, row + SLOTS * step, rows, x);
+        done(row, regs);
     }
     ring.end();
 }

@@ -82,12 +82,12 @@ struct row_range {
 };
 
 // Does hi + lo hold the row? Not where something is not finite, nor near the ends of f32's range, where scales would
-// leave it; nor where an element is less than 2^-span of the largest. Down to 2^-17 of that all are as good as f32's,
-// from 2^-40 on nothing is left of them. Whether that matters is the weight's to say: see text/weights.cu.
-__device__ __forceinline__ bool is_too_wide(const row_range &r, int span)
+// leave it; nor where an element is less than 2^-binades of the largest. Down to 2^-17 of that all are as good as
+// f32's, from 2^-40 on nothing is left of them. Whether that matters is the weight's to say: see text/weights.cu.
+__device__ __forceinline__ bool is_beyond(const row_range &r, int binades)
 {
     const int big = (int)(r.big >> 23), small = (int)((r.small + 1) >> 23);
-    return r.big != 0 && (big > 127 + 60 || big < 127 - 60 || small < big - span);
+    return r.big != 0 && (big > 127 + 60 || big < 127 - 60 || small < big - binades);
 }
 
 // What x's elements are multiplied by where a weight's columns were balanced, by what undoes it. by: NULL: by nothing.
@@ -191,15 +191,15 @@ __device__ __forceinline__ row_range split_row(const float *row, i64 step, u8 *l
     constexpr int W = 4, E = Line<MODE>::ELEMENTS;
     constexpr bool SCALED = Line<MODE>::SCALED;
     constexpr i64 PADDED = LINES * E, TURNS = (PADDED + T * W - 1) / (T * W);
-    constexpr int HELD = TURNS <= MOST_TURNS && !fixed ? (int)TURNS : 1;
-    float v[HELD][W];
+    constexpr int REGS = TURNS <= MOST_TURNS && !fixed ? (int)TURNS : 1;
+    float v[REGS][W];
     const bool aligned = !fixed && K % W == 0 && (known || (step == 1 && ((size_t)row & 15) == 0));
     const auto take = [&](float (&to)[W], i64 k) {
         if (!fixed && step == 1 && k + W <= K)
             load<fixed, false>(to, row + k);
         else
             EACH to[w] = (K % W == 0 ? k : k + w) < K ? read<fixed>(row + (k + w) * step) : 0.0f;
-        if (HELD != TURNS && columns.uneven())
+        if (REGS != TURNS && columns.uneven())
             columns.balance(to, k);
     };
     const auto take_aligned = [&](float (&to)[W], i64 k) {
@@ -207,30 +207,30 @@ __device__ __forceinline__ row_range split_row(const float *row, i64 step, u8 *l
             load<fixed, true>(to, row + k);
         else
             EACH to[w] = 0.0f;
-        if (HELD != TURNS && columns.uneven())
+        if (REGS != TURNS && columns.uneven())
             columns.balance(to, k);
     };
     row_range range = {0, ~0u};
-    if (HELD == TURNS) {
+    if (REGS == TURNS) {
         if (aligned) { // no branch between two loads: all of them are under way at once
 #pragma unroll
-            for (int i = 0; i < HELD; ++i)
+            for (int i = 0; i < REGS; ++i)
                 take_aligned(v[i], ((i64)i * T + tid) * W);
         } else {
 #pragma unroll
-            for (int i = 0; i < HELD; ++i)
+            for (int i = 0; i < REGS; ++i)
                 take(v[i], ((i64)i * T + tid) * W);
         }
         if (columns.uneven()) {
 #pragma unroll
-            for (int i = 0; i < HELD; ++i)
+            for (int i = 0; i < REGS; ++i)
                 columns.balance(v[i], min(((i64)i * T + tid) * W, PADDED - W));
         }
     }
     if (SCALED) {
-        if (HELD == TURNS) {
+        if (REGS == TURNS) {
 #pragma unroll
-            for (int i = 0; i < HELD; ++i)
+            for (int i = 0; i < REGS; ++i)
                 EACH range.put(v[i][w]);
         } else {
 #pragma unroll(fixed ? 1 : 4)
@@ -242,9 +242,9 @@ __device__ __forceinline__ row_range split_row(const float *row, i64 step, u8 *l
         range = join_row<T>(range);
     }
     const float scale = scale_of<MODE>(range, unscale, tid);
-    if (HELD == TURNS) {
+    if (REGS == TURNS) {
 #pragma unroll
-        for (int i = 0; i < HELD; ++i) {
+        for (int i = 0; i < REGS; ++i) {
             const i64 k = ((i64)i * T + tid) * W;
             if (k < PADDED)
                 put_four<MODE>(lines, pitch, k, v[i], scale);
@@ -270,8 +270,8 @@ template <class G> __device__ __forceinline__ void split_x_row(const typename G:
 {
     const row_range range = split_row<G::SPLIT, G::MODE, G::K, G::LINES, false, G::X_ALIGNED>(
         G::x_row(a, row), 1, G::x_lines(a, row), G::x_scale(a, row), tid, x_columns{G::x_by(a)});
-    if (G::MODE == MODE_FP32 && tid == 0 && is_too_wide(range, a.redo.span))
-        flag_wide(a.redo, row, rows);
+    if (G::MODE == MODE_FP32 && tid == 0 && is_beyond(range, a.redo.binades))
+        flag_beyond(a.redo, row, rows);
 }
 
 // All rows of a product's x, by all blocks. The next ones are on their way through shared memory while one is split, as
@@ -304,8 +304,8 @@ template <class G> __device__ __forceinline__ void split_x(const typename G::A &
             const i64 row = mine(first);
             const row_range range = Kept::split(kept + at * Kept::BYTES, G::x_lines(a, row), G::x_scale(a, row), tid,
                                                 x_columns{G::x_by(a)});
-            if (G::MODE == MODE_FP32 && tid == 0 && is_too_wide(range, a.redo.span))
-                flag_wide(a.redo, row, rows);
+            if (G::MODE == MODE_FP32 && tid == 0 && is_beyond(range, a.redo.binades))
+                flag_beyond(a.redo, row, rows);
             first += step, at = at + 1 == DEEP ? 0 : at + 1;
         }
         asm volatile("cp.async.wait_all;" ::: "memory");

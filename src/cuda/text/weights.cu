@@ -13,12 +13,12 @@
 // So the error of a row of outputs, taken together, is within what f32's may be, whatever x and the weight are. (f32's
 // is less where large elements of x cancel exactly.) It is not so of every single output: one may lose digits if it
 // hangs on small elements of x alone, where the weight is dense because it is one of the few that do not see the large
-// ones, where it is not because these are between 2^-17 and 2^-SPAN of the row's largest.
+// ones, where it is not because these are between 2^-17 and 2^-BINADES of the row's largest.
 enum { EVEN = 4, MOST_UP = 100 }; // a column may be 2^-EVEN of the largest; 2^MOST_UP is the most it is multiplied by
 enum { SEEN = 12, FEW_UNSEEN = 8 }; // 2^-SEEN of a row's largest is a weight of some size; one of 8 may be less
-// Where a weight is not dense, 2^-SPAN of a row's largest element is the least that another of x's, or of its own, may
-// be. These and the next are cuda/tensor.c's too.
-enum { SPAN = 36, ANY_SPAN = 1 << 10 };
+// Where a weight is not dense, 2^-BINADES of a row's largest element is the least that another of x's, or of its own,
+// may be. These and the next are cuda/tensor.c's too.
+enum { BINADES = 36, ANY_BINADES = 1 << 10 };
 enum { IS_BEYOND = 1, HAS_SMALL = 2, HAS_UNSEEN = 4, IS_UNEVEN = 8 }; // of found
 
 __device__ __forceinline__ unsigned magnitude(float x) { return __float_as_uint(x) & 0x7fffffffu; }
@@ -102,8 +102,8 @@ __device__ __forceinline__ void look_at_row(const float *row, i64 step, const ro
     }
     if (here && tid == 0 && range.big != 0)
         atomicAdd(found + 1, 1u);
-    const unsigned is = (is_too_wide(range, ANY_SPAN) ? IS_BEYOND : 0) |
-                        (is_too_wide(range, SPAN) ? HAS_SMALL : 0) | (dense ? 0 : HAS_UNSEEN);
+    const unsigned is = (is_beyond(range, ANY_BINADES) ? IS_BEYOND : 0) |
+                        (is_beyond(range, BINADES) ? HAS_SMALL : 0) | (dense ? 0 : HAS_UNSEEN);
     if (here && tid == 0 && is)
         atomicOr(found, is);
 }
