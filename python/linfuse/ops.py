@@ -193,7 +193,7 @@ def _pow(site: Site, given: dict[str, Any]) -> Value:
 
 def _dropout(site: Site, given: dict[str, Any]) -> Value:
     if given["training"] and given["p"] != 0:
-        raise Unsupported("dropout in training is random")
+        raise Unsupported("dropout in training is random; model.eval() switches it off")
     return _itself(site, given)
 
 

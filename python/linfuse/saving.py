@@ -125,7 +125,10 @@ def _whole(graphs: Sequence[Graph], title: str) -> Part:
     if left:
         listed = "; ".join(f"{_place(graph, one.node)} ({one.op}): {one.reason}" for one in left[:5])
         more = f"; and {len(left) - 5} more" if len(left) > 5 else ""
-        raise Error(f"{title} cannot be saved, part of it is not linfuse's: {listed}{more}", Status.UNSUPPORTED)
+        raise Error(
+            f"{title} cannot be saved, part of it is not linfuse's: {listed}{more}. Save the part of it without these",
+            Status.UNSUPPORTED,
+        )
     returned = next(iter(reversed(graph.module.graph.nodes))).args[0]
     wanted = [
         getattr(node, "name", str(node)) for node in (returned if isinstance(returned, (tuple, list)) else [returned])

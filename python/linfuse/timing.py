@@ -51,7 +51,8 @@ class Bench:
     def headline(self) -> str:
         eager, ours = (amounts.time(1e3 * self.ms[name]) for name in ("eager", "linfuse"))
         ratio, calls = amounts.times(self.ratio["linfuse"]), amounts.counted(self.calls, "call")
-        return f"PyTorch eager {eager}, linfuse {ours}: {ratio}, {calls} each"
+        doubt = " (doubtful)" if self.doubts else ""
+        return f"PyTorch eager {eager}, linfuse {ours}: {ratio}{doubt}, {calls} each"
 
     @property
     def where(self) -> str:

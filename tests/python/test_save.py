@@ -187,7 +187,7 @@ class Broken(nn.Module):
 @pytest.mark.parametrize(
     ("model", "words"),
     [
-        (Odd(), r"Odd cannot be saved, part of it is not linfuse's: .* in wave \(.*sin\): .*"),
+        (Odd(), r"Odd cannot be saved, part of it is not linfuse's: .* in wave \(.*sin\): .*\. Save the part"),
         (Normed().train(), r"Normed cannot be saved.*(dropout|batch_norm)"),
         (Broken(), "Broken cannot be saved: PyTorch does not see it as one graph"),
         (lambda x: (x * 2, x), r"cannot be saved"),

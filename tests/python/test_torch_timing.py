@@ -78,6 +78,7 @@ def test_doubts():
     quiet = timing.Bench("Net", "cpu", 1, 60, same, same, same, same, others=0.02, spread=even)
     assert not quiet.doubts and not str(quiet).endswith(".")
     noisy = dataclasses.replace(quiet, others=0.47, spread={"eager": 0.3, "linfuse": 0.2})
+    assert "1.0x (doubtful), 60 calls each" in noisy.headline and "doubtful" not in quiet.headline
     assert str(noisy).splitlines()[-2:] == [
         "Other programs used 47% of the CPUs meanwhile: medians and ratios are doubtful, the fastest turns less so.",
         "The turns of eager differ by more than 25%: measure for longer, as by seconds=10, or on a quiet machine.",
