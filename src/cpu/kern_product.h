@@ -211,6 +211,14 @@ static inline __attribute__((always_inline)) vec column_at(const form of, const 
     return step % 2 ? (vec)(pair & 0xffff0000u) : (vec)(pair << 16);
 }
 
+/* A pair of x in every lane: bits, whatever float they are. */
+static inline __attribute__((always_inline)) vec pair_at(const float *a)
+{
+    uint32_t bits;
+    memcpy(&bits, a, sizeof bits);
+    return (vec)(bits - (uvec){0});
+}
+
 /* Adds `steps` products to the sums of m rows with the columns of some panels, [m][panels][KERN_NV], and asks for what
  * lies at `ahead`. All but pointers and apart are numbers once this is inlined. */
 static inline __attribute__((always_inline)) void steps_of_tile(const int m, const int panels, const form of,
@@ -237,11 +245,12 @@ static inline __attribute__((always_inline)) void steps_of_tile(const int m, con
                 __builtin_prefetch(ahead + panel * apart + turn * step_bytes + at, 0, 3);
             UNROLL
             for (int i = 0; i < m; i++) {
+                const vec pair = of == PAIRS ? pair_at(a + step * m + i) : (vec){0};
                 UNROLL
                 for (int v = 0; v < KERN_NV; v++) {
                     vec *to = sum + (i * panels + panel) * KERN_NV + v;
                     if (of == PAIRS)
-                        add_pair(a + step * m + i, column[v], *to);
+                        add_pair(pair, column[v], *to);
                     else
                         add_product(a + step * m + i, column[v], *to);
                 }

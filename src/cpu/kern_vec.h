@@ -32,7 +32,7 @@ typedef uint16_t halves_anywhere
  * > v ? u : v; so a NaN in v comes out, on some machines one in u too. scale: u * 2^n, n whole, |n| <= 250, rounded
  * once; scale_unless_below: 0 where x < bound, without the time that too small an exponent takes. evens_odds: lanes 0,
  * 2, ... of u, then lanes 1, 3, ... of v. load_at: KERN_LANES floats, `stride` apart. stream: to memory past the
- * caches, to: aligned. add_product: w += *u * v, u: one float. add_pair: the same of pairs of bf16 (kern_product.h).
+ * caches, to: aligned. add_product: w += *u * v, u: one float. add_pair: the same of u and v in pairs of bf16.
  * vec_of_f16, f16_of_vec: KERN_LANES halves as bits to floats, and back. */
 #if KERN_LANES == 16 && defined(__AVX512F__)
 #define HAS_FMA 1
@@ -59,7 +59,7 @@ typedef uint16_t halves_anywhere
 /* Written out, since compilers load a float that is used twice by an instruction of its own. Where two programs share a
  * core, each has half of the instructions it can start: a tile then is a tenth faster without these. */
 #define add_product(u, v, w) __asm__("vfmadd231ps %2%{1to16%}, %1, %0" : "+v"(w) : "v"(v), "m"(*(u)))
-#define add_pair(u, v, w) __asm__("vdpbf16ps %2%{1to16%}, %1, %0" : "+v"(w) : "v"(v), "m"(*(u)))
+#define add_pair(u, v, w) __asm__("vdpbf16ps %2, %1, %0" : "+v"(w) : "v"(v), "v"(u))
 #elif KERN_LANES == 8 && defined(__FMA__)
 #define HAS_FMA 1
 #define mul_add(u, v, w) ((vec)_mm256_fmadd_ps((__m256)(u), (__m256)(v), (__m256)(w)))
