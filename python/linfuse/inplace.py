@@ -121,10 +121,33 @@ _IN_PLACE_OPERATORS = {getattr(operator, name) for name in _NAMES}
 _STATISTICS = ("batch_norm", "instance_norm")
 
 
+_enter_autocast, _exit_autocast = torch.amp.autocast_mode._enter_autocast, torch.amp.autocast_mode._exit_autocast
+
+
+def drop_idle_autocast(graph: Graph) -> None:
+    """Takes out statements that switch autocast off where it is off."""
+    on: dict[str, bool] = {}  # by sort of device
+    before: dict[Node, tuple[str, bool]] = {}
+    for node in list(graph.nodes):
+        if node.target is _enter_autocast:
+            kind, _, enabled, *_ = node.args
+            before[node] = kind, on.setdefault(kind, torch.is_autocast_enabled(kind))
+            on[kind] = bool(enabled)
+        elif node.target is _exit_autocast:
+            entered: Any = node.args[0]
+            kind, was_on = before[entered]
+            if not was_on and not on[kind]:
+                graph.erase_node(node)
+                graph.erase_node(entered)
+            on[kind] = was_on
+
+
 def writes(node: Node) -> bool:
     """Whether a node may change memory that others see, or a state of PyTorch's: nothing is moved across it."""
     if node.op not in ("call_function", "call_method", "call_module"):
         return False
+    if node.target in (_enter_autocast, _exit_autocast):  # what types come out between depends on it
+        return True
     found = ops.find(node)
     if found is not None:
         spelling, args, kwargs = found

@@ -22,7 +22,7 @@ from torch.fx.node import map_arg
 from . import choice, native, ops, running, weights
 from .capture import NAMINGS, Capture, Naming, device_of, example, is_view_of_param, mark_statistics, target_name
 from .fused import CompiledGraph, Part
-from .inplace import is_random, make_functional, memory_roots, writes
+from .inplace import drop_idle_autocast, is_random, make_functional, memory_roots, writes
 from .ops import Unsupported
 from .counters import Left
 from .notices import ALONE, not_supported, warn_once
@@ -203,6 +203,7 @@ def compile_module(module: GraphModule, options: Callable[[torch.device], dict[s
     file:     for a file, which is to hold all of it, and has no running statistics of batch_norm that change.
     rest:     how what is not fused runs; in PyTorch, unless said.
     """
+    drop_idle_autocast(module.graph)
     make_functional(module.graph)
     if not file:
         running.separate(module.graph)

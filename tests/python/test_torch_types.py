@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch import nn
 
 import linfuse
-from linfuse import capture, choice, native, ops
-from torch_door import assert_fused, compiled, flat, fresh, no_default_device, not_on_gpu, reasons
+from linfuse import capture, choice, fused, native, ops
+from torch_door import assert_fused, compiled, flat, fresh, no_default_device, not_on_gpu, reasons, without_guards
 from test_torch_spellings import BY_ROW, expressions, function_of, leaves
 
 pytestmark = not_on_gpu
@@ -203,8 +203,8 @@ def test_changed_weights_are_seen(dtype):
 def test_calls_go_without_python(dtype, monkeypatch):
     module, x = in_type(Block().eval(), dtype), torch.randn(4, 48).to(dtype)
     fast, counts = compiled(module), []
-    is_again = linfuse.fused.Part._is_again
-    monkeypatch.setattr(linfuse.fused.Part, "_is_again", lambda *args: counts.append(1) or is_again(*args))
+    is_again = fused.Part._is_again
+    monkeypatch.setattr(fused.Part, "_is_again", lambda *args: counts.append(1) or is_again(*args))
     with torch.no_grad():
         for _ in range(5):
             fast(x)
@@ -331,6 +331,57 @@ def test_a_transposed_weight_stays_one_under_autocast():
     check(got, eager, torch.relu(x.double() @ w.detach().double().t()))
     text = parts[0].model.text()
     assert "linear(" in text and "matmul(" not in text, text
+
+
+class Inside(nn.Module):
+    """autocast as a statement, on or off, between a product before and one behind."""
+
+    def __init__(self, enabled=True):
+        super().__init__()
+        self.first, self.second, self.third = (nn.Linear(48, 48) for _ in range(3))
+        self.enabled = enabled
+
+    def forward(self, x):
+        h = torch.tanh(self.first(x))
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self.enabled):
+            k = self.second(torch.sort(F.gelu(self.second(h.to(x.dtype))), dim=1).values)
+        return torch.softmax(self.third(k.to(x.dtype)), 1), k
+
+
+def test_autocast_as_a_statement(monkeypatch):
+    """What PyTorch runs of it runs under it, parts that run in PyTorch too; nothing is moved across its ends."""
+    module, x = Inside().eval(), torch.randn(5, 48)
+    with torch.no_grad():
+        eager, want = module(x), copy.deepcopy(module).double()(x.double())
+        run, args = without_guards(module, x)
+        assert linfuse.stats().fused_parts == 4
+        assert "_exit_autocast" in reasons("compile") and "linear" not in reasons("compile")
+        got = run(*args)
+        check(got, eager, want)
+        assert got[1].dtype is torch.bfloat16
+        monkeypatch.setattr(fused.Part, "_slot", refused)
+        linfuse.refresh()  # no shortcut
+        got = run(*args)
+    assert "it cannot run" in reasons("call")
+    for y, e in zip(got, eager):
+        assert y.dtype is e.dtype
+        torch.testing.assert_close(y, e)
+
+
+def refused(*_):
+    raise native.Error("it cannot run")
+
+
+def test_autocast_that_is_off_is_in_nobodys_way():
+    module, x = Inside(enabled=False).eval(), torch.randn(5, 48)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(module)(x), module(x))
+        assert "autocast" not in reasons() and linfuse.stats().fused_parts == 2  # before sort and behind
+        linfuse.reset_stats()
+        with torch.autocast("cpu", dtype=torch.bfloat16):  # there it changes something
+            got, eager = compiled(module)(x), module(x)
+        check(got, eager, copy.deepcopy(module).double()(x.double()))
+        assert "_exit_autocast" in reasons()
 
 
 def test_positions_are_left_alone():
