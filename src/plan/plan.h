@@ -282,7 +282,8 @@ lf_status lf_plan_verify(const lf_plan *plan, lf_diag *diag);
 /* The plan as text: phases, steps, statistics. *out: malloc'ed, caller owns. For tests and `explain`. */
 lf_status lf_plan_print(const lf_plan *plan, char **out);
 
-/* What elements of a stored value are: its own type, and f32 where it was computed when parameters were prepared. */
+/* What elements of a stored value are: its own type, and f32 where it was computed when parameters were prepared, by
+ * more than moving and casting. */
 lf_dtype lf_stored_dtype(const lf_plan *plan, lf_node n);
 
 /* An output in whose memory kept value k of a group can wait: one of the same type and extents, written by the value's

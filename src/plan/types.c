@@ -5,9 +5,17 @@
 
 #include "plan/passes.h"
 
+/* Is n a parameter's numbers in another order, or cast? */
+static bool is_param_moved(const lf_graph *g, lf_node n)
+{
+    while (lf_kind_of(g, n) == LF_VIEW || lf_kind_of(g, n) == LF_MOVE || lf_at(g, n)->op == LF_OP_to)
+        n = lf_at(g, n)->arg[0];
+    return lf_at(g, n)->op == LF_OP_param;
+}
+
 lf_dtype lf_stored_dtype(const lf_plan *plan, lf_node n)
 {
-    const bool computed = plan->storage[n] == LF_PREPARED && lf_at(plan->graph, n)->op != LF_OP_param;
+    const bool computed = plan->storage[n] == LF_PREPARED && !is_param_moved(plan->graph, n);
     return computed ? LF_F32 : lf_at(plan->graph, n)->dtype;
 }
 

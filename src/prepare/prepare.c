@@ -149,6 +149,29 @@ static void fill_narrow(const building *b, lf_node node, const lf_bound *values)
     }
 }
 
+/* Rounds a prepared tensor to f32, and then to what it is stored as. */
+static lf_status round_prepared(building *b, int32_t index, const double *exact)
+{
+    const lf_node n = b->plan->prepared[index];
+    const lf_dtype type = lf_stored_dtype(b->plan, n);
+    const int64_t count = elements_of(b->plan, n);
+    float *rounded = lf_aligned_alloc((size_t)count * sizeof *rounded);
+    void *stored = type == LF_F32 ? rounded : lf_aligned_alloc((size_t)count * lf_dtype_size(type));
+    if (!rounded || !stored) {
+        lf_aligned_free(rounded);
+        return no_memory(b);
+    }
+    round_all(b, n, exact, rounded);
+    if (type != LF_F32) {
+        lf_from_f32(type, rounded, stored, 1, count);
+        lf_aligned_free(rounded);
+        b->sound = b->sound && lf_all_finite_shared(type, stored, count, b->pool);
+    }
+    b->to->bytes += (size_t)count * lf_dtype_size(type);
+    b->to->tensor[index] = b->to->computed[index] = stored;
+    return LF_OK;
+}
+
 /* Evaluates count prepared tensors, numbers given by which, and rounds them. */
 static lf_status evaluate(building *b, const int32_t *which, size_t count)
 {
@@ -165,15 +188,9 @@ static lf_status evaluate(building *b, const int32_t *which, size_t count)
     if (status == LF_OK)
         status = lf_eval(plan->graph, NULL, b->bound, wanted, count, exact, b->diag);
     for (size_t i = 0; i < count && status == LF_OK; i++) {
-        const size_t bytes = (size_t)elements_of(b->plan, wanted[i]) * sizeof(float);
-        float *rounded = b->to->computed[which[i]] = lf_aligned_alloc(bytes);
-        if (!rounded) {
-            status = no_memory(b);
+        status = round_prepared(b, which[i], exact[i]);
+        if (status != LF_OK)
             break;
-        }
-        b->to->bytes += bytes;
-        round_all(b, wanted[i], exact[i], rounded);
-        b->to->tensor[which[i]] = rounded;
         fill_narrow(b, wanted[i], &(lf_bound){.f64 = exact[i]});
         lf_aligned_free(exact[i]);
         exact[i] = NULL;
@@ -332,5 +349,5 @@ void lf_prepared_drop(lf_prepared *p, const lf_plan *plan, int32_t tensor)
         return;
     lf_aligned_free(p->computed[tensor]);
     p->tensor[tensor] = p->computed[tensor] = NULL;
-    p->bytes -= (size_t)lf_prepared_count(plan, tensor) * sizeof(float);
+    p->bytes -= (size_t)lf_prepared_count(plan, tensor) * lf_dtype_size(lf_stored_dtype(plan, plan->prepared[tensor]));
 }

@@ -11,10 +11,10 @@
 typedef struct lf_prepared {
     lf_arena arena;
     int32_t tensors, products; /* of the plan */
-    /* one per prepared tensor, row-major: computed, in f32, or a parameter as it lies, of its type (borrowed); NULL
-     * where the parameter is not in host memory, and where it was dropped */
+    /* one per prepared tensor, row-major, of what lf_stored_dtype says: computed, or a parameter as it lies (borrowed);
+     * NULL where the parameter is not in host memory, and where it was dropped */
     const void **tensor;
-    float **computed;        /* one per prepared tensor: those that tensor points to which were computed; owned */
+    void **computed;         /* one per prepared tensor: those that tensor points to which were computed; owned */
     /* one per product: w [n][k], then the bias [n], not rounded; owned; NULL: it is not narrow */
     double **narrow;
     size_t bytes;            /* owned */

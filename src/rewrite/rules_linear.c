@@ -34,6 +34,16 @@ static bool beside_product(lf_rw *rw, lf_node n, int slot, lf_product *p, lf_nod
     return *c != LF_NONE;
 }
 
+/* May the weight take in a factor? One of f16 or bf16 would become f32: twice as much to read, and nothing for
+ * instructions that multiply bf16. Says why not. */
+static bool takes_factor(lf_rw *rw, const lf_product *p)
+{
+    const bool takes = lf_rw_at(rw, p->weight)->dtype == LF_F32;
+    if (!takes)
+        lf_rw_refuse(rw, "the weight would no longer be of its short type");
+    return takes;
+}
+
 static lf_node bias_or_zero(lf_rw *rw, const lf_product *p)
 {
     lf_shape shape = {.rank = 1, .dim = {lf_extent_of(p->n)}};
@@ -54,6 +64,8 @@ static lf_node fold_bias(lf_rw *rw, lf_node n)
         return bias == LF_NONE ? LF_KEEP : lf_rw_linear(rw, p.x, p.weight, bias);
     }
     if (lf_rw_attr(rw, n, "alpha") != 1.0 || !beside_product(rw, n, 1, &p, &c))
+        return LF_KEEP;
+    if (lf_rw_is(rw, n, LF_OP_sub) && !takes_factor(rw, &p))
         return LF_KEEP;
     lf_node bias = lf_rw_two(rw, lf_rw_at(rw, n)->op, c, bias_or_zero(rw, &p));
     lf_node weight = lf_rw_is(rw, n, LF_OP_sub) ? lf_rw_one(rw, LF_OP_neg, p.weight) : p.weight;
@@ -77,7 +89,7 @@ static lf_node scaled_product(lf_rw *rw, lf_node n, bool enlarging)
         lf_node s = lf_rw_arg(rw, n, 1 - slot);
         if (may_enlarge(rw, op, s) != enlarging || !beside_product(rw, n, slot, &p, &s))
             continue;
-        if (enlarging && !lf_rw_may_guard(rw))
+        if ((enlarging && !lf_rw_may_guard(rw)) || !takes_factor(rw, &p))
             return LF_KEEP;
         lf_node bias = p.bias == LF_NONE ? LF_NONE : lf_rw_two(rw, op, p.bias, s);
         return lf_rw_linear(rw, p.x, lf_rw_two(rw, op, p.weight, row_factor(rw, s)), bias);
@@ -96,6 +108,8 @@ static lf_node fold_scale(lf_rw *rw, lf_node n)
         return LF_KEEP;
     if (!lf_rw_sole(rw, product))
         return lf_rw_refuse(rw, "the product is used elsewhere");
+    if (!takes_factor(rw, &p))
+        return LF_KEEP;
     lf_node bias = p.bias == LF_NONE ? LF_NONE : lf_rw_one(rw, LF_OP_neg, p.bias);
     return lf_rw_linear(rw, p.x, lf_rw_one(rw, LF_OP_neg, p.weight), bias);
 }
@@ -122,6 +136,8 @@ static lf_node fold_input_scale(lf_rw *rw, lf_node n)
         if (!lf_rw_sole(rw, p.x))
             return lf_rw_refuse(rw, "the scaled value is used elsewhere");
         s = column(rw, s, p.k);
+        if (s != LF_NONE && !takes_factor(rw, &p))
+            return LF_KEEP;
         if (s != LF_NONE)
             return lf_rw_linear(rw, x, lf_rw_two(rw, op, p.weight, s), p.bias);
     }
