@@ -61,7 +61,8 @@ def check(got, eager, want, what=""):
         assert y.dtype is e.dtype and y.shape == e.shape and lies(y) == lies(e), what
         assert stands(y, z, e), f"{what}: NaN or Inf elsewhere"
         unit = torch.finfo(y.dtype).eps / 2
-        mine, theirs = max(largest(y, z), unit), max(largest(e, z), unit)
+        least = unit if y.numel() > 32 else 2 * unit  # of few numbers the largest error is luck
+        mine, theirs = max(largest(y, z), least), max(largest(e, z), least)
         assert mine <= 1.5 * theirs, f"{what}: error {mine:.3g}, eager's is {theirs:.3g}"
         RATIOS.append(mine / theirs)
 

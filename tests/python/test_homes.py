@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A part's call as on a GPU (cuda.py), where there is none: streams, capture, workspace and alignment are Python's to
+care for, and a program for the CPU stands in for one there."""
+
+import contextlib
+
+import pytest
+import torch
+from torch import nn
+
+import linfuse
+from linfuse import calling, cuda, fused, native, shortcut, weights
+from torch_door import assert_close, assert_fused, fresh, not_on_gpu, reasons, reference, without_guards
+
+pytestmark = not_on_gpu
+fresh_each_time = fresh(9)
+
+
+class Gpu(cuda.Gpu):
+    """The CPU, called as a GPU of number -1, which is what PyTorch says of its tensors."""
+
+    place = native.Place.HOST
+
+    def __init__(self, device):
+        super().__init__(device)
+        self.index, self.feature = -1, (None, "get_device", -1)
+
+    def entered(self):
+        return contextlib.nullcontext()
+
+    def making(self, first):
+        return contextlib.nullcontext()
+
+    def first_words(self, dims, extents):
+        return {}
+
+    def given(self, params):
+        return [param.detach().clone() for param in params]
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """What PyTorch would say: to be changed by tests."""
+    state = {"stream": 5, "capturing": False, "current": -1}
+    monkeypatch.setattr(cuda, "_stream_of", lambda index: state["stream"])
+    monkeypatch.setattr(cuda, "_capturing", lambda: state["capturing"])
+    monkeypatch.setattr(cuda, "_current_gpu", lambda: state["current"])
+    monkeypatch.setattr(cuda, "_new", lambda shape, strides, dtype: torch.empty_strided(shape, strides, dtype=dtype))
+    monkeypatch.setattr(fused, "home_of", Gpu)
+    monkeypatch.setattr(calling.Slots, "workspace", lambda slots, slot, sized: state.get("room", 512))
+    run_at, set_param, state["ran"] = calling._run_at, native.Compiled.set_param, []
+
+    def run(call, dims, inputs, outputs, options):
+        state["ran"].append(native.RunOptions.from_buffer_copy(native.RunOptions.from_address(options)))
+        return run_at(call, dims, inputs, outputs, None)  # a program for the CPU takes no stream
+
+    monkeypatch.setattr(calling, "_run_at", run)
+    monkeypatch.setattr(native.Compiled, "set_param", lambda *args, stream, **how: set_param(*args, **how))
+    monkeypatch.setattr(shortcut, "_library", None)
+    return state
+
+
+def program():
+    (prepared,) = [one for one in weights.registry.programs if isinstance(one.home, Gpu)]
+    return prepared
+
+
+def test_a_slot_stays_with_its_stream(gpu):
+    module, x = nn.Sequential(nn.Linear(20, 12), nn.Tanh()).eval(), torch.randn(5, 20)
+    with torch.no_grad():
+        run, args = without_guards(module, x)
+        for stream in (5, 7, 5, 0, 7):
+            gpu["stream"] = stream
+            assert_close(run(*args), reference(module, x), module(x))
+        slots = program().slots
+        assert [slot.stream for slot in slots] == [5, 7, 0] and [slot.runs for slot in slots] == [3, 2, 1]
+    assert [options.stream for options in gpu["ran"]] == [5, 5, 7, 5, None, 7]
+    assert {options.workspace_bytes for options in gpu["ran"]} == {512}
+    assert_fused()
+
+
+def test_workspace_is_kept_while_it_is_small(gpu):
+    module, x = nn.Sequential(nn.Linear(20, 12), nn.Tanh()).eval(), torch.randn(5, 20)
+    with torch.no_grad():
+        run, args = without_guards(module, x)
+        (slot,) = program().slots
+        assert slot.room_size == 512 and slot.options.workspace == slot.room_at == slot.room.data_ptr()
+        gpu["room"] = 2 << 20
+        run(*args)
+        assert slot.room_size == 512 and gpu["ran"][-1].workspace_bytes == 2 << 20
+        assert gpu["ran"][-1].workspace not in (None, slot.room_at)
+
+
+def test_inputs_are_copied_to_where_wide_loads_may_read(gpu):
+    module = nn.Sequential(nn.Linear(20, 12), nn.Tanh()).eval()
+    with torch.no_grad():
+        run, args = without_guards(module, torch.randn(5, 20))
+        for x in (torch.randn(101)[1:].view(5, 20), torch.randn(20, 5).T):
+            given = [x if one.shape == x.shape else one for one in args]
+            assert_close(run(*given), reference(module, x), module(x))
+        (slot,) = program().slots
+        assert slot.inputs[0] % cuda.ALIGNED == 0
+    assert_fused()
+
+
+def test_a_captured_call_keeps_its_slot_and_weights(gpu):
+    module, x = nn.Sequential(nn.Linear(20, 12), nn.Tanh()).eval(), torch.randn(5, 20)
+    with torch.no_grad():
+        run, args = without_guards(module, x)
+        gpu["capturing"] = True
+        run(*args)
+        prepared = program()
+        ((kept, slot),) = weights.captured
+        assert kept is prepared and prepared.fixed and slot.kept and slot not in prepared.idle
+        module[0].weight.mul_(2)
+        want = module(x)
+        torch.testing.assert_close(run(*args)[0], want)
+        assert "a graph is being captured" in reasons("call")
+        gpu["capturing"] = False
+        assert_close(run(*args), reference(module, x), want)
+        assert len([one for one in weights.registry.programs if isinstance(one.home, Gpu)]) == 2
+
+
+def test_another_gpu_is_the_current_one(gpu, monkeypatch):
+    """The call is made with its own the current one."""
+    entered = []
+
+    @contextlib.contextmanager
+    def enter(self):
+        entered.append(gpu["current"])
+        before, gpu["current"] = gpu["current"], -1
+        yield
+        gpu["current"] = before
+
+    module, x = nn.Sequential(nn.Linear(20, 12), nn.Tanh()).eval(), torch.randn(5, 20)
+    with torch.no_grad():
+        run, args = without_guards(module, x)
+        monkeypatch.setattr(Gpu, "entered", enter)
+        gpu["current"] = 3
+        assert_close(run(*args), reference(module, x), module(x))
+    assert entered == [3] and gpu["current"] == 3 and linfuse.stats().fused_calls == 2
