@@ -35,6 +35,10 @@ FORMULA(hardsigmoid, clamp_to(x + 3, 0, 6) / 6)
 FORMULA(elu, x > 0 ? x : expm1(x) * a)
 FORMULA(selu, 1.0507009873554804934 * (x > 0 ? x : expm1(x) * 1.6732632423543772848))
 FORMULA(celu, x > 0 ? x : a * expm1(x / a))
+FORMULA(softsign, x / (1 + fabs(x)))
+FORMULA(logsigmoid, fmin(x, 0) - log1p(exp(-fabs(x))))
+FORMULA(hardshrink, fabs(x) <= a ? 0 : x)
+FORMULA(softshrink, x > a ? x - a : x < -a ? x + a : 0 * x)
 FORMULA(exp, exp(x))
 FORMULA(log, log(x))
 FORMULA(expm1, expm1(x))
@@ -78,6 +82,10 @@ const math_case math_cases[] = {
     ONE(selu, "selu", 4, 0),
     ONE(celu, "celu 2", 4, 2),
     ONE(celu, "celu 0.3", 4, 0.3f),
+    ONE(softsign, "softsign", 1.5, 0),
+    ONE(logsigmoid, "logsigmoid", 4, 0),
+    ONE(hardshrink, "hardshrink", 0, 0.5f),
+    ONE(softshrink, "softshrink", ROUNDED, 0.5f),
     ONE(rsqrt, "rsqrt", 1.5, 0),
     ONE(hardswish, "hardswish", 2, 0),
     ONE(hardsigmoid, "hardsigmoid", 1.5, 0),

@@ -120,6 +120,28 @@ static double eval_celu(const double *v, const double *a)
     return elu_of(v[0], a[0], 1, 1 / a[0]);
 }
 
+static double eval_softsign(const double *v, const double *a)
+{
+    (void)a;
+    return v[0] / (1 + fabs(v[0]));
+}
+
+static double eval_logsigmoid(const double *v, const double *a)
+{
+    (void)a;
+    return fmin(v[0], 0) - log1p(exp(-fabs(v[0])));
+}
+
+static double eval_hardshrink(const double *v, const double *a)
+{
+    return v[0] >= -a[0] && v[0] <= a[0] ? 0 : v[0];
+}
+
+static double eval_softshrink(const double *v, const double *a)
+{
+    return v[0] > a[0] ? v[0] - a[0] : v[0] < -a[0] ? v[0] + a[0] : 0 * v[0];
+}
+
 static double eval_exp(const double *v, const double *a)
 {
     (void)a;

@@ -33,6 +33,10 @@ OPS = {
     "elu": (F.elu, [(1.0,), (0.3,), (-2.0,)]),
     "selu": (F.selu, [()]),
     "celu": (F.celu, [(1.0,), (0.5,), (-2.0,)]),  # 1 / alpha is a float in PyTorch, in float64 too
+    "softsign": (F.softsign, [()]),
+    "logsigmoid": (F.logsigmoid, [()]),
+    "hardshrink": (F.hardshrink, [(0.5,), (2.0,), (0.0,)]),
+    "softshrink": (F.softshrink, [(0.5,), (2.0,), (0.0,)]),
     "exp": (torch.exp, [()]),
     "log": (torch.log, [()]),
     "expm1": (torch.expm1, [()]),
