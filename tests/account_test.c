@@ -473,6 +473,29 @@ static void text_of_two_kernels(void **state)
     check_golden("fates");
 }
 
+/* What a prediction compares is said, and where launches decide instead. */
+static void text_says_what_is_compared(void **state)
+{
+    static const char text[] = "input x f32[B, 256]\nparam w f32[256, 256]\na = linear(x, w)\nb = softmax(a, dim=1)\n"
+                               "return b\n";
+    static const struct { const char *on, *words; int64_t rows; bool doubtful; } cases[] = {
+        {"cpu", "Predicted: linfuse without fusion ", 128, false},
+        {"h200", "Predicted: op by op with cuBLAS in fp32 ", 128, true}, /* slower than a captured eager, measured */
+        {"h200", "Predicted: op by op with cuBLAS in fp32 ", 65536, false},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char *got;
+        dims[0] = cases[i].rows;
+        take_same(text, cases[i].on);
+        assert_int_equal(lf_account_to_text(&account, &got), LF_OK);
+        assert_memory_equal(got, cases[i].words, strlen(cases[i].words));
+        assert_int_equal(strstr(got, "\nThis is the GPU's time alone. ") != NULL, cases[i].doubtful);
+        free(got);
+    }
+    assert_null(lf_account_doubt(true, 1500, 1800, 3)); /* too long for launches to matter */
+}
+
 /* What kernels do, in words. */
 static void phases_in_words(void **state)
 {
@@ -547,6 +570,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(products_that_share_are_named, setup, teardown),
         cmocka_unit_test_setup_teardown(no_rows_no_names, setup, teardown),
         cmocka_unit_test_setup_teardown(text_of_one_kernel, setup, teardown),
+        cmocka_unit_test_setup_teardown(text_says_what_is_compared, setup, teardown),
         cmocka_unit_test_setup_teardown(text_of_two_kernels, setup, teardown),
         cmocka_unit_test_setup_teardown(phases_in_words, setup, teardown),
         cmocka_unit_test_setup_teardown(memory_may_run_out, setup, teardown),

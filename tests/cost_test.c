@@ -283,6 +283,36 @@ static void short_rows_cost_the_same_fused(void **state)
     }
 }
 
+/* The same kernel, whoever asks: a statistic of columns makes all units wait by itself, too. */
+static void statistics_of_columns_wait(void **state)
+{
+    (void)state;
+    dims[0] = 8192;
+    take("input x f32[B, 5]\ny = mean(x, dim=0)\nreturn y\n");
+    for (size_t i = 1; lf_device_at(i); i++)
+        near_to(plain(lf_device_at(i)->name).us, fused(lf_device_at(i)->name).us, 0.01);
+}
+
+/* What people try first is not predicted to be slower fused, on any device. */
+static void first_models_are_faster(void **state)
+{
+    static const char *const tails[] = {"y = softmax(a, dim=1)", "y = relu(a)", "g = gelu(a)\ny = softmax(g, dim=1)",
+                                        "y = logsumexp(a, dim=1, keepdim=true)"};
+    (void)state;
+    for (size_t t = 0; t < sizeof tails / sizeof *tails; t++) {
+        char text[512];
+        snprintf(text, sizeof text,
+                 "input x f32[B, 32]\nparam w f32[4, 32]\nparam b f32[4]\na = linear(x, w, b)\n%s\nreturn y\n",
+                 tails[t]);
+        take(text);
+        for (size_t i = 0; lf_device_at(i); i++)
+            for (dims[0] = 1; dims[0] <= 1 << 14; dims[0] *= 2)
+                if (fused(lf_device_at(i)->name).us > plain(lf_device_at(i)->name).us)
+                    fail_msg("%s on %s at %lld rows: %g us op by op, %g fused", tails[t], lf_device_at(i)->name,
+                             (long long)dims[0], plain(lf_device_at(i)->name).us, fused(lf_device_at(i)->name).us);
+    }
+}
+
 static void no_rows_cost_a_launch(void **state)
 {
     (void)state;
@@ -692,6 +722,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(waiting_takes_its_time, setup, teardown),
         cmocka_unit_test_setup_teardown(more_rows_cost_more, setup, teardown),
         cmocka_unit_test_setup_teardown(short_rows_cost_the_same_fused, setup, teardown),
+        cmocka_unit_test_setup_teardown(statistics_of_columns_wait, setup, teardown),
+        cmocka_unit_test_setup_teardown(first_models_are_faster, setup, teardown),
         cmocka_unit_test_setup_teardown(no_rows_cost_a_launch, setup, teardown),
         cmocka_unit_test_setup_teardown(huge_extents_stay_finite, setup, teardown),
         cmocka_unit_test_setup_teardown(workspace_of_a_row_reduction, setup, teardown),

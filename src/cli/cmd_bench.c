@@ -25,7 +25,7 @@ typedef struct contest {
     double compile, prepare; /* seconds, of the fused program */
     double others;           /* the share of the CPUs that other programs used meanwhile; negative: not known */
     double steady;           /* cuda: the fused program's median in a long row of runs; 0 elsewhere */
-    cli_facts facts;
+    cli_facts facts[2];
 } contest;
 
 enum { FUSED, PLAIN };
@@ -51,7 +51,9 @@ static int make_programs(cli_session *s, contest *c)
     if (code == CLI_OK)
         code = cli_program_new(s, false, &c->program[PLAIN]);
     if (code == CLI_OK)
-        code = cli_program_facts(s, c->program[FUSED], &c->facts);
+        code = cli_program_facts(s, c->program[FUSED], &c->facts[FUSED]);
+    if (code == CLI_OK)
+        code = cli_program_facts(s, c->program[PLAIN], &c->facts[PLAIN]);
     if (code == CLI_OK)
         code = cli_program_params(s, c->program[FUSED]);
     if (code == CLI_OK)
@@ -165,10 +167,10 @@ static int print_json(const cli_session *s, const contest *c, const char *device
         dims_json(s), "threads", lf_context_threads(s->context), "runs", (json_int_t)c->runs, "fused_ms",
         cli_json_number(fused * 1e3), "plain_ms", cli_json_number(plain * 1e3), "ratio", cli_json_number(plain / fused),
         "fused_min_ms", cli_json_number(c->seconds[FUSED][0] * 1e3), "plain_min_ms",
-        cli_json_number(c->seconds[PLAIN][0] * 1e3), "gflops", cli_json_number(c->facts.plain_flops / fused / 1e9),
+        cli_json_number(c->seconds[PLAIN][0] * 1e3), "gflops", cli_json_number(c->facts[FUSED].plain_flops / fused / 1e9),
         "peak_gflops", cli_json_number(peak / 1e9), "prepare_ms", cli_json_number(c->prepare * 1e3), "compile_ms",
-        cli_json_number(c->compile * 1e3), "predicted_fused_ms", cli_json_number(c->facts.fused_us / 1e3),
-        "predicted_plain_ms", cli_json_number(c->facts.plain_us / 1e3));
+        cli_json_number(c->compile * 1e3), "predicted_fused_ms", cli_json_number(c->facts[FUSED].fused_us / 1e3),
+        "predicted_plain_ms", cli_json_number(c->facts[PLAIN].fused_us / 1e3));
     if (object && c->others >= 0)
         json_object_set_new(object, "others_share_of_cpus", cli_json_number(c->others));
     if (object && c->steady > 0)
@@ -184,15 +186,15 @@ static bool is_within_noise(const contest *c)
            c->seconds[PLAIN][quarter] <= c->seconds[FUSED][three];
 }
 
-static void add_row(cli_table *table, const char *name, const contest *c, int which, double predicted)
+static void add_row(cli_table *table, const char *name, const contest *c, int which)
 {
     cli_text t;
     cli_table_add(table, name);
     cli_table_add(table, cli_seconds(&t, median(c, which)));
     cli_table_add(table, cli_seconds(&t, c->seconds[which][0]));
     cli_table_add(table, cli_seconds(&t, c->seconds[which][c->runs - 1]));
-    cli_table_add(table, cli_seconds(&t, predicted));
-    cli_table_add(table, cli_number(&t, "%.1f", c->facts.plain_flops / median(c, which) / 1e9));
+    cli_table_add(table, cli_seconds(&t, c->facts[which].fused_us * 1e-6));
+    cli_table_add(table, cli_number(&t, "%.1f", c->facts[FUSED].plain_flops / median(c, which) / 1e9));
 }
 
 static int print_text(const cli_session *s, const contest *c, const char *device, double peak)
@@ -205,8 +207,8 @@ static int print_text(const cli_session *s, const contest *c, const char *device
     printf("%lld run%s of each, taking turns, after one to warm up\n\n", (long long)c->runs, c->runs == 1 ? "" : "s");
     for (size_t i = 0; i < sizeof heads / sizeof *heads; i++)
         cli_table_add(&table, heads[i]);
-    add_row(&table, "fused", c, FUSED, c->facts.fused_us * 1e-6);
-    add_row(&table, "op by op", c, PLAIN, c->facts.plain_us * 1e-6);
+    add_row(&table, "fused", c, FUSED);
+    add_row(&table, "op by op", c, PLAIN);
     int code = cli_table_print(&table);
     if (c->steady > 0)
         printf("\n"

@@ -253,7 +253,6 @@ int cli_program_facts(const cli_session *s, lf_program *program, cli_facts *out)
     *out = (cli_facts){
         .plain_flops = lf_account_number(account, "plain", "flops", 0),
         .plain_bytes = lf_account_number(account, "plain", "bytes", 0),
-        .plain_us = lf_account_number(account, "plain", "us", 0),
         .fused_us = lf_account_number(account, "fused", "us", 0),
         .ops = lf_account_rows(account, "ops"),
     };

@@ -39,7 +39,7 @@ int cli_program_prepare(lf_program *program);
 
 /* What the account says that other commands need: of the model as written, and now. */
 typedef struct cli_facts {
-    double plain_flops, plain_bytes, plain_us, fused_us;
+    double plain_flops, plain_bytes, fused_us;
     size_t ops;
 } cli_facts;
 int cli_program_facts(const cli_session *s, lf_program *program, cli_facts *out);

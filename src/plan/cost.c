@@ -313,14 +313,19 @@ static void add_statistic(work *w, lf_monoid m, lf_span span, double fed, double
         w->measured_us += 1e6 * fmax(spans, fed / LF_PART) / r->span[m];
 }
 
-/* Statistics that are made ready, as count_tail has them of a kernel: none where they are over the first axis alone,
- * which makes them those of columns. */
+/* Is its statistic over the first axis alone, which makes it one of columns? */
+static bool is_of_columns(const lf_graph *g, lf_node n)
+{
+    return lf_span_axes(g, n) == 1 && lf_at(g, lf_arg_of(g, n, 0))->shape.rank > 1;
+}
+
+/* Statistics that are made ready, as count_tail has them of a kernel: none where they are of columns. */
 static double op_spans(const lf_graph *g, lf_node n, const int64_t *dims)
 {
     const lf_shape *from = &lf_at(g, lf_arg_of(g, n, 0))->shape;
     const unsigned axes = lf_span_axes(g, n);
     double spans = (double)lf_segments(g, n);
-    if (axes == 1 && from->rank > 1)
+    if (is_of_columns(g, n))
         return 0;
     for (int i = 0; i < from->rank; i++)
         if (!(axes >> i & 1))
@@ -345,6 +350,13 @@ static void count_op(const lf_graph *g, lf_node n, const int64_t *dims, const lf
     for (int i = 0; i < 2; i++)
         if (after[i].slot >= 0 && lf_arg_of(g, n, after[i].slot) != LF_NONE)
             add_op(w, after[i].op, outputs, d);
+}
+
+/* How often every unit waits for the others, as `waits` has it of a kernel. */
+static int node_waits(const lf_graph *g, lf_node n)
+{
+    const lf_op_info *row = lf_op_row(lf_at(g, n)->op);
+    return row->monoid != LF_MONOID_none && row->kind != LF_POOL && is_of_columns(g, n);
 }
 
 /* How long a product takes, as a library has it or in our kernels, and what it counts. */
@@ -377,7 +389,9 @@ lf_cost lf_cost_node(const lf_graph *g, lf_node n, const int64_t *dims, const lf
         count_op(g, n, dims, d, &w);
     double bytes = w.read + w.written + w.cached;
     double us = work_us(w, product, d->gpu.plain_flops > 0 ? 0 : d->memory_shown, bytes, d);
-    return (lf_cost){.flops = work_flops(&w), .bytes = bytes, .us = shared_out(us, 0, d) + d->launch_us};
+    return (lf_cost){.flops = work_flops(&w),
+                     .bytes = bytes,
+                     .us = shared_out(us, node_waits(g, n) * d->wait_us, d) + d->launch_us};
 }
 
 static lf_cost plus(lf_cost a, lf_cost b)
@@ -510,14 +524,22 @@ static void count_tail(const lf_group *g, const int64_t *dims, const lf_device *
     }
 }
 
-/* How often every unit waits for the others: before each phase where statistics span all rows; where a row is spread
- * over tiles, before a phase that wants the row's elements again. */
-static int waits(const lf_group *g, const product_cost *product)
+/* Does one unit not do all of a row? A GPU's have tiles of it, a CPU's threads share its columns where rows are few. */
+static bool shares_rows(const product_cost *product, const lf_device *d)
 {
+    const int threads = d->cpu.threads;
+    return product->tiles && (lf_is_gpu(d) || (threads > 1 && product->m < d->cpu.rows_a_thread * threads));
+}
+
+/* How often every unit waits for the others: before each phase where statistics span all rows; where units share a
+ * row, before a phase that wants the row's elements again. */
+static int waits(const lf_group *g, const product_cost *product, const lf_device *d)
+{
+    const bool shared = shares_rows(product, d);
     int count = 0;
     for (int32_t p = 1; p < g->phases; p++)
         count += g->schedule == LF_BY_PHASE ||
-                 (product->tiles && lf_product_in(g, p - 1) && !lf_extent_is(g->phase[p].width, 1));
+                 (shared && lf_product_in(g, p - 1) && !lf_extent_is(g->phase[p].width, 1));
     return count;
 }
 
@@ -577,7 +599,7 @@ static lf_cost cost_group(const lf_plan *plan, const lf_group *g, double around,
                                                  : work_us(w, product.us, d->memory_shown, around, d);
     return (lf_cost){.flops = work_flops(&w),
                      .bytes = w.read + w.written + w.cached,
-                     .us = shared_out(us, waits(g, &product) * d->wait_us, d) +
+                     .us = shared_out(us, waits(g, &product, d) * d->wait_us, d) +
                            (is_later_stage(plan, g, d) ? d->gpu.stage_us : d->launch_us)};
 }
 

@@ -37,6 +37,7 @@ typedef struct lf_cpu_half {
     int threads;              /* of which all but one can be left asleep */
     int block_rows;           /* the most rows that w is read once for; 0: as many as stay in cache */
     double block_bytes;       /* and what such rows may carry along, x included */
+    int rows_a_thread;        /* fewer behind a product, and threads share the columns of rows */
 } lf_cpu_half;
 
 /* What a product's rate is in a precision other than fp32. */

@@ -72,9 +72,13 @@ static const char *plural(int64_t count)
 static void write_headline(writing *w)
 {
     const double plain = w->a->plain.us, fused = w->a->fused.us;
-    lf_account_predicted(&w->s, lf_account_amount(LF_AS_US, plain), lf_account_amount(LF_AS_US, fused),
+    const bool gpu = lf_is_gpu(&w->a->device);
+    const char *doubt = lf_account_doubt(gpu, plain, fused, w->a->plain_launches);
+    lf_account_predicted(&w->s, gpu, lf_account_amount(LF_AS_US, plain), lf_account_amount(LF_AS_US, fused),
                          lf_account_gain(plain, fused));
     lf_str_add(&w->s, "\n");
+    if (doubt)
+        paragraph(&w->s, doubt, 0, 0);
 }
 
 static void write_header(writing *w)

@@ -43,9 +43,21 @@ lf_amount lf_account_gain(double plain_us, double fused_us)
     return out;
 }
 
-void lf_account_predicted(lf_str *s, lf_amount plain, lf_amount fused, lf_amount gain)
+void lf_account_predicted(lf_str *s, bool gpu, lf_amount plain, lf_amount fused, lf_amount gain)
 {
-    lf_str_addf(s, "Predicted: linfuse without fusion %s, fused %s: %s", plain.text, fused.text, gain.text);
+    lf_str_addf(s, "Predicted: %s %s, fused %s: %s", gpu ? "op by op with cuBLAS in fp32" : "linfuse without fusion",
+                plain.text, fused.text, gain.text);
+}
+
+const char *lf_account_doubt(bool gpu, double plain_us, double fused_us, double plain_launches)
+{
+    /* eager's, on the host: 36 us for three, where linfuse's call takes 30 (bench/results/door-2026-11-16-nvidia-h200.md,
+     * 8 x 64 x 64) */
+    static const double LAUNCH_US = 12;
+    return gpu && fused_us > plain_us && plain_us < LAUNCH_US * plain_launches
+               ? "This is the GPU's time alone. A call takes longer to launch that many kernels than to run them: "
+                 "linfuse.bench measures calls."
+               : NULL;
 }
 
 const lf_fate_row lf_fate_table[] = {

@@ -204,12 +204,18 @@ static void shape_words(lf_str *s, const json_t *op)
 
 /* ---- the head ---- */
 
-static void predicted(page *p)
+/* Ends the sentence; says what to think of it, if anything, in the next. */
+static void predicted(page *p, const char *after)
 {
     const double plain = lf_page_number_of(section(p, "plain"), "us");
     const double fused = lf_page_number_of(section(p, "fused"), "us");
-    lf_account_predicted(&p->s, lf_page_amount(LF_AS_US, plain), lf_page_amount(LF_AS_US, fused),
+    const bool gpu = strcmp(lf_page_text_of(p->account, "device"), "cpu") != 0;
+    const char *doubt = lf_account_doubt(gpu, plain, fused, lf_page_number_of(section(p, "plain"), "launches"));
+    lf_account_predicted(&p->s, gpu, lf_page_amount(LF_AS_US, plain), lf_page_amount(LF_AS_US, fused),
                          lf_account_gain(plain, fused));
+    lf_str_add(&p->s, after);
+    if (doubt)
+        lf_str_addf(&p->s, "%s ", doubt);
 }
 
 /* What it runs on, and at which extents. */
@@ -256,8 +262,7 @@ static void head(page *p, const char *title)
         return;
     }
     lf_str_add(s, measured ? "<p class=\"dim\">" : "<b>");
-    predicted(p);
-    lf_str_add(s, measured ? ". " : "</b></p><p class=\"dim\">");
+    predicted(p, measured ? ". " : "</b></p><p class=\"dim\">");
     counted(s, json_array_size(section(p, "ops")), "op", "s");
     lf_str_add(s, " in ");
     counted(s, json_array_size(section(p, "kernels")), "kernel", "s");
