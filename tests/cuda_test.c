@@ -58,6 +58,12 @@ static char *emitted(const char *text, const char *words, const char *for_arch)
 
 /* ---- text ---- */
 
+/* Elements of every type loaded, multiplied and stored; a weight of another type than x; an intermediate in bf16. */
+static const char types_text[] =
+    "input x bf16[B, 512]\nparam w bf16[1024, 512]\nparam b bf16[1024]\nparam v f16[3, 1024]\ninput y f16[B, 1024]\n"
+    "a = linear(x, w, b)\nc = gelu(a)\nd = softmax(c, dim=1)\ne = to(y, dtype=\"bf16\")\nf = add(d, e)\n"
+    "g = to(f, dtype=\"f16\")\nh = linear(g, v)\ni = layer_norm(x, [512])\nreturn f, h, i\n";
+
 /* What is the model's own: from the first group on. */
 static const char *own_part(const char *text)
 {
@@ -66,10 +72,10 @@ static const char *own_part(const char *text)
     return at;
 }
 
-static void compare_golden(const char *path, const char *for_arch)
+/* name: of the model, up to a dot. */
+static void compare_golden(const char *name, const char *model, const char *for_arch)
 {
-    char golden[1024], *model = slurp(path), *got = emitted(model, NULL, for_arch);
-    const char *name = strrchr(path, '/') + 1;
+    char golden[1024], *got = emitted(model, NULL, for_arch);
     snprintf(golden, sizeof golden, "%s/tests/golden/emit_%.*s_%s.cu", source_dir(), (int)strcspn(name, "."), name,
              for_arch);
     if (getenv("LINFUSE_REFRESH")) {
@@ -85,7 +91,6 @@ static void compare_golden(const char *path, const char *for_arch)
     if (strcmp(own_part(want), own_part(got)) != 0)
         print_error("%s differs from what is generated now (LINFUSE_REFRESH=1 takes it)\n", golden);
     assert_string_equal(own_part(want), own_part(got));
-    free(model);
     free(want);
     lf_string_free(got);
 }
@@ -98,10 +103,15 @@ static void texts_are_as_they_were(void **state)
     snprintf(pattern, sizeof pattern, "%s/models/*.lf", source_dir());
     assert_int_equal(glob(pattern, 0, NULL, &found), 0);
     assert_true(found.gl_pathc >= 3);
-    for (size_t i = 0; i < found.gl_pathc; i++)
+    for (size_t i = 0; i < found.gl_pathc; i++) {
+        char *model = slurp(found.gl_pathv[i]);
         for (int a = 0; a < ARCHS; a++)
-            compare_golden(found.gl_pathv[i], arch[a]);
+            compare_golden(strrchr(found.gl_pathv[i], '/') + 1, model, arch[a]);
+        free(model);
+    }
     globfree(&found);
+    for (int a = 0; a < ARCHS; a++)
+        compare_golden("types", types_text, arch[a]);
 }
 
 /* Any model becomes text, and the same one twice. */
@@ -343,6 +353,8 @@ static void every_family_compiles(void **state)
                     "b = gelu(a)\nc = linear(b, u)\nreturn c\n",
                     NULL, arch[a]);
     }
+    for (int a = 0; a < ARCHS; a++)
+        compile_for(types_text, NULL, arch[a]);
     /* extents that fill no tile, line or pair */
     for (int a = 1; a < ARCHS; a++)
         compile_for("input x f32[B, 37]\nparam w f32[51, 37]\na = linear(x, w)\nb = layer_norm(a, [51])\nreturn b\n",

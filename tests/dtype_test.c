@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Models in f16 and bf16 on the CPU, on every table: as close to double precision as PyTorch is, which rounds after
- * every op; the same bits for any number of threads and rows; special values rounded as PyTorch rounds them. */
+ * every op; the same bits for any number of threads and rows; special values rounded as PyTorch rounds them.
+ * LINFUSE_TEST_DEVICE=cuda: programs alone, on the GPU. */
 #include "cpu_models.h"
 #include "cpu_support.h"
 
@@ -196,10 +197,10 @@ static void run_typed(const cpu_model *m, const char *text, bool fuse, const lf_
 
 /* ---- the same through the library's calls: rewritten, guarded, rows redone ---- */
 
-#define OK(handle, call)                                                                                             \
+#define OK(kind, handle, call)                                                                                       \
     do {                                                                                                             \
         if ((call) != LF_OK)                                                                                         \
-            fail_msg("%s: %s", #call, lf_##handle##_message(handle));                                                \
+            fail_msg("%s: %s", #call, lf_##kind##_message(handle));                                                  \
     } while (0)
 
 /* A value at these extents, which are written to `extents`. */
@@ -209,6 +210,39 @@ static lf_tensor tensor_of(const lf_graph *g, lf_node node, const int64_t *dims,
     for (int axis = 0; axis < info->shape.rank; axis++)
         extents[axis] = lf_extent_at(info->shape.dim[axis], dims);
     return (lf_tensor){.data = data, .dtype = info->dtype, .rank = info->shape.rank, .extents = extents};
+}
+
+/* A program for the device that is tested, and what it comes from. */
+typedef struct made {
+    lf_context *context;
+    lf_model *model;
+    lf_program *program;
+} made;
+
+static const char *tested_device(void)
+{
+    return getenv("LINFUSE_TEST_DEVICE");
+}
+
+static made made_begin(const char *text)
+{
+    made m = {0};
+    lf_options *options = NULL;
+    assert_int_equal(lf_context_new(&m.context), LF_OK);
+    OK(context, m.context, lf_model_read(m.context, "test", text, strlen(text), &m.model));
+    OK(context, m.context, lf_options_new(m.context, &options));
+    if (tested_device())
+        OK(options, options, lf_options_set(options, "device", tested_device()));
+    OK(model, m.model, lf_program_new(m.model, options, &m.program));
+    lf_options_free(options);
+    return m;
+}
+
+static void made_end(made *m)
+{
+    lf_program_free(m->program);
+    lf_model_free(m->model);
+    lf_context_free(m->context);
 }
 
 static void run_program(const cpu_model *m, const char *text, int64_t batch, bool odd)
@@ -225,32 +259,28 @@ static void run_program(const cpu_model *m, const char *text, int64_t batch, boo
         lf_from_f32(type, bad + 1, (uint8_t *)in.typed[0] + (size_t)(in.count[0] - 1) * lf_dtype_size(type), 1, 1);
         lf_to_f32(type, in.typed[0], 1, in.data[0], in.count[0]);
     }
-    lf_context *context = NULL;
-    lf_model *model = NULL;
-    lf_program *program = NULL;
+    made of = made_begin(text);
+    lf_program *program = of.program;
     lf_call *call = NULL;
     int64_t extents[LF_MAX_RANK];
-    assert_int_equal(lf_context_new(&context), LF_OK);
-    OK(context, lf_model_read(context, "test", text, strlen(text), &model));
-    OK(model, lf_program_new(model, NULL, &program));
     for (int32_t i = 0; i < r.graph.params; i++) {
         const lf_node param = r.graph.param[i];
         const lf_tensor values = tensor_of(&r.graph, param, dims, extents, r.typed[param]);
-        OK(program, lf_program_set_param(program, lf_at(&r.graph, param)->name, &values, i % 2 ? LF_COPY : LF_BORROW,
-                                         NULL));
+        OK(program, program,
+           lf_program_set_param(program, lf_at(&r.graph, param)->name, &values, i % 2 ? LF_COPY : LF_BORROW, NULL));
     }
-    OK(program, lf_program_prepare(program));
+    OK(program, program, lf_program_prepare(program));
     assert_true(lf_program_params_hold(program));
     assert_int_equal(lf_call_new(program, &call), LF_OK);
     for (int32_t i = 0; i < r.graph.inputs; i++) {
         const lf_tensor input = tensor_of(&r.graph, r.graph.input[i], dims, extents, in.typed[i]);
-        OK(call, lf_call_set_input(call, (size_t)i, &input));
+        OK(call, call, lf_call_set_input(call, (size_t)i, &input));
     }
     for (int32_t i = 0; i < r.graph.outputs; i++) {
         const lf_tensor output = tensor_of(&r.graph, r.graph.output[i], dims, extents, out.typed[i]);
-        OK(call, lf_call_set_output(call, (size_t)i, &output));
+        OK(call, call, lf_call_set_output(call, (size_t)i, &output));
     }
-    OK(call, lf_call_run(call, NULL));
+    OK(call, call, lf_call_run(call, NULL));
     double **plain = eager(&r, dims, &in), *ref[RIG_PORTS] = {0};
     rig_eval(&r, dims, &in, ref);
     for (int32_t i = 0; i < r.graph.outputs; i++) {
@@ -266,9 +296,7 @@ static void run_program(const cpu_model *m, const char *text, int64_t batch, boo
         free(plain[n]);
     free(plain);
     lf_call_free(call);
-    lf_program_free(program);
-    lf_model_free(model);
-    lf_context_free(context);
+    made_end(&of);
     rig_ports_free(&in);
     rig_ports_free(&out);
     rig_close(&r);
@@ -281,6 +309,8 @@ static void programs_match(void **state)
     for (int i = 0; i < MODELS; i += rig_slow() ? 5 : 1)
         for (int k = 0; k < TYPINGS; k++)
             for (int s = 0; s < 2; s++) {
+                if (tested_device() && k != (i + s) % TYPINGS)
+                    continue; /* each is compiled */
                 char *text = typed_text(models[i].text, sizes[s][0], sizes[s][1], typings[k]);
                 if (!is_refused(text) && sizes[s][0] >= models[i].least) {
                     run_program(&models[i], text, sizes[s][2], false);
@@ -297,9 +327,9 @@ static void refuses(const char *text, const char *device, lf_status status, cons
     lf_options *options = NULL;
     lf_program *program = NULL;
     assert_int_equal(lf_context_new(&context), LF_OK);
-    OK(context, lf_model_read(context, "test", text, strlen(text), &model));
+    OK(context, context, lf_model_read(context, "test", text, strlen(text), &model));
     assert_int_equal(lf_options_new(context, &options), LF_OK);
-    OK(options, lf_options_set(options, "device", device));
+    OK(options, options, lf_options_set(options, "device", device));
     assert_int_equal(lf_program_new(model, options, &program), status);
     if (!strstr(lf_model_message(model), words))
         fail_msg("\"%s\" is not in \"%s\"", words, lf_model_message(model));
@@ -309,14 +339,10 @@ static void refuses(const char *text, const char *device, lf_status status, cons
     cases++;
 }
 
-/* What cannot run is said when it is compiled; what was not run on a GPU is not printed for one either. */
+/* What cannot run is said when it is compiled. */
 static void what_cannot_run_is_told(void **state)
 {
     (void)state;
-    refuses("input x bf16[B, 4]\na = relu(x)\nreturn a\n", "h200", LF_ERR_UNSUPPORTED,
-            "input x is bf16: device h200 has only f32 so far; compile it for cpu");
-    refuses("input x f32[B, 4]\na = to(x, dtype=\"f16\")\nb = to(a, dtype=\"f32\")\nreturn b\n", "a100",
-            LF_ERR_UNSUPPORTED, "to a is f16");
     refuses("input x f32[B, 4]\nparam i i64[4]\na = relu(x)\nreturn a\n", "cpu", LF_ERR_MODEL, "parameter i is i64");
     refuses("input x f32[B, 4]\ninput i i64[B]\na = relu(x)\nreturn a, i\n", "cpu", LF_ERR_MODEL,
             "i is i64, which counts positions");
@@ -329,37 +355,29 @@ static void positions_are_carried(void **state)
     const uint16_t x[] = {0x3f80, 0xc000, 0x0000, 0x7f80};
     const int64_t target[] = {INT64_MAX, -100}, matrix[] = {2, 2};
     uint16_t y[4];
-    char *cuda = NULL;
-    lf_context *context = NULL;
-    lf_model *model = NULL;
-    lf_program *program = NULL;
+    made of = made_begin(text);
+    lf_model *model = of.model;
+    lf_program *program = of.program;
     lf_call *call = NULL;
-    assert_int_equal(lf_context_new(&context), LF_OK);
-    OK(context, lf_model_read(context, "test", text, strlen(text), &model));
     assert_int_equal(lf_model_port_dtype(model, LF_PORT_INPUT, 1), LF_I64);
     assert_int_equal(lf_model_port_dtype(model, LF_PORT_OUTPUT, 0), LF_BF16);
-    OK(model, lf_program_new(model, NULL, &program));
-    assert_int_equal(lf_program_emit(program, "sm_80", &cuda), LF_ERR_UNSUPPORTED);
-    assert_non_null(strstr(lf_program_message(program), "input x is bf16"));
-    OK(program, lf_program_prepare(program));
+    OK(program, program, lf_program_prepare(program));
     assert_int_equal(lf_call_new(program, &call), LF_OK);
     const lf_tensor input = {.data = (void *)x, .dtype = LF_BF16, .rank = 2, .extents = matrix},
                     positions = {.data = (void *)target, .dtype = LF_I64, .rank = 1, .extents = matrix};
     lf_tensor output = {.data = y, .dtype = LF_BF16, .rank = 2, .extents = matrix};
-    OK(call, lf_call_set_input(call, 0, &input));
-    OK(call, lf_call_set_input(call, 1, &positions));
-    OK(call, lf_call_set_output(call, 0, &output));
-    OK(call, lf_call_run(call, NULL));
+    OK(call, call, lf_call_set_input(call, 0, &input));
+    OK(call, call, lf_call_set_input(call, 1, &positions));
+    OK(call, call, lf_call_set_output(call, 0, &output));
+    OK(call, call, lf_call_run(call, NULL));
     for (int i = 0; i < 4; i++, cases++)
         assert_int_equal(y[i], x[i] ^ 0x8000);
     /* bytes, not elements, overlap */
     output.data = (uint16_t *)(uintptr_t)x + 2;
-    OK(call, lf_call_set_output(call, 0, &output));
+    OK(call, call, lf_call_set_output(call, 0, &output));
     assert_int_equal(lf_call_run(call, NULL), LF_ERR_ARG);
     lf_call_free(call);
-    lf_program_free(program);
-    lf_model_free(model);
-    lf_context_free(context);
+    made_end(&of);
 }
 
 static void models_match(void **state)
@@ -467,6 +485,68 @@ static void stores_round(void **state)
         }
 }
 
+/* What a program makes of count elements in rows of `width`, from one type to another. */
+static void convert_by_program(lf_dtype from, const void *x, lf_dtype to, void *y, int64_t count, int64_t width)
+{
+    char text[160];
+    snprintf(text, sizeof text, "input x %s[B, %d]\na = to(x, dtype=\"%s\")\nreturn a\n", lf_dtype_name(from),
+             (int)width, lf_dtype_name(to));
+    made of = made_begin(text);
+    lf_call *call = NULL;
+    const int64_t extents[] = {count / width, width};
+    const lf_tensor input = {.data = (void *)(uintptr_t)x, .dtype = from, .rank = 2, .extents = extents},
+                    output = {.data = y, .dtype = to, .rank = 2, .extents = extents};
+    OK(program, of.program, lf_program_prepare(of.program));
+    assert_int_equal(lf_call_new(of.program, &call), LF_OK);
+    OK(call, call, lf_call_set_input(call, 0, &input));
+    OK(call, call, lf_call_set_output(call, 0, &output));
+    OK(call, call, lf_call_run(call, NULL));
+    lf_call_free(call);
+    made_end(&of);
+}
+
+/* Every number of 16 bits; and as what is stored each, what lies next to it in f32 and half-way to the next. Rows of
+ * one element and of four, which kernels load and store one by one and together. */
+static void every_number_is_converted(void **state)
+{
+    (void)state;
+    enum { ALL = 1 << 16, BESIDE = 5, COUNT = ALL * BESIDE };
+    uint16_t *bits = malloc(COUNT * sizeof *bits), *want_bits = malloc(COUNT * sizeof *bits);
+    float *x = malloc(COUNT * sizeof *x), *want = malloc(COUNT * sizeof *want);
+    assert_true(bits && want_bits && x && want);
+    for (int h = 0; h < 2; h++)
+        for (int64_t width = 1; width <= 4; width += 3) {
+            const lf_dtype type = h ? LF_BF16 : LF_F16;
+            const uint32_t half = h ? 1u << 15 : 1u << 12, beside[BESIDE] = {0, 1, half - 1, half, half + 1};
+            for (int i = 0; i < ALL; i++)
+                bits[i] = (uint16_t)i;
+            lf_to_f32(type, bits, 1, want, ALL);
+            convert_by_program(type, bits, LF_F32, x, ALL, width);
+            for (int i = 0; i < ALL; i++, cases++)
+                if (isnan(want[i]) ? !isnan(x[i]) : memcmp(&x[i], &want[i], sizeof *x) != 0)
+                    fail_msg("%s %#x is %a, not %a", lf_dtype_name(type), (unsigned)i, (double)x[i], (double)want[i]);
+            for (int i = 0; i < COUNT; i++) {
+                uint32_t f32;
+                memcpy(&f32, &want[i % ALL], sizeof f32);
+                f32 += isnan(want[i % ALL]) ? 0 : beside[i / ALL];
+                memcpy(&x[i], &f32, sizeof f32);
+            }
+            lf_from_f32(type, x, want_bits, 1, COUNT);
+            convert_by_program(LF_F32, x, type, bits, COUNT, width);
+            for (int i = 0; i < COUNT; i++, cases++) {
+                float got;
+                lf_to_f32(type, &bits[i], 1, &got, 1);
+                if (isnan(x[i]) ? !isnan(got) : bits[i] != want_bits[i])
+                    fail_msg("%a as %s is %#x, not %#x", (double)x[i], lf_dtype_name(type), (unsigned)bits[i],
+                             (unsigned)want_bits[i]);
+            }
+        }
+    free(bits);
+    free(want_bits);
+    free(x);
+    free(want);
+}
+
 /* A cast back and forth between ops of one kernel rounds nothing: values stay f32 until they are stored. */
 static void casts_inside_round_nothing(void **state)
 {
@@ -487,8 +567,13 @@ int main(void)
 #define TEST(f) cmocka_unit_test_setup_teardown(f, begin, some_ran)
     const struct CMUnitTest tests[] = {
         TEST(models_match), TEST(long_rows_match),            TEST(pointwise_ops_match),
-        TEST(stores_round), TEST(casts_inside_round_nothing), TEST(programs_match),
-        TEST(positions_are_carried), TEST(what_cannot_run_is_told),
+        TEST(stores_round), TEST(casts_inside_round_nothing), TEST(what_cannot_run_is_told),
+        TEST(programs_match), TEST(positions_are_carried), TEST(every_number_is_converted),
     };
+    const struct CMUnitTest on_device[] = {
+        TEST(programs_match), TEST(positions_are_carried), TEST(every_number_is_converted),
+    };
+    if (tested_device())
+        return cmocka_run_group_tests(on_device, make_pools, free_pools);
     return cmocka_run_group_tests(tests, make_pools, free_pools);
 }

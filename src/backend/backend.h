@@ -80,7 +80,6 @@ typedef struct lf_backend_memory {
 typedef struct lf_backend {
     const char *name;                /* the option's word; NULL: serves devices that no other backend does */
     bool tunes;                      /* has something to measure and choose from */
-    bool converts;                   /* its kernels load and store f16 and bf16, too; f32 alone otherwise */
     const lf_backend_memory *memory; /* NULL: works in host memory */
 
     /* Both NULL: there is nothing to open, and device is NULL everywhere. close and call_free take NULL. */

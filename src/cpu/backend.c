@@ -97,7 +97,6 @@ static lf_plan_options plans(void *device)
 
 const lf_backend lf_cpu_backend = {
     .name = "cpu",
-    .converts = true,
     .plans = plans,
     .check_precision = check_precision,
     .describe = describe,

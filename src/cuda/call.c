@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/dtype.h"
 #include "base/mem.h"
 #include "cuda/device.h"
 
@@ -267,7 +268,7 @@ lf_status lf_cuda_call_reserve(lf_cuda_call *c, const lf_cuda_kernel *kernel, co
 
 static size_t port_bytes(const lf_graph *g, lf_node port, const int64_t *dims)
 {
-    return (size_t)lf_shape_count(&lf_at(g, port)->shape, dims) * sizeof(float);
+    return (size_t)lf_shape_count(&lf_at(g, port)->shape, dims) * lf_dtype_size(lf_at(g, port)->dtype);
 }
 
 lf_status lf_cuda_call_bring(lf_cuda_call *c, const lf_cuda_job *job, lf_diag *diag)

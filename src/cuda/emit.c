@@ -34,6 +34,7 @@ static void emit_texts(lf_str *to, const lf_cuda_source *source)
         to,
         "enum { THREADS = %d, ALIGNED = %d }; // of a block; the caller's arrays begin at multiples of 16 bytes\n\n",
         source->threads, source->part[LF_CUDA_MAIN].target.aligned);
+    lf_emit_text(to, lf_text_types);
     lf_emit_text(to, lf_text_base);
     lf_emit_text(to, lf_text_math);
     lf_emit_ops(to, plan, LF_CUDA_ROLES);

@@ -9,7 +9,8 @@
  * Control, and for each part a struct Args: words of eight bytes in this order (an array that is empty has one word):
  *     in[inputs] prepared[prepareds] narrow[products] scale[products] out[outputs] out_each[outputs] area[areas]
  *     dim[symbols] redo
- * Areas are arrays of floats in the call's workspace: intermediate tensors, kept values, statistics, partials. */
+ * Areas are arrays in the call's workspace: intermediate tensors, of their type; kept values, statistics, partials, of
+ * floats. All pointers are to floats; who reads or writes elements of another type casts them. */
 #ifndef LF_CUDA_EMIT_H
 #define LF_CUDA_EMIT_H
 
@@ -50,6 +51,8 @@ static inline size_t lf_at_least_one(int32_t n)
 
 /* The text's function that makes products in such tiles. */
 const char *lf_tile_product(const lf_tile *tile);
+/* The text's kernel that looks at the columns of a weight of such elements, where operands are split. */
+const char *lf_cuda_find_columns(lf_dtype weight);
 /* Rows of the boxes in which the weight is fetched. */
 int lf_tile_w_rows(const lf_tile *tile);
 /* Bytes of dynamic shared memory of a kernel with wgmma. */
@@ -65,10 +68,11 @@ typedef struct lf_cuda_target {
     bool small;
 } lf_cuda_target;
 
-/* ceil(rows / row_block) * ceil(width / width_block) * each floats */
+/* ceil(rows / row_block) * ceil(width / width_block) * each elements */
 typedef struct lf_cuda_area {
     lf_extent rows, width;
     int64_t row_block, width_block, each;
+    lf_dtype dtype;
 } lf_cuda_area;
 
 /* How many blocks a stage has work for: */

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/dtype.h"
 #include "cuda/emit_parts.h"
 
 void lf_emit_indent(lf_emitter *e, int indent)
@@ -57,7 +58,9 @@ void lf_emit_number(lf_emitter *e, double number)
 void lf_emit_shape(lf_emitter *e, lf_node node)
 {
     const lf_node_info *info = lf_at(e->graph, node);
-    lf_str_addf(&e->s, "%s %s", info->name, lf_shape_text(e->graph, &info->shape));
+    const lf_dtype type = lf_stored_dtype(e->plan, node);
+    lf_str_addf(&e->s, "%s %s%s", info->name, type == LF_F32 ? "" : lf_dtype_name(type),
+                lf_shape_text(e->graph, &info->shape));
 }
 
 /* ---- axes: those of one element left out, neighbours that step as one made one ---- */
@@ -111,18 +114,32 @@ static void emit_offset(lf_emitter *e, const axis *at, int count, const char *in
     }
 }
 
-bool lf_emit_home(lf_emitter *e, lf_node node)
+const char *lf_emit_type(lf_dtype type)
 {
-    const int where = (int)e->plan->where[node];
-    switch (e->plan->storage[node]) {
-    case LF_IN_INPUT: lf_str_addf(&e->s, "a.in[%d]", where); return true;
-    case LF_PREPARED: lf_str_addf(&e->s, "a.prepared[%d]", where); return true;
-    case LF_IN_OUTPUT: lf_str_addf(&e->s, "a.out[%d]", where); return false;
-    case LF_IN_BUFFER: lf_str_addf(&e->s, "a.area[%d]", where); return false;
-    case LF_NOT_STORED: break;
-    }
-    assert(!"a group reads or writes a value that is stored nowhere");
-    return false;
+    return type == LF_F32 ? "float" : lf_dtype_name(type);
+}
+
+/* One of Args' pointers, which are to floats. fixed: of an array that nobody writes during a launch. */
+static void emit_pointer(lf_emitter *e, const char *array, int32_t index, lf_dtype type, bool fixed)
+{
+    if (type != LF_F32)
+        lf_str_addf(&e->s, "(%s%s *)", fixed ? "const " : "", lf_emit_type(type));
+    lf_str_addf(&e->s, "a.%s[%d]", array, (int)index);
+}
+
+/* In memory that nobody writes during a launch? */
+static bool is_fixed_home(const lf_emitter *e, lf_node node)
+{
+    return e->plan->storage[node] == LF_IN_INPUT || e->plan->storage[node] == LF_PREPARED;
+}
+
+void lf_emit_home(lf_emitter *e, lf_node node)
+{
+    static const char *const array[] = {
+        [LF_IN_INPUT] = "in", [LF_PREPARED] = "prepared", [LF_IN_OUTPUT] = "out", [LF_IN_BUFFER] = "area"};
+    assert(e->plan->storage[node] != LF_NOT_STORED);
+    emit_pointer(e, array[e->plan->storage[node]], e->plan->where[node], lf_stored_dtype(e->plan, node),
+                 is_fixed_home(e, node));
 }
 
 /* The output whose memory an access is of, -1 where it is another's. */
@@ -143,25 +160,23 @@ static bool is_in_block(const lf_emitter *e, const lf_access *a)
     return a->place == LF_KEPT && e->kept[a->index] == LF_IN_BLOCK;
 }
 
-static bool emit_base(lf_emitter *e, const lf_access *a)
+static void emit_base(lf_emitter *e, const lf_access *a)
 {
-    if (a->place == LF_VALUE)
-        return lf_emit_home(e, a->index);
     const int32_t output = output_of(e, a);
-    if (output >= 0)
-        lf_str_addf(&e->s, "a.out[%d]", (int)output);
+    if (a->place == LF_VALUE)
+        lf_emit_home(e, a->index);
+    else if (output >= 0)
+        emit_pointer(e, "out", output, a->dtype, false);
     else if (is_in_block(e, a))
         lf_str_addf(&e->s, "block_kept(%d)", (int)a->index);
     else
-        lf_str_addf(&e->s, "a.area[%d]",
-                    (int)(a->place == LF_KEPT ? e->kept[a->index] : e->result[a->index][a->result]));
-    return false;
+        emit_pointer(e, "area", a->place == LF_KEPT ? e->kept[a->index] : e->result[a->index][a->result], a->dtype,
+                     false);
 }
 
 static bool is_fixed(const lf_emitter *e, const lf_access *a)
 {
-    return a->place == LF_VALUE &&
-           (e->plan->storage[a->index] == LF_IN_INPUT || e->plan->storage[a->index] == LF_PREPARED);
+    return a->place == LF_VALUE && is_fixed_home(e, a->index);
 }
 
 /* " + row ... + col ...", what there is of it. */
@@ -319,7 +334,9 @@ void lf_emit_store(lf_emitter *e, const lf_store *store, int indent)
     if (!together)
         lf_str_addf(&e->s, "EACH { const float one[1] = {v%d[w]}; ", (int)store->step);
     if (again) {
-        lf_str_addf(&e->s, "store_out(a.redo, a.out[%d], 0", (int)output);
+        lf_str_add(&e->s, "store_out(a.redo, ");
+        emit_pointer(e, "out", output, a->dtype, false);
+        lf_str_add(&e->s, ", 0");
         emit_sides(e, a, col);
         lf_str_addf(&e->s, ", a.out_each[%d]", (int)output);
     } else {

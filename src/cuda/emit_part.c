@@ -27,7 +27,7 @@ static int32_t add_area(lf_emitter *e, lf_cuda_area area)
 
 static int32_t whole_area(lf_emitter *e, bool one_row, lf_extent width, int64_t each)
 {
-    return add_area(e, (lf_cuda_area){one_row ? lf_extent_of(1) : e->g->rows, width, 1, 1, each});
+    return add_area(e, (lf_cuda_area){one_row ? lf_extent_of(1) : e->g->rows, width, 1, 1, each, LF_F32});
 }
 
 lf_cuda_stage *lf_emit_stage(lf_emitter *e, const char *name, lf_cuda_work work, lf_extent rows, lf_extent width)
@@ -125,11 +125,11 @@ static void place_stat(lf_emitter *e, int32_t i)
         e->result[i][k] = stored ? whole_area(e, p->one_row || s->span == LF_SPAN_COLUMN, own, 1) : -1;
     }
     if (s->span == LF_SPAN_ROW && e->range[lf_range_of(e, s->phase)].product)
-        e->partial[i] = add_area(e, (lf_cuda_area){e->g->rows, p->width, 1, LF_CUDA_TILE, m->states});
+        e->partial[i] = add_area(e, (lf_cuda_area){e->g->rows, p->width, 1, LF_CUDA_TILE, m->states, LF_F32});
     if (s->span == LF_SPAN_COLUMN) {
         e->column[i] = whole_area(e, p->one_row, p->width, 1);
-        e->partial[i] = add_area(
-            e, (lf_cuda_area){p->one_row ? lf_extent_of(1) : e->g->rows, p->width, LF_CUDA_COLUMN_ROWS, 1, m->states});
+        e->partial[i] = add_area(e, (lf_cuda_area){p->one_row ? lf_extent_of(1) : e->g->rows, p->width,
+                                                   LF_CUDA_COLUMN_ROWS, 1, m->states, LF_F32});
     }
 }
 
@@ -254,7 +254,7 @@ void lf_emit_part(lf_emitter *e, const char *name)
     lf_str head = {0}, before = e->s;
     e->s = (lf_str){0};
     for (int32_t i = 0; i < e->plan->buffers; i++) /* area i is buffer i */
-        add_area(e, (lf_cuda_area){e->plan->buffer[i].elements, lf_extent_of(1), 1, 1, 1});
+        add_area(e, (lf_cuda_area){e->plan->buffer[i].elements, lf_extent_of(1), 1, 1, 1, e->plan->buffer[i].dtype});
     for (int32_t i = 0; i < e->plan->groups && !e->failed; i++)
         emit_group(e, i);
     emit_arguments(e, &head);

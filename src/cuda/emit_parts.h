@@ -51,7 +51,7 @@ typedef struct lf_emitter {
 
 /* Fixed texts, from src/cuda/text. */
 extern const char lf_text_partials_maxsumexp[], lf_text_partials_moments[], lf_text_quad_moments[];
-extern const char lf_text_base[], lf_text_math[], lf_text_plain[], lf_text_stats[], lf_text_windows[],
+extern const char lf_text_types[], lf_text_base[], lf_text_math[], lf_text_plain[], lf_text_stats[], lf_text_windows[],
     lf_text_short_moments[], lf_text_split[], lf_text_finish[], lf_text_mma[], lf_text_hopper[], lf_text_wgmma[],
     lf_text_few_rows[], lf_text_weights[], lf_text_fold_maxsumexp[], lf_text_barriers[], lf_text_ring[];
 
@@ -63,8 +63,10 @@ void lf_emit_extent(lf_emitter *e, lf_extent extent);
 void lf_emit_number(lf_emitter *e, double number);
 /* "[B][8192] name" of a node, for comments. */
 void lf_emit_shape(lf_emitter *e, lf_node node);
-/* The pointer a node's elements begin at; true where nobody writes there during a launch. */
-bool lf_emit_home(lf_emitter *e, lf_node node);
+/* What elements of a type are called; float where they are f32. */
+const char *lf_emit_type(lf_dtype type);
+/* The pointer a node's elements begin at, to their type. */
+void lf_emit_home(lf_emitter *e, lf_node node);
 /* `float vI[W];` and the loading of step I, at `row` and `col`. */
 void lf_emit_load(lf_emitter *e, int32_t phase, int32_t step, int indent);
 /* Loads that are the same for all columns, before the loop over them; those are left out within it while `ahead`. */

@@ -45,7 +45,7 @@ static void emit_extents(lf_emitter *e, const lf_product *p)
 
 static void emit_weight(lf_emitter *e, const lf_product *p)
 {
-    lf_str_add(&e->s, "return __ldg(");
+    lf_str_add(&e->s, "return read<true>(");
     lf_emit_home(e, p->weight);
     lf_str_add(&e->s, p->w_is_kn ? " + k * " : " + n * ");
     lf_emit_extent(e, p->w_is_kn ? p->n : p->k);

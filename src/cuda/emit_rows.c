@@ -198,7 +198,8 @@ static void emit_narrow(lf_emitter *e, const lf_product *p)
         lf_str_addf(&e->s, "\n    const float *const %s = ", name);
     else
         lf_str_addf(&e->s, "\n    float %s[%lld];\n    keep_product(%s, ", name, (long long)p->n.coef, name);
-    lf_str_addf(&e->s, "narrow_product<T, %lld, %lld>(", (long long)p->n.coef, (long long)p->k.coef);
+    lf_str_addf(&e->s, "%s_product<T, %lld, %lld>(", e->register_turns > 0 ? "register" : "narrow",
+                (long long)p->n.coef, (long long)p->k.coef);
     if (e->register_turns > 0) {
         lf_str_add(&e->s, "regs");
     } else {
@@ -303,7 +304,7 @@ static void emit_turns(lf_emitter *e, const char *name, int threads)
 static int ring_slots(const lf_emitter *e, int threads)
 {
     const bool whole = e->target.unit == LF_UNIT_WGMMA && e->target.aligned && threads == e->threads;
-    return whole && lf_is_dense_input(e->plan, &e->g->x)
+    return whole && e->g->x.dtype == LF_F32 && lf_is_dense_input(e->plan, &e->g->x)
                ? RING / (int)(e->g->product[0].k.coef * (int64_t)sizeof(float))
                : 0;
 }

@@ -4,6 +4,7 @@
  * prepared. */
 #include <stdio.h>
 
+#include "base/dtype.h"
 #include "base/mem.h"
 #include "cuda/emit_parts.h"
 
@@ -86,7 +87,7 @@ int32_t lf_input_in_lines(const lf_emitter *e)
     const bool stands_so = e->target.unit == LF_UNIT_WGMMA && e->target.aligned &&
                            lf_precision_table[e->target.precision].as_it_lies &&
                            p->k.coef % lf_line_elements(e->target.precision) == 0 && lf_tiled_products(e->plan) == 1;
-    return stands_so && lf_is_dense_input(e->plan, &e->g->x) ? e->plan->where[e->g->x.index] : -1;
+    return stands_so && e->g->x.dtype == LF_F32 && lf_is_dense_input(e->plan, &e->g->x) ? e->plan->where[e->g->x.index] : -1;
 }
 
 /* Rows by a warp, by a group of threads where they are long, by a part of a warp where they are short. */
@@ -107,9 +108,10 @@ static void emit_split_row(lf_emitter *e)
 {
     lf_str_addf(&e->s,
                 "    enum { SPLIT = %d, K = %lld, X_ALIGNED = %s, ROOM = %d };\n"
-                "    static __device__ __forceinline__ const float *x_row(const Args &a, const i64 row) { return &",
+                "    typedef %s X;\n"
+                "    static __device__ __forceinline__ const X *x_row(const Args &a, const i64 row) { return &",
                 split_threads(e->tensor), (long long)e->tensor->k.coef, lf_emit_aligned(e, &e->g->x),
-                split_room(e->target));
+                split_room(e->target), lf_emit_type(e->g->x.dtype));
     lf_emit_row_element(e, &e->g->x, "0");
     lf_str_addf(&e->s,
                 "; }\n"
@@ -125,12 +127,13 @@ static void emit_split_row(lf_emitter *e)
     lf_str_add(&e->s, "0; }\n");
 }
 
-/* What a phase reads of every column: biases, weights of norms. */
+/* What a phase reads of every column: biases, weights of norms. They are touched by words, which those of shorter
+ * elements need not begin with. */
 static int emit_phase_vectors(lf_emitter *e, int32_t phase, int count)
 {
     lf_touch at;
     for (lf_touches all = lf_touches_in(e->g, phase, phase + 1); lf_touch_next(&all, &at);) {
-        if (at.by != LF_TOUCH_LOAD || !lf_is_column_vector(e, at.access))
+        if (at.by != LF_TOUCH_LOAD || at.access->dtype != LF_F32 || !lf_is_column_vector(e, at.access))
             continue;
         lf_str_addf(&e->s, "i == %d ? &", count++);
         lf_emit_row_element(e, at.access, "col");
@@ -211,23 +214,45 @@ void lf_emit_tensor_stages(lf_emitter *e)
     }
 }
 
+const char *lf_cuda_find_columns(lf_dtype weight)
+{
+    static const char *const names[] = {
+        [LF_F32] = "find_weight_columns", [LF_F16] = "find_f16_columns", [LF_BF16] = "find_bf16_columns"};
+    return names[weight];
+}
+
+static void emit_find_columns(lf_str *to, const lf_cuda_part *part)
+{
+    bool done[LF_DTYPES] = {false};
+    for (int32_t g = 0; g < part->plan->groups; g++) {
+        const lf_product *p = lf_tensor_product(part->target, &part->plan->group[g]);
+        const lf_dtype type = p ? lf_stored_dtype(part->plan, p->weight) : LF_F32;
+        if (p && !done[type])
+            lf_str_addf(to,
+                        "extern \"C\" __global__ void __launch_bounds__(THREADS) %s(const %s *from, i64 row_step, "
+                        "i64 step, i64 rows, i64 columns, unsigned *most)\n{\n"
+                        "    find_columns(from, row_step, step, rows, columns, most);\n}\n\n",
+                        lf_cuda_find_columns(type), lf_emit_type(type));
+        done[type] = done[type] || p;
+    }
+}
+
 void lf_emit_tensor_weights(lf_str *to, const lf_cuda_part *part)
 {
     if (is_split(part->target))
-        lf_str_add(to, "extern \"C\" __global__ void __launch_bounds__(THREADS) find_weight_columns("
-                       "const float *from, i64 row_step, i64 step, i64 rows, i64 columns, unsigned *most)\n{\n"
-                       "    find_columns(from, row_step, step, rows, columns, most);\n}\n\n");
+        emit_find_columns(to, part);
     for (int32_t i = 0; i < part->stages; i++) {
         const lf_cuda_stage *stage = &part->stage[i];
         const lf_product *p = lf_tensor_product(part->target, &part->plan->group[stage->group]);
         if (stage->work == LF_CUDA_TENSOR)
             lf_str_addf(to,
-                        "extern \"C\" __global__ void __launch_bounds__(THREADS) g%d_split_weight(const float *from, "
+                        "extern \"C\" __global__ void __launch_bounds__(THREADS) g%d_split_weight(const %s *from, "
                         "i64 row_step, i64 step, i64 rows, u8 *to, float *unscale, float *by, const unsigned *most, "
                         "unsigned *found, unsigned *unseen)\n{\n"
                         "    split_weight<%d, %d, %lld, %lld>(from, row_step, step, rows, to, unscale, by, most, "
                         "found, unseen);\n}\n\n",
-                        (int)stage->group, split_threads(p), (int)part->target.precision, (long long)p->k.coef,
+                        (int)stage->group, lf_emit_type(lf_stored_dtype(part->plan, p->weight)), split_threads(p),
+                        (int)part->target.precision, (long long)p->k.coef,
                         (long long)stage->lines);
     }
 }

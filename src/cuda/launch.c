@@ -2,6 +2,7 @@
 /* A program's launch at given extents. */
 #include <string.h>
 
+#include "base/dtype.h"
 #include "base/mem.h"
 #include "cuda/device.h"
 
@@ -11,12 +12,12 @@ enum { ROW_BLOCKS = 16, COOPERATIVE = 2 };
 /* Bytes of an area, so that each begins on a line of 256. -1 on overflow. */
 static int64_t area_bytes(const lf_cuda_area *area, const int64_t *dims)
 {
-    int64_t rows = lf_extent_at(area->rows, dims), width = lf_extent_at(area->width, dims), floats;
+    int64_t rows = lf_extent_at(area->rows, dims), width = lf_extent_at(area->width, dims), elements;
     if (rows < 0 || width < 0 ||
-        !lf_mul_i64(lf_ceil_div(rows, area->row_block), lf_ceil_div(width, area->width_block), &floats) ||
-        !lf_mul_i64(floats, area->each, &floats) || floats > LF_MAX_ELEMENTS)
+        !lf_mul_i64(lf_ceil_div(rows, area->row_block), lf_ceil_div(width, area->width_block), &elements) ||
+        !lf_mul_i64(elements, area->each, &elements) || elements > LF_MAX_ELEMENTS)
         return -1;
-    return lf_ceil_div(floats * (int64_t)sizeof(float), 256) * 256;
+    return lf_ceil_div(elements * (int64_t)lf_dtype_size(area->dtype), 256) * 256;
 }
 
 lf_status lf_cuda_kernel_workspace(const lf_cuda_kernel *k, const int64_t *dims, int64_t *out, lf_diag *diag)

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/dtype.h"
 #include "cuda/device.h"
 #include "plan/touch.h"
 
@@ -156,7 +157,7 @@ static lf_status upload_narrow(lf_cuda_program *p, const lf_product *product, co
 
 static size_t prepared_bytes(const lf_plan *plan, int32_t i)
 {
-    return (size_t)lf_prepared_count(plan, i) * sizeof(float);
+    return (size_t)lf_prepared_count(plan, i) * lf_dtype_size(lf_stored_dtype(plan, plan->prepared[i]));
 }
 
 /* Does a kernel read a prepared tensor as it is? A weight in lines is not read again, but for rows of too wide a

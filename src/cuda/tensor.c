@@ -62,7 +62,8 @@ static int split(lf_cuda_program *p, const lf_cuda_kernel *k, weight *w)
     snprintf(name, sizeof name, "g%d_split_weight", (int)w->stage->group);
     int error = 0;
     if (lf_precision_table[p->target.precision].split)
-        error = launch(p, k, "find_weight_columns", lf_ceil_div(w->columns, k->source.threads), SHARES, look);
+        error = launch(p, k, lf_cuda_find_columns(lf_stored_dtype(p->plan, w->product->weight)),
+                       lf_ceil_div(w->columns, k->source.threads), SHARES, look);
     return error ? error : launch(p, k, name, w->rows, 1, put);
 }
 

@@ -37,22 +37,6 @@ static lf_status check_options(lf_program *p, const lf_options *o)
     return status == LF_OK ? take_hints(p, "first.", &o->first, p->first) : status;
 }
 
-static const char *role_of(const lf_graph *g, lf_node n)
-{
-    const lf_op op = lf_at(g, n)->op;
-    return op == LF_OP_input ? "input" : op == LF_OP_param ? "parameter" : lf_op_row(op)->name;
-}
-
-lf_status lf_check_f32(const lf_graph *g, const char *device, lf_diag *diag)
-{
-    for (lf_node n = 0; n < g->count; n++)
-        if (lf_at(g, n)->dtype != LF_F32)
-            return lf_fail(diag, LF_ERR_UNSUPPORTED,
-                           "%s %s is %s: device %s has only f32 so far; compile it for cpu, or declare it f32",
-                           role_of(g, n), lf_at(g, n)->name, lf_dtype_name(lf_at(g, n)->dtype), device);
-    return LF_OK;
-}
-
 /* Positions are only ever read by an op that takes them, at the call. */
 static lf_status check_dtypes(lf_program *p)
 {
@@ -66,7 +50,7 @@ static lf_status check_dtypes(lf_program *p)
             return lf_fail(&p->diag, LF_ERR_MODEL,
                            "%s is %s, which counts positions: ops may take it, but it cannot be returned",
                            lf_at(g, g->output[i])->name, lf_dtype_name(lf_at(g, g->output[i])->dtype));
-    return p->on.backend->converts ? LF_OK : lf_check_f32(g, p->device, &p->diag);
+    return LF_OK;
 }
 
 /* Does the name stand for anything but the first extent of values that carry rows? Then rows cannot be run apart under

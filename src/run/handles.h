@@ -92,9 +92,6 @@ struct lf_program {
     char no_device[96];         /* such a text: for a device that is not run on */
 };
 
-/* Are all of a model's values f32, which is what kernels for the device take? Fails: LF_ERR_UNSUPPORTED. */
-lf_status lf_check_f32(const lf_graph *g, const char *device, lf_diag *diag);
-
 /* The pass list: copy -> check -> rewrite -> verify -> plan. Needs: program->written, verified. Message in the
  * program. */
 lf_status lf_compile(lf_program *program, const lf_options *options);

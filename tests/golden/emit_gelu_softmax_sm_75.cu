@@ -16,7 +16,7 @@ struct g0 {
     static __device__ __forceinline__ float x(const Args &a, i64 row, i64 k) { return *(a.in[0] + row * 8192 + k); }
     static __device__ __forceinline__ float weight(const Args &a, int product, i64 n, i64 k)
     {
-        return __ldg(a.prepared[0] + n * 8192 + k); // linear.weight [8192, 8192]
+        return read<true>(a.prepared[0] + n * 8192 + k); // linear.weight [8192, 8192]
     }
     static __device__ __forceinline__ bool weight_is_kn(int product) { return false; }
     // phase 0: B x 8192

@@ -18,7 +18,8 @@ struct g0 {
     static __device__ __forceinline__ const float *x_unscale(const Args &a) { return a.area[1]; }
     static __device__ __forceinline__ const float *w_unscale(const Args &a) { return a.scale[0]; }
     enum { SPLIT = 128, K = 8192, X_ALIGNED = ALIGNED, ROOM = 65536 };
-    static __device__ __forceinline__ const float *x_row(const Args &a, const i64 row) { return &*(a.in[0] + row * 8192 + 0); }
+    typedef float X;
+    static __device__ __forceinline__ const X *x_row(const Args &a, const i64 row) { return &*(a.in[0] + row * 8192 + 0); }
     static __device__ __forceinline__ u8 *x_lines(const Args &a, const i64 row) { return (u8 *)a.area[0] + row * (LINES * 128); }
     static __device__ __forceinline__ float *x_scale(const Args &a, const i64 row) { return a.area[1] + row; }
     static __device__ __forceinline__ const float *x_by(const Args &a) { return a.redo.uneven ? a.scale[0] + 8200 : 0; }
@@ -113,7 +114,7 @@ struct g0 {
     static __device__ __forceinline__ float x(const Args &a, i64 row, i64 k) { return *(a.in[0] + row * 8192 + k); }
     static __device__ __forceinline__ float weight(const Args &a, int product, i64 n, i64 k)
     {
-        return __ldg(a.prepared[0] + n * 8192 + k); // linear.weight [8192, 8192]
+        return read<true>(a.prepared[0] + n * 8192 + k); // linear.weight [8192, 8192]
     }
     static __device__ __forceinline__ bool weight_is_kn(int product) { return false; }
     // phase 0: B x 8192

@@ -7,7 +7,7 @@ __device__ __forceinline__ void g0_rows0_row(const Args &a, const i64 row, const
     enum { T = 256 };
     // phase 0: B x 1
     // product of 1 columns, in double precision: v5 [1, 8192]
-    const float *const product = narrow_product<T, 1, 8192>(regs, a.narrow[0], tid);
+    const float *const product = register_product<T, 1, 8192>(regs, a.narrow[0], tid);
 #pragma unroll 4
     for (i64 col = tid * 1; col < 1; col += T * 1) {
         enum { W = 1 };
@@ -77,7 +77,7 @@ struct g0 {
     static __device__ __forceinline__ float x(const Args &a, i64 row, i64 k) { return *(a.in[0] + row * 8192 + k); }
     static __device__ __forceinline__ float weight(const Args &a, int product, i64 n, i64 k)
     {
-        return __ldg(a.prepared[0] + n * 8192 + k); // linear.weight [8192, 8192]
+        return read<true>(a.prepared[0] + n * 8192 + k); // linear.weight [8192, 8192]
     }
     static __device__ __forceinline__ bool weight_is_kn(int product) { return false; }
     // phase 0: B x 8192

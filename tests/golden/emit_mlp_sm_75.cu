@@ -16,7 +16,7 @@ struct g0 {
     static __device__ __forceinline__ float x(const Args &a, i64 row, i64 k) { return *(a.in[0] + row * 784 + k); }
     static __device__ __forceinline__ float weight(const Args &a, int product, i64 n, i64 k)
     {
-        return __ldg(a.prepared[0] + n * 784 + k); // hidden.weight [256, 784]
+        return read<true>(a.prepared[0] + n * 784 + k); // hidden.weight [256, 784]
     }
     static __device__ __forceinline__ bool weight_is_kn(int product) { return false; }
     // phase 0: B x 256
@@ -56,7 +56,7 @@ struct g1 {
     static __device__ __forceinline__ float x(const Args &a, i64 row, i64 k) { return *(a.area[0] + row * 256 + k); }
     static __device__ __forceinline__ float weight(const Args &a, int product, i64 n, i64 k)
     {
-        return __ldg(a.prepared[2] + n * 256 + k); // classes.weight [10, 256]
+        return read<true>(a.prepared[2] + n * 256 + k); // classes.weight [10, 256]
     }
     static __device__ __forceinline__ bool weight_is_kn(int product) { return false; }
     // phase 0: B x 10

@@ -18,7 +18,8 @@ struct g0 {
     static __device__ __forceinline__ const float *x_unscale(const Args &a) { return a.area[2]; }
     static __device__ __forceinline__ const float *w_unscale(const Args &a) { return a.scale[0]; }
     enum { SPLIT = 32, K = 784, X_ALIGNED = ALIGNED, ROOM = 65536 };
-    static __device__ __forceinline__ const float *x_row(const Args &a, const i64 row) { return &*(a.in[0] + row * 784 + 0); }
+    typedef float X;
+    static __device__ __forceinline__ const X *x_row(const Args &a, const i64 row) { return &*(a.in[0] + row * 784 + 0); }
     static __device__ __forceinline__ u8 *x_lines(const Args &a, const i64 row) { return (u8 *)a.area[1] + row * (LINES * 128); }
     static __device__ __forceinline__ float *x_scale(const Args &a, const i64 row) { return a.area[2] + row; }
     static __device__ __forceinline__ const float *x_by(const Args &a) { return a.redo.uneven ? a.scale[0] + 264 : 0; }
@@ -69,7 +70,8 @@ struct g1 {
     static __device__ __forceinline__ const float *x_unscale(const Args &a) { return a.area[4]; }
     static __device__ __forceinline__ const float *w_unscale(const Args &a) { return a.scale[1]; }
     enum { SPLIT = 32, K = 256, X_ALIGNED = true, ROOM = 65536 };
-    static __device__ __forceinline__ const float *x_row(const Args &a, const i64 row) { return &*(a.area[0] + row * 256 + 0); }
+    typedef float X;
+    static __device__ __forceinline__ const X *x_row(const Args &a, const i64 row) { return &*(a.area[0] + row * 256 + 0); }
     static __device__ __forceinline__ u8 *x_lines(const Args &a, const i64 row) { return (u8 *)a.area[3] + row * (LINES * 128); }
     static __device__ __forceinline__ float *x_scale(const Args &a, const i64 row) { return a.area[4] + row; }
     static __device__ __forceinline__ const float *x_by(const Args &a) { return a.redo.uneven ? a.scale[1] + 20 : 0; }
@@ -163,7 +165,7 @@ struct g0 {
     static __device__ __forceinline__ float x(const Args &a, i64 row, i64 k) { return *(a.in[0] + row * 784 + k); }
     static __device__ __forceinline__ float weight(const Args &a, int product, i64 n, i64 k)
     {
-        return __ldg(a.prepared[0] + n * 784 + k); // hidden.weight [256, 784]
+        return read<true>(a.prepared[0] + n * 784 + k); // hidden.weight [256, 784]
     }
     static __device__ __forceinline__ bool weight_is_kn(int product) { return false; }
     // phase 0: B x 256
@@ -203,7 +205,7 @@ struct g1 {
     static __device__ __forceinline__ float x(const Args &a, i64 row, i64 k) { return *(a.area[0] + row * 256 + k); }
     static __device__ __forceinline__ float weight(const Args &a, int product, i64 n, i64 k)
     {
-        return __ldg(a.prepared[2] + n * 256 + k); // classes.weight [10, 256]
+        return read<true>(a.prepared[2] + n * 256 + k); // classes.weight [10, 256]
     }
     static __device__ __forceinline__ bool weight_is_kn(int product) { return false; }
     // phase 0: B x 10

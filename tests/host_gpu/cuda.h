@@ -33,8 +33,10 @@ template <class T> struct alignas(2 * sizeof(T)) two_of { T x, y; };
 typedef four_of<float> float4;
 typedef two_of<float> float2;
 typedef two_of<double> double2;
+typedef two_of<unsigned> uint2;
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 inline float2 make_float2(float x, float y) { return {x, y}; }
+inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
 
 template <class To, class From> inline To with_the_bits_of(From from)
 {

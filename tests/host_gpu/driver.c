@@ -213,6 +213,13 @@ static const struct exchange {
     {"asm(\"ex2.approx.ftz.f32 %0, %1;\" : \"=f\"(y) : \"f\"(x));", "y = ptx_ex2_approx_ftz(x);"},
     {"asm(\"rcp.approx.ftz.f32 %0, %1;\" : \"=f\"(r) : \"f\"(b));", "r = ptx_rcp_approx_ftz(b);"},
     {"asm(\"rcp.approx.f32 %0, %1;\" : \"=f\"(r) : \"f\"(b));", "r = ptx_rcp_approx(b);"},
+    {"asm(\"{ .reg .b16 l, h; cvt.rn.f16.f32 l, %1; cvt.rn.f16.f32 h, %2; mov.b32 %0, {l, h}; }\"\n"
+     "        : \"=r\"(d) : \"f\"(low), \"f\"(high));",
+     "d = host_gpu_f16_of(low) | host_gpu_f16_of(high) << 16;"},
+    {"asm(\"{ .reg .b16 l, h; mov.b32 {l, h}, %1; cvt.f32.f16 %0, l; }\" : \"=f\"(f) : \"r\"(d));",
+     "f = host_gpu_of_f16(d & 0xffff);"},
+    {"asm(\"{ .reg .b16 l, h; mov.b32 {l, h}, %1; cvt.f32.f16 %0, h; }\" : \"=f\"(f) : \"r\"(d));",
+     "f = host_gpu_of_f16(d >> 16);"},
     {"for (int spin = 0; spin < (1 << 27); ++spin) {", "for (;; host_gpu_pause()) {"},
 };
 

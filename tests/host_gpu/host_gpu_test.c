@@ -133,7 +133,7 @@ static const struct mistake {
     {rows_text, "    row_sync<T>();\n    return y;", "    return y;", NULL},
     {columns_text, "    grid_sync(c);\n", "", NULL},
     {columns_text, "wait_for(c.barrier, [=]", "wait_for(c.barrier + 1, [=]", "wait for others"},
-    {unaligned_text, "if (((size_t)x & 15) == 0) { // no", "if (true) { // no", "misaligned"},
+    {unaligned_text, "if (((size_t)x & (W * sizeof(E) - 1)) == 0) { // no", "if (true) { // no", "misaligned"},
 };
 
 /* Is it found, in one order or the other? */

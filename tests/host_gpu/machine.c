@@ -8,6 +8,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "base/dtype.h"
+
 enum { WARP = 32, MOST_WARPS = HOST_GPU_MOST_THREADS / WARP, BARRIERS = 16, STACK = 128 << 10 };
 
 host_gpu_index host_gpu_thread, host_gpu_block, host_gpu_block_size, host_gpu_grid_size;
@@ -182,6 +184,21 @@ unsigned long long host_gpu_shuffle_xor(unsigned long long value, int lanes)
     brought[lane] = value;
     host_gpu_warp_sync();
     return brought[(lane ^ (unsigned)lanes) % WARP];
+}
+
+unsigned host_gpu_f16_of(float number)
+{
+    uint16_t bits;
+    lf_from_f32(LF_F16, &number, &bits, 1, 1);
+    return bits;
+}
+
+float host_gpu_of_f16(unsigned bits)
+{
+    const uint16_t from = (uint16_t)bits;
+    float number;
+    lf_to_f32(LF_F16, &from, 1, &number, 1);
+    return number;
 }
 
 void host_gpu_pause(void)

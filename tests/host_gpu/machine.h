@@ -9,7 +9,7 @@
  * threads come to, blocks that wait for nothing. So are a vector at an address that is no multiple of its size, and
  * shared memory beyond what the launch asked for.
  *
- * It runs the kernels of the ordinary units, in fp32, which are also what redoes rows for the others. It does not run
+ * It runs the kernels of the ordinary units, which are also what redoes rows for the others. It does not run
  * tensor cores (mma.sync, wgmma), copies by hardware (cp.async, TMA) or clusters. */
 #ifndef LF_TESTS_HOST_GPU_MACHINE_H
 #define LF_TESTS_HOST_GPU_MACHINE_H
@@ -34,6 +34,9 @@ unsigned long long host_gpu_shuffle_xor(unsigned long long value, int lanes);
 void host_gpu_barrier(int id, int threads);
 /* All threads of the block meet; the sum of what they bring. */
 int host_gpu_vote(int value);
+/* An f16's bits, and what they are. */
+unsigned host_gpu_f16_of(float number);
+float host_gpu_of_f16(unsigned bits);
 /* Until other blocks had their turn. */
 void host_gpu_pause(void);
 /* The kernel gives up; says why. */

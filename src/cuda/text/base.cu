@@ -28,6 +28,10 @@ __device__ __forceinline__ float *block_kept(int which) { return (float *)scratc
 // W neighbours, in one access where the address allows it. fixed: nobody writes there while the kernel runs. aligned:
 // it is known to allow it.
 template <bool fixed> __device__ __forceinline__ float read(const float *p) { return fixed ? __ldg(p) : *p; }
+template <bool fixed, class E> __device__ __forceinline__ float read(const E *p)
+{
+    return fixed ? E{__ldg(&p->bits)} : *p;
+}
 template <bool fixed, bool aligned, int W> __device__ __forceinline__ void load(float (&v)[W], const float *p)
 {
     if (W % 4 == 0 && (aligned || ((size_t)p & 15) == 0)) {
@@ -39,6 +43,21 @@ template <bool fixed, bool aligned, int W> __device__ __forceinline__ void load(
     } else if (W == 2 && (aligned || ((size_t)p & 7) == 0)) {
         const float2 q = fixed ? __ldg((const float2 *)p) : *(const float2 *)p;
         v[0] = q.x, v[W - 1] = q.y;
+    } else {
+        EACH v[w] = read<fixed>(p + w);
+    }
+}
+template <bool fixed, bool aligned, int W, class E> __device__ __forceinline__ void load(float (&v)[W], const E *p)
+{
+    if (W % 4 == 0 && (aligned || ((size_t)p & 7) == 0)) {
+#pragma unroll
+        for (int i = 0; i < W / 4; ++i) {
+            const uint2 q = fixed ? __ldg((const uint2 *)p + i) : *((const uint2 *)p + i);
+            v[4 * i] = E::low(q.x), v[4 * i + 1] = E::high(q.x), v[4 * i + 2] = E::low(q.y), v[4 * i + 3] = E::high(q.y);
+        }
+    } else if (W == 2 && (aligned || ((size_t)p & 3) == 0)) {
+        const unsigned q = fixed ? __ldg((const unsigned *)p) : *(const unsigned *)p;
+        v[0] = E::low(q), v[W - 1] = E::high(q);
     } else {
         EACH v[w] = read<fixed>(p + w);
     }
@@ -55,10 +74,23 @@ template <bool aligned, int W> __device__ __forceinline__ void store(float *p, c
         EACH p[w] = v[w];
     }
 }
+template <bool aligned, int W, class E> __device__ __forceinline__ void store(E *p, const float (&v)[W])
+{
+    if (W % 4 == 0 && (aligned || ((size_t)p & 7) == 0)) {
+#pragma unroll
+        for (int i = 0; i < W / 4; ++i)
+            *((uint2 *)p + i) = make_uint2(E::pair(v[4 * i], v[4 * i + 1]), E::pair(v[4 * i + 2], v[4 * i + 3]));
+    } else if (W == 2 && (aligned || ((size_t)p & 3) == 0)) {
+        *(unsigned *)p = E::pair(v[0], v[W - 1]);
+    } else {
+        EACH p[w].bits = (unsigned short)E::pair(v[w], 0.0f);
+    }
+}
 
 // The same where `here`. What leads to v is done either way: behind the branch, where the compiler would put it, one
 // store's would wait for another's. Not where the address decides how it is stored: v would wait for that in registers.
-template <bool aligned, int W> __device__ __forceinline__ void store_if(bool here, float *p, const float (&v)[W])
+template <bool aligned, int W, class E>
+__device__ __forceinline__ void store_if(bool here, E *p, const float (&v)[W])
 {
     float done[W];
     EACH done[w] = v[w];
@@ -224,8 +256,16 @@ __device__ __noinline__ void store_wanted(const Redo &r, float *out, i64 at, i64
         if (r.wanted[(at + w) / each])
             out[at + w] = v[w];
 }
-template <int W>
-__device__ __forceinline__ void store_out(const Redo &r, float *out, i64 at, i64 each, const float (&v)[W])
+template <class E>
+__device__ __noinline__ void store_wanted(const Redo &r, E *out, i64 at, i64 each, const float *v, int count)
+{
+#pragma unroll 1
+    for (int w = 0; w < count; ++w)
+        if (r.wanted[(at + w) / each])
+            store<false>(out + at + w, {v[w]});
+}
+template <int W, class E>
+__device__ __forceinline__ void store_out(const Redo &r, E *out, i64 at, i64 each, const float (&v)[W])
 {
     store_wanted(r, out, at, each, v, W);
 }

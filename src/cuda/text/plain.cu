@@ -65,12 +65,12 @@ __device__ __forceinline__ const float *narrow_end(narrow_sums<N> sums, const do
 }
 
 // y[n] = bias[n] + sum over k of x[k] * weight[n][k], in double precision, by the T threads of a row.
-template <int T, int N, i64 K>
-__device__ __forceinline__ const float *narrow_product(const float *x, const double *weight, int tid)
+template <int T, int N, i64 K, class E>
+__device__ __forceinline__ const float *narrow_product(const E *x, const double *weight, int tid)
 {
     constexpr int W = 4;
     narrow_sums<N> all = {};
-    if (((size_t)x & 15) == 0) { // no branch between two loads: several are under way at once
+    if (((size_t)x & (W * sizeof(E) - 1)) == 0) { // no branch between two loads: several are under way at once
 #pragma unroll 8
         for (i64 k = (i64)tid * W; k + W <= K; k += T * W) {
             float v[W];
@@ -93,15 +93,15 @@ __device__ __forceinline__ const float *narrow_product(const float *x, const dou
 }
 
 // A row in registers, which is wanted again: element k is regs[k / 4 / T][k % 4] of thread k / 4 % T.
-template <bool aligned, int T, int TURNS>
-__device__ __forceinline__ void bring_row(float (&regs)[TURNS][4], const float *x, int tid)
+template <bool aligned, int T, int TURNS, class E>
+__device__ __forceinline__ void bring_row(float (&regs)[TURNS][4], const E *x, int tid)
 {
 #pragma unroll
     for (int i = 0; i < TURNS; ++i)
         load<false, aligned>(regs[i], x + (i * T + tid) * 4);
 }
 template <int T, int N, i64 K, int TURNS>
-__device__ __forceinline__ const float *narrow_product(const float (&regs)[TURNS][4], const double *weight, int tid)
+__device__ __forceinline__ const float *register_product(const float (&regs)[TURNS][4], const double *weight, int tid)
 {
     narrow_sums<N> all = {};
 #pragma unroll
@@ -121,7 +121,7 @@ template <int T, i64 K, int TURNS> struct narrow_column {
     }
 };
 template <int T, int N, i64 K, int TURNS>
-__device__ __forceinline__ const float *narrow_product(const float (&regs)[TURNS][4], const double *weight, int tid,
+__device__ __forceinline__ const float *register_product(const float (&regs)[TURNS][4], const double *weight, int tid,
                                                        const narrow_column<T, K, TURNS> &column)
 {
     static_assert(N == 1, "one column");

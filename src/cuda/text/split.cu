@@ -7,30 +7,6 @@
 //   bf16: 64 elements, rounded
 //   fp16: 64 elements, rounded, the row scaled as in fp32
 
-__device__ __forceinline__ unsigned halves(float low, float high)
-{
-    unsigned d;
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(high), "f"(low));
-    return d;
-}
-__device__ __forceinline__ float half_low(unsigned d)
-{
-    float f;
-    asm("{ .reg .b16 l, h; mov.b32 {l, h}, %1; cvt.f32.f16 %0, l; }" : "=f"(f) : "r"(d));
-    return f;
-}
-__device__ __forceinline__ float half_high(unsigned d)
-{
-    float f;
-    asm("{ .reg .b16 l, h; mov.b32 {l, h}, %1; cvt.f32.f16 %0, h; }" : "=f"(f) : "r"(d));
-    return f;
-}
-__device__ __forceinline__ unsigned brain_floats(float low, float high)
-{
-    unsigned d;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(high), "f"(low));
-    return d;
-}
 __device__ __forceinline__ unsigned tensor_float(float x)
 {
     unsigned d;
@@ -124,32 +100,48 @@ template <int MODE> __device__ __forceinline__ float scale_of(const row_range &r
     return __uint_as_float((unsigned)(127 + e) << 23);
 }
 
-// A row that begins at a multiple of 16 bytes, by way of shared memory, where every thread keeps what it is to split:
+// A row that begins at a multiple of four elements, by way of shared memory, where every thread keeps what it is to split:
 // all of it is under way at once, by little code.
 enum { MOST_TURNS = 16 };
-template <int T, int MODE, i64 K, i64 LINES> struct kept_row {
+template <int T, int MODE, i64 K, i64 LINES, class E> struct kept_row {
     enum {
         W = 4,
         PADDED = (int)LINES * Line<MODE>::ELEMENTS,
         TURNS = (PADDED + T * W - 1) / (T * W),
-        BYTES = TURNS * THREADS * 16
+        FOUR = W * (int)sizeof(E),
+        BYTES = TURNS * THREADS * FOUR
     };
-    static __device__ __forceinline__ void fetch(unsigned kept, const float *row, int tid)
+    static __device__ __forceinline__ void fetch(unsigned kept, const E *row, int tid)
     {
 #pragma unroll 1
         for (int i = 0; i < TURNS; ++i) {
-            const int k = (i * T + tid) * W, bytes = k < K ? 16 : 0; // 0 is put where there is nothing to copy
-            asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(kept + i * (THREADS * 16)),
-                         "l"(row + (k < K ? k : 0)), "r"(bytes)
-                         : "memory");
+            const int k = (i * T + tid) * W, bytes = k < K ? FOUR : 0; // 0 is put where there is nothing to copy
+            const unsigned to = kept + i * (THREADS * FOUR);
+            if constexpr (FOUR == 16)
+                asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(row + (k < K ? k : 0)),
+                             "r"(bytes)
+                             : "memory");
+            else
+                asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(to), "l"(row + (k < K ? k : 0)),
+                             "r"(bytes)
+                             : "memory");
         }
     }
     static __device__ __forceinline__ void four(float (&v)[W], unsigned kept, int i)
     {
-        asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
-                     : "=f"(v[0]), "=f"(v[1]), "=f"(v[2]), "=f"(v[3])
-                     : "r"(kept + i * (THREADS * 16))
-                     : "memory");
+        if constexpr (FOUR == 16) {
+            asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+                         : "=f"(v[0]), "=f"(v[1]), "=f"(v[2]), "=f"(v[3])
+                         : "r"(kept + i * (THREADS * FOUR))
+                         : "memory");
+        } else {
+            unsigned low, high;
+            asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];"
+                         : "=r"(low), "=r"(high)
+                         : "r"(kept + i * (THREADS * FOUR))
+                         : "memory");
+            v[0] = E::low(low), v[1] = E::high(low), v[2] = E::low(high), v[3] = E::high(high);
+        }
     }
     static __device__ __forceinline__ row_range split(unsigned kept, u8 *lines, float *unscale, int tid,
                                                       const x_columns &columns)
@@ -182,18 +174,18 @@ template <int T, int MODE, i64 K, i64 LINES> struct kept_row {
 };
 
 // One row by T threads into LINES lines, 0 after K elements; k stands `step` apart in `row`. Returns its range. fixed:
-// a weight's, which is split once: by little code. known: the row begins at a multiple of 16 bytes, and step is 1. It
+// a weight's, which is split once: by little code. known: four of its elements can be had at once, and step is 1. It
 // stays in registers where it fits. columns: what balances it. pitch: bytes from one of the row's lines to the next.
-template <int T, int MODE, i64 K, i64 LINES, bool fixed, bool known, class Columns>
-__device__ __forceinline__ row_range split_row(const float *row, i64 step, u8 *lines, float *unscale, int tid,
+template <int T, int MODE, i64 K, i64 LINES, bool fixed, bool known, class Columns, class E>
+__device__ __forceinline__ row_range split_row(const E *row, i64 step, u8 *lines, float *unscale, int tid,
                                                const Columns &columns, const i64 pitch = LINE)
 {
-    constexpr int W = 4, E = Line<MODE>::ELEMENTS;
+    constexpr int W = 4;
     constexpr bool SCALED = Line<MODE>::SCALED;
-    constexpr i64 PADDED = LINES * E, TURNS = (PADDED + T * W - 1) / (T * W);
+    constexpr i64 PADDED = LINES * Line<MODE>::ELEMENTS, TURNS = (PADDED + T * W - 1) / (T * W);
     constexpr int REGS = TURNS <= MOST_TURNS && !fixed ? (int)TURNS : 1;
     float v[REGS][W];
-    const bool aligned = !fixed && K % W == 0 && (known || (step == 1 && ((size_t)row & 15) == 0));
+    const bool aligned = !fixed && K % W == 0 && (known || (step == 1 && ((size_t)row & (W * sizeof(E) - 1)) == 0));
     const auto take = [&](float (&to)[W], i64 k) {
         if (!fixed && step == 1 && k + W <= K)
             load<fixed, false>(to, row + k);
@@ -278,14 +270,14 @@ template <class G> __device__ __forceinline__ void split_x_row(const typename G:
 // many as there is room for.
 template <class G> __device__ __forceinline__ void split_x(const typename G::A &a)
 {
-    typedef kept_row<G::SPLIT, G::MODE, G::K, G::LINES> Kept;
+    typedef kept_row<G::SPLIT, G::MODE, G::K, G::LINES, typename G::X> Kept;
     enum { T = G::SPLIT, ROWS = THREADS / T, FIT = G::ROOM / Kept::BYTES, DEEP = FIT < 4 ? FIT : 4 };
     const i64 rows = G::rows(a), step = (i64)gridDim.x * ROWS, begin = (i64)blockIdx.x * ROWS;
     const int tid = threadIdx.x % T;
     // whole warps: those past the end do the last row again
     const auto mine = [&](i64 first) { return min(first + (int)threadIdx.x / T, rows - 1); };
     if constexpr (G::X_ALIGNED && G::K % 4 == 0 && Kept::TURNS <= MOST_TURNS && DEEP > 0) {
-        const unsigned kept = (((unsigned)__cvta_generic_to_shared(raw) + 15) & ~15u) + threadIdx.x * 16;
+        const unsigned kept = (((unsigned)__cvta_generic_to_shared(raw) + 15) & ~15u) + threadIdx.x * Kept::FOUR;
         int at = 0, to = 0;
         i64 ahead = begin;
         const auto fetch = [&] {

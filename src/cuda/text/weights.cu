@@ -25,7 +25,8 @@ __device__ __forceinline__ unsigned magnitude(float x) { return __float_as_uint(
 
 // The largest magnitude of each column, as bits, and after them that of all. A thread has a column at a time; blocks
 // that stand behind one another share its rows.
-__device__ __forceinline__ void find_columns(const float *from, i64 row_step, i64 step, i64 rows, i64 columns,
+template <class E>
+__device__ __forceinline__ void find_columns(const E *from, i64 row_step, i64 step, i64 rows, i64 columns,
                                              unsigned *most)
 {
     unsigned all = 0;
@@ -33,7 +34,7 @@ __device__ __forceinline__ void find_columns(const float *from, i64 row_step, i6
         unsigned big = 0;
 #pragma unroll 4
         for (i64 row = blockIdx.y; row < rows; row += gridDim.y)
-            big = max(big, magnitude(__ldg(from + row * row_step + k * step)));
+            big = max(big, magnitude(read<true>(from + row * row_step + k * step)));
         atomicMax(most + k, big);
         all = max(all, big);
     }
@@ -80,12 +81,12 @@ struct row_counts {
 
 // A row of a weight, by T threads: is it dense, for its part? Where it is, each column that it has no weight of some
 // size for counts that in `unseen`. here: it is not a row that others look at too.
-template <int T, i64 K>
-__device__ __forceinline__ void look_at_row(const float *row, i64 step, const row_range &range, int tid, bool here,
+template <int T, i64 K, class E>
+__device__ __forceinline__ void look_at_row(const E *row, i64 step, const row_range &range, int tid, bool here,
                                             const weight_columns<K> &columns, unsigned *found, unsigned *unseen)
 {
     const auto is_unseen = [&](i64 k) {
-        const int own = (int)(magnitude(columns.balanced(__ldg(row + k * step), k)) >> 23);
+        const int own = (int)(magnitude(columns.balanced(read<true>(row + k * step), k)) >> 23);
         return range.big != 0 && columns.most[k] != 0 && own < (int)(range.big >> 23) - SEEN;
     };
     row_counts counts = {0, 0};
@@ -112,15 +113,15 @@ __device__ __forceinline__ void look_at_row(const float *row, i64 step, const ro
 // time, a line of some neighbouring rows, lies in one piece, and blocks that go through their lines in step read one
 // stretch of memory together. by: what x's elements are to be multiplied by. found: flags, and how many rows are not 0;
 // it and unseen are 0 before.
-template <int T, int MODE, i64 K, i64 LINES>
-__device__ __forceinline__ void split_weight(const float *from, i64 row_step, i64 step, i64 rows, u8 *to,
+template <int T, int MODE, i64 K, i64 LINES, class E>
+__device__ __forceinline__ void split_weight(const E *from, i64 row_step, i64 step, i64 rows, u8 *to,
                                              float *unscale, float *by, const unsigned *most, unsigned *found,
                                              unsigned *unseen)
 {
     const weight_columns<K> columns = {most};
     for (i64 first = (i64)blockIdx.x * (THREADS / T); first < rows; first += (i64)gridDim.x * (THREADS / T)) {
         const i64 row = min(first + threadIdx.x / T, rows - 1); // whole warps: those past the end do the last row again
-        const float *const at = from + row * row_step;
+        const E *const at = from + row * row_step;
         const int tid = threadIdx.x % T;
         if constexpr (MODE == MODE_FP32) {
             const row_range range = split_row<T, MODE, K, LINES, true, false>(at, step, to + row * LINE, unscale + row,
