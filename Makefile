@@ -5,8 +5,8 @@ JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 BUILD := build/release
 COMMAND := $(BUILD)/linfuse
 
-.PHONY: all demo test test-torch test-exhaustive test-gpu sanitize-gpu pack-gpu tested bench bench-cuda bench-torch \
-	install wheel clean help
+.PHONY: all demo test test-torch test-exhaustive test-gpu sanitize-gpu pack-gpu tested bench bench-cuda bench-models \
+	bench-torch install wheel clean help
 
 all: $(BUILD)/build.ninja
 	@tools/build $(BUILD) $(JOBS)
@@ -25,6 +25,7 @@ help:
 		"several GB from PyPI"
 	@echo "make bench     beside PyTorch and ONNX Runtime on this CPU (BENCH=--quick: in three minutes)"
 	@echo "make bench-torch  torch.compile's linfuse backend beside eager and inductor on this CPU (BENCH=--quick)"
+	@echo "make bench-models  whole models through torch.compile, beside eager and inductor (BENCH=--small: two cores)"
 	@echo "make bench-cuda  beside PyTorch on a GPU (BENCH=\"--only lse\", BUILT=DIR likewise)"
 	@echo "make install   into PREFIX ($(PREFIX)), below DESTDIR where that is set"
 	@echo "make wheel     for x86-64 and 64-bit Arm, glibc 2.17 or newer, into build/wheels"
@@ -103,6 +104,11 @@ bench-cuda: $(if $(BUILT),,$(BUILD)/build.ninja)
 bench-torch: $(BUILD)/build.ninja .venv-bench/ready
 	@tools/build $(BUILD) $(JOBS) liblinfuse.so liblinfuse.a liblinfuse_shortcut.so
 	@.venv-bench/bin/python bench/door.py $(BENCH)
+
+# BENCH: options of bench/models.py, such as BENCH=--small.
+bench-models: $(BUILD)/build.ninja .venv-bench/ready
+	@tools/build $(BUILD) $(JOBS) liblinfuse.so liblinfuse_shortcut.so
+	@.venv-bench/bin/python bench/models.py $(BENCH)
 
 .venv-bench/ready: requirements-bench.txt
 	@tools/setup test
