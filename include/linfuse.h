@@ -126,6 +126,14 @@ typedef void (*lf_parallel_for)(void *user, int64_t count, void (*fn)(void *arg,
  * loop:   NULL means linfuse's own threads.
  * user:   handed to loop; borrowed while the context lives; may be NULL. */
 LF_API lf_status lf_context_set_parallel_for(lf_context *context, lf_parallel_for loop, void *user);
+/* Has everything of this context run by the threads of the OpenMP runtime that the process has loaded (GNU's, LLVM's or
+ * Intel's), and starts none. Threads that wait for each other's loops by spinning, as two sets of threads in a process
+ * do, take the cores from each other; one set does not. Each calling thread has a team of its own, as in OpenMP.
+ * Results do not depend on it, to the bit. Before the first program. lf_context_set_parallel_for undoes it.
+ * Fails:   LF_ERR_UNSUPPORTED where no runtime is loaded for all to see, where the calling thread would have another
+ *          number of threads there (omp_get_max_threads) than the context has, and in a process that was forked by one
+ *          that had linfuse loaded: GNU's runtime does not survive a fork. Then all is as it was. */
+LF_API lf_status lf_context_use_openmp(lf_context *context);
 
 /* ---- model ---- */
 

@@ -340,6 +340,7 @@ static void threads_are_set_before_programs(void **state)
     REFUSES(LF_ERR_ARG, "5000", lf_context_set_threads(context, 5000), lf_context_message(context));
     OK_CONTEXT(context, lf_context_set_threads(context, 0));
     assert_true(lf_context_threads(context) >= 1);
+    REFUSES(LF_ERR_UNSUPPORTED, "no runtime", lf_context_use_openmp(context), lf_context_message(context));
     lf_model *model = model_of(context, small);
     lf_program *program = program_of(context, model, NULL);
     REFUSES(LF_ERR_ARG, "before the first program", lf_context_set_threads(context, 2), lf_context_message(context));

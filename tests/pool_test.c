@@ -11,6 +11,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -18,6 +19,7 @@
 #include <unistd.h>
 
 #include "base/pool.h"
+#include "openmp_fixture.h"
 #include "sanitized.h"
 
 enum { THREADS = 4, INDICES = 5000 };
@@ -388,6 +390,74 @@ static void pool_of_a_loop(void **state)
     lf_pool_free(pool);
 }
 
+static lf_pool *pool_on_team(int threads)
+{
+    lf_openmp team;
+    lf_pool *pool;
+    assert_true(lf_openmp_find(&team));
+    assert_int_equal(lf_pool_new_team(threads, &team, &pool), LF_OK);
+    return pool;
+}
+
+/* The team works on every job that is worth one: a team that is smaller than the pool, as large, and larger, of which
+ * the surplus has nothing to do. */
+static void pool_on_a_team(void **state)
+{
+    (void)state;
+    static tally t;
+    lf_pool *pool = pool_on_team(THREADS);
+    assert_false(lf_pool_is_loop(pool));
+    assert_int_equal(lf_pool_threads(pool), THREADS);
+    for (team_size = 1; team_size <= THREADS + 3; team_size++) {
+        atomic_store(&teams, 0);
+        assert_true(runs_each_once(pool, &t, 100) && runs_each_once(pool, &t, 2) && runs_each_once(pool, &t, 1) &&
+                    runs_each_once(pool, &t, 0) && runs_each_once(pool, &t, INDICES));
+        assert_int_equal(atomic_load(&teams), 3);
+    }
+    lf_pool_free(pool);
+}
+
+static void run_nest(void *arg)
+{
+    outer_call(arg, 0, 0);
+}
+
+/* Inside its own jobs, and where the caller is in a team already. */
+static void pool_on_a_team_nested(void **state)
+{
+    (void)state;
+    nest n = {.pool = pool_on_team(THREADS)};
+    team_size = THREADS;
+    lf_pool_run(n.pool, 200, outer_call, &n);
+    assert_int_equal(atomic_load(&n.inner_calls), 2000);
+    GOMP_parallel(run_nest, &n, THREADS, 0);
+    assert_int_equal(atomic_load(&n.inner_calls), 2000 + 10 * THREADS);
+    assert_int_equal(atomic_load(&n.wrong), 0);
+    lf_pool_free(n.pool);
+}
+
+/* A child calls no team: GNU's would wait for threads that stayed behind. */
+static void pool_on_a_team_survives_fork(void **state)
+{
+    (void)state;
+    static tally t;
+    lf_pool *pool = pool_on_team(THREADS);
+    team_size = THREADS;
+    assert_true(runs_each_once(pool, &t, 100));
+    assert_false(lf_pool_is_forked());
+    atomic_store(&teams, 0);
+    pid_t child = fork();
+    if (child == 0) {
+        begin_child();
+        bool good = lf_pool_is_forked() && runs_each_once(pool, &t, 100) && atomic_load(&teams) == 0;
+        lf_pool_free(pool);
+        _exit(good ? 0 : 1);
+    }
+    assert_true(child_succeeded(child));
+    assert_true(runs_each_once(pool, &t, 100));
+    lf_pool_free(pool);
+}
+
 /* How many calls were under way at once, at most. */
 typedef struct crowd {
     atomic_int inside, most;
@@ -405,12 +475,9 @@ static void linger_in_crowd(void *arg, int64_t index, int slot)
     atomic_fetch_sub(&c->inside, 1);
 }
 
-static void pool_keeps_to_a_limit(void **state)
+static void keeps_to_a_limit(lf_pool *pool)
 {
-    (void)state;
     static tally t;
-    lf_pool *pool;
-    assert_int_equal(lf_pool_new(THREADS, &pool), LF_OK);
     for (int most = 1; most <= THREADS + 1; most++) {
         crowd c = {0};
         assert_int_equal(lf_pool_limit(most), 0);
@@ -425,6 +492,16 @@ static void pool_keeps_to_a_limit(void **state)
     lf_pool_free(pool);
 }
 
+static void pool_keeps_to_a_limit(void **state)
+{
+    (void)state;
+    lf_pool *pool;
+    assert_int_equal(lf_pool_new(THREADS, &pool), LF_OK);
+    keeps_to_a_limit(pool);
+    team_size = THREADS + 1;
+    keeps_to_a_limit(pool_on_team(THREADS));
+}
+
 static void pool_refuses(void **state)
 {
     (void)state;
@@ -437,6 +514,8 @@ static void pool_refuses(void **state)
     assert_int_equal(lf_pool_new_loop(0, loop_in_order, NULL, &pool), LF_ERR_ARG);
     assert_null(pool);
     assert_int_equal(lf_pool_new_loop(2, NULL, NULL, &pool), LF_ERR_ARG);
+    assert_int_equal(lf_pool_new_team(0, &(lf_openmp){0}, &pool), LF_ERR_ARG);
+    assert_null(pool);
     assert_false(lf_pool_is_loop(NULL));
     lf_pool_free(NULL);
 }
@@ -473,6 +552,9 @@ int main(void)
         cmocka_unit_test(pool_survives_fork_under_load),
         cmocka_unit_test(pool_fn_may_fork),
         cmocka_unit_test(pool_of_a_loop),
+        cmocka_unit_test(pool_on_a_team),
+        cmocka_unit_test(pool_on_a_team_nested),
+        cmocka_unit_test(pool_on_a_team_survives_fork),
         cmocka_unit_test(pool_keeps_to_a_limit),
         cmocka_unit_test(pool_refuses),
         cmocka_unit_test(pool_without_threads_to_be_had),

@@ -3,11 +3,13 @@
  * many threads that fail at once, and a thousand programs that leave nothing behind. */
 #include "api_fixture.h"
 #include "api_models.h"
+#include "openmp_fixture.h"
 #include "sanitized.h"
 
 #include <dirent.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -250,6 +252,71 @@ static void a_loop_measures_for_itself(void **state)
     assert_int_equal(rmdir(folder), 0); /* nothing in it */
 }
 
+/* ---- a team of OpenMP's ---- */
+
+/* The same bits as one thread's, and no thread of ours: in a team of as many as the context has, and later in one of
+ * fewer and of more. */
+static void on_a_team(void **state)
+{
+    (void)state;
+    static const int threads[] = {2, 16, 64};
+    for (int m = 0; m < WIDE; m++) {
+        tensors want = outputs_of(context_of(1), wide[m].text, 200);
+        for (size_t i = 0; i < sizeof threads / sizeof *threads; i++) {
+            lf_context *context = context_of(threads[i]);
+            team_size = threads[i];
+            OK_CONTEXT(context, lf_context_use_openmp(context));
+            team_size += (int)i - 1;
+            atomic_store(&teams, 0);
+            tensors got = outputs_of(context, wide[m].text, 200);
+            assert_true(atomic_load(&teams) > 0);
+            assert_true(come_down_to(tasks_of, tasks_at_first));
+            assert_same_bits(&got, &want, wide[m].name);
+            tensors_end(&got);
+        }
+        tensors_end(&want);
+    }
+}
+
+static void refuses_a_team(lf_context *context, lf_status status, const char *why)
+{
+    assert_int_equal(lf_context_use_openmp(context), status);
+    assert_non_null(strstr(lf_context_message(context), why));
+}
+
+/* Whose threads are not the context's; where there is a program already, or a fork lies behind; and one taken back. */
+static void a_team_refused(void **state)
+{
+    (void)state;
+    lf_context *context = context_of(3);
+    team_size = 2;
+    refuses_a_team(context, LF_ERR_UNSUPPORTED, "it has 2 threads here, the context has 3");
+    team_size = 3;
+    pid_t child = fork();
+    if (child == 0) {
+        const bool good = lf_context_use_openmp(context) == LF_ERR_UNSUPPORTED &&
+                          strstr(lf_context_message(context), "stayed behind") != NULL;
+        _exit(good ? 0 : 1);
+    }
+    int exit_status = -1;
+    assert_int_equal(waitpid(child, &exit_status, 0), child);
+    assert_int_equal(exit_status, 0);
+
+    OK_CONTEXT(context, lf_context_use_openmp(context));
+    OK_CONTEXT(context, lf_context_set_parallel_for(context, NULL, NULL));
+    atomic_store(&teams, 0);
+    lf_model *model = model_of(context, wide[0].text);
+    lf_program *program = program_of(context, model, NULL);
+    OK_PROGRAM(program, lf_program_draw_params(program, 11));
+    OK_PROGRAM(program, lf_program_prepare(program));
+    assert_int_equal(atomic_load(&teams), 0);
+    refuses_a_team(context, LF_ERR_ARG, "before the first program");
+    assert_int_equal(lf_context_use_openmp(NULL), LF_ERR_ARG);
+    lf_program_free(program);
+    lf_model_free(model);
+    lf_context_free(context);
+}
+
 /* ---- threads of ours ---- */
 
 /* From two threads to far more than there are cores, at any batch: the same bits, and an end. */
@@ -394,6 +461,8 @@ int main(void)
         cmocka_unit_test(a_loop_does_all_the_work),
         cmocka_unit_test(a_loop_taken_back),
         cmocka_unit_test(a_loop_measures_for_itself),
+        cmocka_unit_test(on_a_team),
+        cmocka_unit_test(a_team_refused),
         cmocka_unit_test(many_threads_on_few_cores),
         cmocka_unit_test(threads_at_rest_cost_nothing),
         cmocka_unit_test(calls_refused_to_many_at_once),

@@ -166,6 +166,7 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "lf_context_message": (_text, [_handle]),
     "lf_context_set_threads": (_status, [_handle, _int]),
     "lf_context_threads": (_int, [_handle]),
+    "lf_context_use_openmp": (_status, [_handle]),
     "lf_tensor_bytes": (_size, [_tensor]),
     "lf_model_read": (_status, [_handle, _text, _text, _size, _out]),
     "lf_model_read_file": (_status, [_handle, _text, _out]),
@@ -463,6 +464,14 @@ class Context(_Handle):
             raise _fail(status, b"no context could be made")
         super().__init__(made.value)
         self._check(lib.lf_context_set_threads(self.address, threads))
+
+    def use_openmp(self) -> bool:
+        """Has everything run by the threads of the process's OpenMP runtime; False: it has none of as many threads, and
+        linfuse's own do. Before the first program."""
+        status = lib.lf_context_use_openmp(self.address)
+        if status != Status.UNSUPPORTED:
+            self._check(status)
+        return not status
 
     @property
     def threads(self) -> int:

@@ -44,11 +44,14 @@ _families: weakref.WeakValueDictionary[Any, Family] = weakref.WeakValueDictionar
 
 
 class Context(native.Context):
-    """The context of the programs of one device."""
+    """The context of the programs of one device. On a CPU they run on PyTorch's own threads where those are OpenMP's:
+    its threads spin after each op, and others beside them would fight with them for the cores."""
 
     def __init__(self, key: tuple[torch.device, int], threads: int):
         super().__init__(threads)
         self.key, self.device = key, key[0]
+        if self.device.type == "cpu" and os.environ.get("LINFUSE_THREADS") != "own" and _has_openmp():
+            self.use_openmp()
 
 
 def context(device: torch.device, threads: int) -> Context:
@@ -58,6 +61,11 @@ def context(device: torch.device, threads: int) -> Context:
     if key not in _contexts:
         _contexts[key] = Context(key, threads)
     return _contexts[key]
+
+
+@functools.cache
+def _has_openmp() -> bool:
+    return "ATen parallel backend: OpenMP" in torch.__config__.parallel_info()
 
 
 class Prepared(Slots):

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A queue of jobs under one mutex, and in each job an atomic counter that hands out its indices. The mutex is taken a
  * few times a job and thread, never an index. A job lives on its caller's stack: it is in the queue only while the
- * caller works on it, and the caller leaves only when no worker is inside. */
+ * caller works on it, and the caller leaves only when no worker is inside. A team of OpenMP's works on a job without
+ * the queue: it enters and leaves as a whole. */
 #include "base/pool.h"
 
 #include <assert.h>
@@ -23,6 +24,7 @@ struct job {
     void *arg;
     int64_t count;
     int helpers;                                 /* workers that may be in it at once */
+    int (*thread_num)(void);                     /* in a team: lf_openmp's */
     struct job *behind;                          /* in the queue; under the pool's lock */
     _Alignas(CACHE_LINE) _Atomic int64_t next;   /* first index nobody has taken; runs past count */
     _Alignas(CACHE_LINE) _Atomic int inside;     /* workers in it; raised under the lock, lowered without */
@@ -43,10 +45,13 @@ struct lf_pool {
     int waiting;         /* callers waiting on done */
     atomic_uint news;    /* counts jobs queued and stop, for workers that spin */
     bool stop;           /* under lock */
-    unsigned generation; /* fork_generation when the workers were started */
+    unsigned generation; /* fork_generation when the pool was made */
     int threads;
-    lf_parallel_for loop; /* somebody else's; NULL: the workers. With one, nothing above but threads is in use */
+    /* Somebody else's loop, or the process's team, in place of the workers; NULL: the workers. With either, nothing
+     * that workers use is in use. */
+    lf_parallel_for loop;
     void *user;
+    lf_openmp team;
     struct worker workers[]; /* threads - 1 */
 };
 
@@ -54,7 +59,6 @@ struct lf_pool {
  * its workers, and its lock may have been held by one of them: nothing in it may be waited for. */
 static atomic_uint fork_generation;
 
-static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
 static int fork_error;
 
 static _Thread_local bool in_job;
@@ -65,7 +69,8 @@ static void forked_child(void)
     atomic_fetch_add_explicit(&fork_generation, 1, memory_order_relaxed);
 }
 
-static void watch_forks(void)
+/* When the library is loaded, so that no fork after it goes unseen. */
+__attribute__((constructor)) static void watch_forks(void)
 {
     fork_error = pthread_atfork(NULL, NULL, forked_child);
 }
@@ -236,7 +241,7 @@ lf_status lf_pool_new(int threads, lf_pool **out)
     *out = NULL;
     if (threads < 1 || threads > LF_POOL_MAX_THREADS)
         return LF_ERR_ARG;
-    if (pthread_once(&fork_once, watch_forks) != 0 || fork_error != 0)
+    if (fork_error != 0)
         return LF_ERR_NOMEM;
 
     lf_pool *pool = calloc(1, sizeof *pool + (size_t)(threads - 1) * sizeof pool->workers[0]);
@@ -278,6 +283,26 @@ lf_status lf_pool_new_loop(int threads, lf_parallel_for loop, void *user, lf_poo
     return LF_OK;
 }
 
+lf_status lf_pool_new_team(int threads, const lf_openmp *team, lf_pool **out)
+{
+    *out = NULL;
+    if (threads < 1 || threads > LF_POOL_MAX_THREADS)
+        return LF_ERR_ARG;
+    lf_pool *pool = fork_error == 0 ? calloc(1, sizeof *pool) : NULL;
+    if (!pool)
+        return LF_ERR_NOMEM;
+    pool->generation = atomic_load_explicit(&fork_generation, memory_order_relaxed);
+    pool->threads = threads;
+    pool->team = *team;
+    *out = pool;
+    return LF_OK;
+}
+
+bool lf_pool_is_forked(void)
+{
+    return atomic_load_explicit(&fork_generation, memory_order_relaxed) > 0;
+}
+
 bool lf_pool_is_loop(const lf_pool *pool)
 {
     return pool && pool->loop;
@@ -287,7 +312,7 @@ void lf_pool_free(lf_pool *pool)
 {
     if (!pool)
         return;
-    if (pool->loop)
+    if (pool->loop || pool->team.parallel)
         free(pool);
     else if (lost_in_fork(pool))
         free(pool); /* the lock may be held by a thread that is not here, so not even destroyed */
@@ -343,10 +368,20 @@ static void withdraw(lf_pool *pool, struct job *job)
     pthread_mutex_unlock(&pool->lock);
 }
 
+/* A thread of the team. Surplus ones have nothing to do. */
+static void work_in_team(void *arg)
+{
+    struct job *job = arg;
+    const int slot = job->thread_num();
+    if (slot <= job->helpers)
+        work_on(job, slot);
+}
+
 void lf_pool_run(lf_pool *pool, int64_t count, void (*fn)(void *arg, int64_t index, int slot), void *arg)
 {
     assert(fn);
-    if (!pool || pool->threads == 1 || limit == 1 || count <= 1 || in_job || (!pool->loop && lost_in_fork(pool))) {
+    if (!pool || pool->threads == 1 || limit == 1 || count <= 1 || in_job || (!pool->loop && lost_in_fork(pool)) ||
+        (pool->team.parallel && pool->team.in_parallel())) {
         run_inline(count, fn, arg);
         return;
     }
@@ -360,6 +395,11 @@ void lf_pool_run(lf_pool *pool, int64_t count, void (*fn)(void *arg, int64_t ind
                       .helpers = (limit > 0 && limit < pool->threads ? limit : pool->threads) - 1};
     atomic_init(&job.next, 0);
     atomic_init(&job.inside, 0);
+    if (pool->team.parallel) {
+        job.thread_num = pool->team.thread_num;
+        pool->team.parallel(work_in_team, &job, 0, 0);
+        return;
+    }
     submit(pool, &job);
     work_on(&job, 0);
     /* Asked again: fn may have forked, and this may be the child. */

@@ -8,6 +8,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/openmp.h"
+
 /* More than any machine has; asking for more is taken for a mistake. */
 enum { LF_POOL_MAX_THREADS = 4096 };
 
@@ -24,6 +26,14 @@ lf_status lf_pool_new(int threads, lf_pool **out);
 lf_status lf_pool_new_loop(int threads, lf_parallel_for loop, void *user, lf_pool **out);
 /* Whether it is such a pool; false for NULL. */
 bool lf_pool_is_loop(const lf_pool *pool);
+
+/* A pool whose jobs the team of the calling thread works on, and which has no threads of its own: as many of the team
+ * as there are threads of the pool, the others do nothing. Inside a parallel region jobs run inline.
+ * Fails:  as above. */
+lf_status lf_pool_new_team(int threads, const lf_openmp *team, lf_pool **out);
+/* Whether this process was forked by another that had the library loaded. GNU's runtime has lost its threads in such a
+ * process, and waits for them for ever: it may have no team. */
+bool lf_pool_is_forked(void);
 
 /* Takes pool, or NULL. Needs no lf_pool_run under way. In a forked child it frees the memory and joins nobody. */
 void lf_pool_free(lf_pool *pool);
@@ -43,8 +53,9 @@ int lf_pool_threads(const lf_pool *pool);
  * when every worker is busy elsewhere. Allocates nothing.
  *
  * Runs inline, all in slot 0, where pool is NULL or has one thread, where count is 1, inside another job's fn, and in
- * a process forked after lf_pool_new, which has inherited no workers. If fn itself forks, the child's copy of that job
- * ends without the indices that other threads had taken. */
+ * a process forked after lf_pool_new or lf_pool_new_team, which has inherited no threads. If fn itself forks, the
+ * child's copy of that job ends without the indices that other threads had taken; where a team works on it, fn may not
+ * fork. */
 void lf_pool_run(lf_pool *pool, int64_t count, void (*fn)(void *arg, int64_t index, int slot), void *arg);
 
 /* From here on jobs of the calling thread are worked on by at most so many threads, itself included; 0 or less: by all.

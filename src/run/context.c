@@ -67,6 +67,27 @@ lf_status lf_context_set_parallel_for(lf_context *context, lf_parallel_for loop,
         return lf_fail(&context->diag, LF_ERR_ARG, "parallel_for: set it before the first program is made");
     context->loop = loop;
     context->user = user;
+    context->team = (lf_openmp){0};
+    return LF_OK;
+}
+
+lf_status lf_context_use_openmp(lf_context *context)
+{
+    lf_openmp team;
+    if (!context)
+        return LF_ERR_ARG;
+    if (context->pool)
+        return lf_fail(&context->diag, LF_ERR_ARG, "openmp: use it before the first program is made");
+    if (lf_pool_is_forked())
+        return lf_fail(&context->diag, LF_ERR_UNSUPPORTED,
+                       "openmp: its threads stayed behind when this process was forked");
+    if (!lf_openmp_find(&team))
+        return lf_fail(&context->diag, LF_ERR_UNSUPPORTED, "openmp: this process has loaded no runtime");
+    if (team.max_threads() != lf_context_threads(context))
+        return lf_fail(&context->diag, LF_ERR_UNSUPPORTED, "openmp: it has %d threads here, the context has %d",
+                       team.max_threads(), lf_context_threads(context));
+    context->loop = NULL;
+    context->team = team;
     return LF_OK;
 }
 
@@ -82,13 +103,14 @@ lf_status lf_context_pool(lf_context *context)
 {
     if (context->pool)
         return LF_OK;
-    if (context->loop &&
-        lf_pool_new_loop(lf_context_threads(context), context->loop, context->user, &context->pool) != LF_OK)
+    const int threads = lf_context_threads(context);
+    if (context->loop && lf_pool_new_loop(threads, context->loop, context->user, &context->pool) != LF_OK)
         return lf_fail_nomem(&context->diag, "the caller's loop");
-    if (!context->loop && lf_pool_new(lf_context_threads(context), &context->pool) != LF_OK)
+    if (context->team.parallel && lf_pool_new_team(threads, &context->team, &context->pool) != LF_OK)
+        return lf_fail_nomem(&context->diag, "the process's threads");
+    if (!context->pool && lf_pool_new(threads, &context->pool) != LF_OK)
         return lf_fail(&context->diag, LF_ERR_NOMEM,
-                       "%d threads could not be started: no memory, or no more are allowed; ask for fewer",
-                       lf_context_threads(context));
+                       "%d threads could not be started: no memory, or no more are allowed; ask for fewer", threads);
     return LF_OK;
 }
 

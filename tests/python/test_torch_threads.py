@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Several threads call one compiled model, weights change meanwhile, processes fork and spawn: nothing hangs, nothing
-is stale,
-and PyTorch's thread count is kept to."""
+is stale, and PyTorch's threads and their count are kept to."""
 
 import multiprocessing
 import os
@@ -14,6 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import linfuse
+from linfuse import native
 from torch_door import assert_fused, compiled, fresh, without_guards
 
 SECONDS = 120
@@ -220,6 +220,48 @@ def test_thread_count_is_pytorchs():
     assert_fused()
 
 
+THREADS_OF = """
+import os, torch, linfuse
+from torch import nn
+
+def threads():
+    return len(os.listdir("/proc/self/task"))
+
+wide, started = torch.randn(300, 256), 0
+model = nn.Sequential(nn.Linear(256, 256), nn.GELU(), nn.Softmax(1)).eval()
+fast = torch.compile(model, backend="linfuse")
+with torch.no_grad():
+    for count in (3, 2, 5):
+        torch.set_num_threads(count)
+        want = model(wide)                           # PyTorch has its team now
+        before = threads()
+        torch.testing.assert_close(fast(wide), want)
+        started += threads() - before
+assert linfuse.stats().fused_calls == 3
+print(started)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="threads are counted in /proc")
+@pytest.mark.skipif("OpenMP" not in torch.__config__.parallel_info(), reason="this PyTorch has other threads")
+@pytest.mark.parametrize("whose", ["", "own"])
+def test_threads_are_pytorchs(whose, environment):
+    """Fused parts run on PyTorch's team, as large as it is at the call; linfuse starts threads only when told to: for
+    each count of them that is larger than those before."""
+    import subprocess
+
+    done = subprocess.run([sys.executable, "-c", THREADS_OF], env={**environment, "LINFUSE_THREADS": whose},
+                          capture_output=True, text=True, timeout=SECONDS)
+    assert done.returncode == 0, done.stderr
+    started = int(done.stdout)
+    assert started >= 2 + 4 if whose == "own" else started == 0
+
+
+def test_another_number_of_threads_is_another_runtimes():
+    """A runtime that has not as many threads as PyTorch says is not PyTorch's."""
+    assert not native.Context(torch.get_num_threads() + 1).use_openmp()
+
+
 def cpu_share(fast, x):
     """CPU seconds a second while the model runs."""
     import time
@@ -241,7 +283,8 @@ def child_result(connection, fast, x):
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_forked_child_calls():
-    """A model compiled and called before the fork is called after it, in the child and in the parent."""
+    """A model compiled and called before the fork is called after it, in the child and in the parent. The child has
+    lost PyTorch's team, and PyTorch's own ops would wait for it."""
     module = Net(256, 256).eval()
     fast = compiled(module)
     x = torch.randn(64, 256)
@@ -249,9 +292,9 @@ def test_forked_child_calls():
     with torch.no_grad():
         want = fast(x)
     context = multiprocessing.get_context("fork")
-    for _ in range(3):
+    for threads in (None, 1, 3):
         mine, theirs = context.Pipe()
-        child = context.Process(target=forked, args=(theirs, fast, x, want))
+        child = context.Process(target=forked, args=(theirs, fast, x, want, threads))
         child.start()
         assert mine.poll(SECONDS), "the child hangs"
         assert mine.recv() == "same"
@@ -261,8 +304,9 @@ def test_forked_child_calls():
             assert torch.equal(fast(x), want)
 
 
-def forked(connection, fast, x, want):
-    torch.set_num_threads(1)  # as DataLoader's workers do
+def forked(connection, fast, x, want, threads):
+    if threads:
+        torch.set_num_threads(threads)  # 1: as DataLoader's workers do
     with torch.no_grad():
         connection.send("same" if torch.equal(fast(x), want) else "another result")
 
