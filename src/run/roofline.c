@@ -143,7 +143,7 @@ static void take(chart *c, double x, double y, double half)
 /* Words that end at the first of `count` places (x, base line) with room for them; at the first where none has. */
 static void roof_words(chart *c, const place *at_end, size_t count, const char *text)
 {
-    const double half = 3.2 * (double)strlen(text);
+    const double half = 3.5 * (double)strlen(text); /* of fonts that are wide, too, such as monospaced ones */
     size_t i = 0;
     while (i < count && !has_room(c, at_end[i].x - half, at_end[i].y - 4, half))
         i++;

@@ -74,7 +74,7 @@ def test_order(account):
     assert re.findall(r"<b>(\d+)\. ", account._repr_html_()) == [str(i + 1) for i in range(sum(count))]
 
 
-@pytest.mark.parametrize("slower, words", [(1, None), (50, "what it reads is still in a cache")])
+@pytest.mark.parametrize("slower, words", [(1, None), (200, "what it reads is still in a cache")])
 def test_above_the_roof_is_explained(root, slower, words):
     """Points above the roof say why, others do not: the same model with a memory that is slower than its figures."""
     facts = linfuse.explain(root / "models" / "mlp.lf", dims={"B": 64}, device="h200").json()
