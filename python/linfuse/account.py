@@ -94,9 +94,20 @@ class Account:
             pieces.append("\n".join(["Left to PyTorch", *_by_reason(self.fallbacks)]))
         if self.notes:
             pieces.append("\n".join(self.notes))
+        if self.parts and (len(self.parts) > 1 or self.fallbacks):
+            pieces.insert(0, self._summary())
         if self.measured is not None:
             pieces.insert(0, f"Measured on {self.measured.where}: {self.measured.headline}")
         return "\n\n".join(pieces) + "\n"
+
+    def _summary(self) -> str:
+        """What all parts take together, and what is not counted in that."""
+        facts = _joined([part.facts for part in self.parts])
+        plain, fused = facts["plain"]["us"], facts["fused"]["us"]
+        gain = f": {amounts.times(plain / fused)}" if fused > 0 else ""
+        left = f"; {amounts.counted(len(self.fallbacks), 'op')} in PyTorch, not predicted" if self.fallbacks else ""
+        return (f"{amounts.counted(len(self.parts), 'part')} in linfuse, {amounts.counted(len(facts['ops']), 'op')}: "
+                f"predicted op by op {amounts.time(plain)}, fused {amounts.time(fused)}{gain}{left}")  # fmt: skip
 
     __repr__ = __str__  # a dump of all fields is no use to a person at a prompt
 

@@ -268,6 +268,12 @@ static void head(page *p, const char *title)
     counted(s, json_array_size(section(p, "kernels")), "kernel", "s");
     lf_str_add(s, ", ");
     launches(s, section(p, "fused"));
+    const size_t elsewhere = json_array_size(section(p, "fallbacks"));
+    if (elsewhere > 0) {
+        lf_str_add(s, "; ");
+        counted(s, elsewhere, "op", "s");
+        lf_str_add(s, " in PyTorch, whose time is not predicted");
+    }
     lf_str_add(s, ". ");
     conditions(p);
     lf_str_add(s, ". Memory: ");

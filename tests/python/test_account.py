@@ -102,7 +102,11 @@ def test_parts(accounts):
     left = Fallback("sin_1", "torch.sin", "body.wave", "not supported yet: torch.sin", 2)
     both = Account([one, two], [left], title="two", notes=["a note"])
     text = str(both)
-    assert text.startswith("Part 1 of 2\n") and "Part 2 of 2\n" in text
+    first, _, second = text.splitlines()[:3]
+    assert re.fullmatch(r"2 parts in linfuse, \d+ ops: predicted op by op .+, fused .+: .+x; 1 op in PyTorch, .+", first)
+    assert "; 1 op in PyTorch, whose time is not predicted. " in both._repr_html_()
+    assert "PyTorch" not in str(Account([one])) and str(Account([one])).startswith("Predicted: ")
+    assert second == "Part 1 of 2" and "Part 2 of 2\n" in text
     assert "Left to PyTorch\n  sin_1: torch.sin in body.wave: not supported yet: torch.sin\n\na note\n" in text
     facts = both.json()
     for side in ("plain", "fused"):

@@ -89,7 +89,7 @@ def test_above_the_roof_is_explained(root, slower, words):
     assert (above > 0) == (words is not None)
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="no chromium to look at pages with (apt-get install chromium)")
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium to look at pages with (tools/setup ci installs it)")
 @pytest.mark.parametrize("scheme, ground", [("1", "rgb(255, 255, 255)"), ("0", "rgb(20, 23, 26)")])
 @pytest.mark.parametrize("width", [1200, 390])
 def test_in_a_browser(account, tmp_path, width, scheme, ground):
