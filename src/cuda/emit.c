@@ -34,6 +34,7 @@ static void emit_texts(lf_str *to, const lf_cuda_source *source)
         to,
         "enum { THREADS = %d, ALIGNED = %d }; // of a block; the caller's arrays begin at multiples of 16 bytes\n\n",
         source->threads, source->part[LF_CUDA_MAIN].target.aligned);
+    lf_emit_text(to, lf_text_ptx);
     lf_emit_text(to, lf_text_types);
     lf_emit_text(to, lf_text_base);
     lf_emit_text(to, lf_text_math);
@@ -42,7 +43,7 @@ static void emit_texts(lf_str *to, const lf_cuda_source *source)
     emit_stats(to, plan, LF_CUDA_ROLES);
     lf_emit_text(to, lf_text_plain);
     if (source->part[LF_CUDA_MAIN].target.unit == LF_UNIT_WGMMA && (source->products > 0 || source->ring > 0))
-        lf_emit_text(to, lf_text_barriers);
+        lf_emit_text(to, lf_text_ptx_hopper);
     if (source->ring > 0)
         lf_emit_text(to, lf_text_ring);
     if (source->products > 0)

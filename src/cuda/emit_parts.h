@@ -51,9 +51,10 @@ typedef struct lf_emitter {
 
 /* Fixed texts, from src/cuda/text. */
 extern const char lf_text_partials_maxsumexp[], lf_text_partials_moments[], lf_text_quad_moments[];
+extern const char lf_text_ptx[], lf_text_ptx_hopper[], lf_text_ptx_wgmma[];
 extern const char lf_text_types[], lf_text_base[], lf_text_math[], lf_text_plain[], lf_text_stats[], lf_text_windows[],
     lf_text_short_moments[], lf_text_split[], lf_text_finish[], lf_text_mma[], lf_text_hopper[], lf_text_wgmma[],
-    lf_text_few_rows[], lf_text_weights[], lf_text_fold_maxsumexp[], lf_text_barriers[], lf_text_ring[];
+    lf_text_few_rows[], lf_text_weights[], lf_text_fold_maxsumexp[], lf_text_ring[];
 
 /* ---- emit_access.c ---- */
 

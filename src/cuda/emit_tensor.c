@@ -282,7 +282,7 @@ void lf_emit_tensor_texts(lf_str *to, const lf_cuda_part *part)
 {
     const bool mma = part->target.unit == LF_UNIT_MMA;
     const char *const texts[] = {lf_text_split, lf_text_weights, lf_text_finish, mma ? lf_text_mma : lf_text_hopper,
-                                 mma ? "" : lf_text_wgmma, mma ? "" : lf_text_few_rows};
+                                 mma ? "" : lf_text_ptx_wgmma, mma ? "" : lf_text_wgmma, mma ? "" : lf_text_few_rows};
     lf_emit_tables(to);
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         lf_emit_text(to, texts[i]);

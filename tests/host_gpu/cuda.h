@@ -53,9 +53,19 @@ template <class T> inline T min(T a, T b) { return b < a ? b : a; }
 template <class T> inline T max(T a, T b) { return a < b ? b : a; }
 
 inline float without_denormals(float x) { return fabsf(x) < 0x1p-126f ? copysignf(0.0f, x) : x; }
-inline float ptx_ex2_approx_ftz(float x) { return without_denormals(exp2f(without_denormals(x))); }
-inline float ptx_rcp_approx_ftz(float x) { return without_denormals(1.0f / without_denormals(x)); }
-inline float ptx_rcp_approx(float x) { return 1.0f / x; }
+inline float ptx_exp2(float x) { return without_denormals(exp2f(without_denormals(x))); }
+inline float ptx_inverse_ftz(float x) { return without_denormals(1.0f / without_denormals(x)); }
+inline float ptx_inverse(float x) { return 1.0f / x; }
+inline void settle(float &) {}
+inline unsigned halves(float low, float high) { return host_gpu_f16_of(low) | host_gpu_f16_of(high) << 16; }
+inline float half_low(unsigned d) { return host_gpu_of_f16(d & 0xffff); }
+inline float half_high(unsigned d) { return host_gpu_of_f16(d >> 16); }
+inline unsigned brain_float(float x)
+{
+    const unsigned bits = __float_as_uint(x);
+    return x != x ? 0x7fffu : (bits + 0x7fffu + (bits >> 16 & 1)) >> 16;
+}
+inline unsigned brain_floats(float low, float high) { return brain_float(low) | brain_float(high) << 16; }
 inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
 inline float __fdividef(float a, float b) { return fabsf(b) > 0x1p126f ? 0.0f * a : a / b; }
 
@@ -78,7 +88,7 @@ inline void __syncwarp() { host_gpu_warp_sync(); }
 inline void __syncthreads() { host_gpu_barrier(0, (int)blockDim.x); }
 inline int __syncthreads_count(int x) { return host_gpu_vote(x != 0); }
 inline int __syncthreads_or(int x) { return host_gpu_vote(x != 0) != 0; }
-inline void ptx_bar_sync(int id, int threads) { host_gpu_barrier(id, threads); }
+template <int threads> inline void meet(int barrier) { host_gpu_barrier(barrier, threads); }
 [[noreturn]] inline void __trap()
 {
     host_gpu_trap("__trap");

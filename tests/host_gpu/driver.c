@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "base/str.h"
-#include "cuda/emit.h"
+#include "cuda/emit_parts.h"
 #include "machine.h"
 #include "stand_in_driver.h"
 
@@ -201,25 +201,12 @@ static int launch(const lf_cuda_config *config, void *of, void **params, void **
 
 /* ---- the compiler ---- */
 
-/* What is PTX in the texts of the ordinary units, or could hang, and what stands for it here. All of it is in every
+/* What this machine has functions of its own for, or could hang, and what stands for it here. All of it is in every
  * text. */
 static const struct exchange {
     const char *from, *to;
 } exchanges[] = {
-    {"EACH asm volatile(\"\" : \"+f\"(done[w]));", ""},
-    {"asm volatile(\"bar.sync %0, %1;\" ::\"r\"(1 + (int)threadIdx.x / T), \"n\"(T) : \"memory\");",
-     "ptx_bar_sync(1 + (int)threadIdx.x / T, T);"},
-    {"asm volatile(\"bar.sync 8, %0;\" ::\"n\"((int)PLAIN_THREADS) : \"memory\");", "ptx_bar_sync(8, PLAIN_THREADS);"},
-    {"asm(\"ex2.approx.ftz.f32 %0, %1;\" : \"=f\"(y) : \"f\"(x));", "y = ptx_ex2_approx_ftz(x);"},
-    {"asm(\"rcp.approx.ftz.f32 %0, %1;\" : \"=f\"(r) : \"f\"(b));", "r = ptx_rcp_approx_ftz(b);"},
-    {"asm(\"rcp.approx.f32 %0, %1;\" : \"=f\"(r) : \"f\"(b));", "r = ptx_rcp_approx(b);"},
-    {"asm(\"{ .reg .b16 l, h; cvt.rn.f16.f32 l, %1; cvt.rn.f16.f32 h, %2; mov.b32 %0, {l, h}; }\"\n"
-     "        : \"=r\"(d) : \"f\"(low), \"f\"(high));",
-     "d = host_gpu_f16_of(low) | host_gpu_f16_of(high) << 16;"},
-    {"asm(\"{ .reg .b16 l, h; mov.b32 {l, h}, %1; cvt.f32.f16 %0, l; }\" : \"=f\"(f) : \"r\"(d));",
-     "f = host_gpu_of_f16(d & 0xffff);"},
-    {"asm(\"{ .reg .b16 l, h; mov.b32 {l, h}, %1; cvt.f32.f16 %0, h; }\" : \"=f\"(f) : \"r\"(d));",
-     "f = host_gpu_of_f16(d >> 16);"},
+    {lf_text_ptx, ""}, /* cuda.h has them */
     {"for (int spin = 0; spin < (1 << 27); ++spin) {", "for (;; host_gpu_pause()) {"},
 };
 

@@ -95,7 +95,7 @@ __device__ __forceinline__ void store_if(bool here, E *p, const float (&v)[W])
     float done[W];
     EACH done[w] = v[w];
     if constexpr (aligned || W == 1)
-        EACH asm volatile("" : "+f"(done[w]));
+        EACH settle(done[w]);
     if (here)
         store<aligned>(p, done);
 }
@@ -294,7 +294,7 @@ template <int T> __device__ __forceinline__ void row_sync()
     if (T <= 32)
         __syncwarp();
     else
-        asm volatile("bar.sync %0, %1;" ::"r"(1 + (int)threadIdx.x / T), "n"(T) : "memory");
+        meet<T>(1 + (int)threadIdx.x / T);
 }
 
 // The states of the T threads of a row, joined in order of thread. All lanes of a warp come here, whatever their rows.

@@ -57,37 +57,10 @@ template <class S> __device__ __forceinline__ few_room few_room_at()
     return r;
 }
 
-// ---- between the blocks of a cluster ----
-
-// cluster_sync in two halves
-__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release;" ::: "memory"); }
-__device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
-__device__ __forceinline__ unsigned address_in(unsigned address, int rank)
-{
-    unsigned there;
-    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
-    return there;
-}
-__device__ __forceinline__ void write_there(unsigned there, float v)
-{
-    asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(there), "f"(v) : "memory");
-}
 // With what was written and read before: once a tile. From each thread: one of a warp would do, but not for racecheck.
-__device__ __forceinline__ void barrier_pass(unsigned bar, int rank)
-{
-    asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(address_in(bar, rank))
-                 : "memory");
-}
+__device__ __forceinline__ void barrier_pass(unsigned bar, int rank) { barrier_pass_there(address_in(bar, rank)); }
 
 // ---- copies ----
-
-// The weight is read once: it gives way to whatever else is in L2.
-__device__ __forceinline__ void copy_box_once(unsigned to, const TensorMap *map, int line, int row, unsigned bar)
-{
-    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint"
-                 " [%0], [%1, {0, %2, %3}], [%4], %5;" // %5: evict_first, as createpolicy makes it
-                 ::"r"(to), "l"(map), "r"(row), "r"(line), "r"(bar), "l"(0x12F0000000000000ull) : "memory");
-}
 
 // The weight does not wait for x: each has a thread and barriers of its own. Of the weight's stages AHEAD are under way
 // at once, which keeps memory busy; more would stand in line there, in front of what x's way into lines has to wait
@@ -118,7 +91,7 @@ __device__ __forceinline__ void few_produce_x(const Control &c, const TensorMap 
     if constexpr (G::BROUGHT) { // into lines, by all blocks
         unsigned before;
         barrier_wait(r.split, 0);
-        asm volatile("ld.shared.u32 %0, [%1];" : "=r"(before) : "r"(r.arrived) : "memory");
+        shared_get(before, r.arrived);
         grid_wait(c, before);
         written_to_copied();
     }
@@ -143,15 +116,10 @@ __device__ __forceinline__ void few_produce_x(const Control &c, const TensorMap 
 // For two barriers at once.
 __device__ __forceinline__ void barrier_wait_both(unsigned a, unsigned b, int parity)
 {
-    unsigned done;
 #pragma unroll 1
-    for (int spin = 0; spin < (1 << 24); ++spin) {
-        asm volatile("{ .reg .pred p, q; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %3;\n"
-                     "mbarrier.try_wait.parity.shared::cta.b64 q, [%2], %3;\n"
-                     "and.pred p, p, q; selp.u32 %0, 1, 0, p; }" : "=r"(done) : "r"(a), "r"(b), "r"(parity) : "memory");
-        if (done)
+    for (int spin = 0; spin < (1 << 24); ++spin)
+        if (barrier_try_both(a, b, parity))
             return;
-    }
     __trap();
 }
 
@@ -168,12 +136,12 @@ __device__ __forceinline__ void few_split(const typename G::A &a, const Control 
         // whole warps: those past the end do the last row again
         split_x_row<G>(a, min(first + tid / T, rows - 1), rows, tid % T);
     written_to_copied();
-    asm volatile("bar.sync 2, 128;" ::: "memory");
+    meet<128>(2);
     if (tid == 0)
         before = grid_arrive(c);
     cluster_wait();
     if (tid == 0) {
-        asm volatile("st.shared.u32 [%0], %1;" ::"r"(r.arrived), "r"(before) : "memory");
+        shared_put(r.arrived, before);
         barrier_arrive(r.split, blockIdx.x % 2);
     }
 }
@@ -293,10 +261,10 @@ __device__ __forceinline__ void few_multiply(const typename G::A &a, const few_r
 __device__ __forceinline__ float2 shared_pair(unsigned a)
 {
     float2 v;
-    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(a) : "memory");
+    shared_get(v, a);
     return v;
 }
-__device__ __forceinline__ void finishers_sync() { asm volatile("bar.sync 1, 128;" ::: "memory"); }
+__device__ __forceinline__ void finishers_sync() { meet<128>(1); }
 
 // The sums of two rows of a partial, eight apart, as text/finish.cu has them.
 template <class S> __device__ __forceinline__ void few_take(float (&v)[HALF], unsigned sums, int row, int lane)
@@ -353,7 +321,7 @@ __device__ __forceinline__ void few_finish_by_pairs(const typename G::A &a, cons
         if (col < G::N)
             finish_pair<G>(a, p.x, p.y, first_row + i, rows, true, col, 1.0f, s, rest[0]);
         if (G::STATS > 0 || G::HELD)
-            asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(at), "f"(p.x), "f"(p.y) : "memory");
+            shared_put(at, p);
     }
     if constexpr (G::STATS > 0) {
         finishers_sync();
@@ -373,9 +341,7 @@ __device__ __forceinline__ void few_finish_by_pairs(const typename G::A &a, cons
                 G::total(a, first_row + min(tid / 4, here - 1), known);
 #pragma unroll
                 for (int i = 0; i < (int)(sizeof known / 4); ++i)
-                    asm volatile("st.shared.f32 [%0], %1;" ::"r"(row_known + tid / 4 * (S::PITCH * 4) + 4 * i),
-                                 "f"(((const float *)&known)[i])
-                                 : "memory");
+                    shared_put(row_known + tid / 4 * (S::PITCH * 4) + 4 * i, ((const float *)&known)[i]);
             }
             finishers_sync();
         }
@@ -383,10 +349,7 @@ __device__ __forceinline__ void few_finish_by_pairs(const typename G::A &a, cons
         for (int i = tid / 64; i < here; i += 2) {
 #pragma unroll
             for (int j = 0; j < (int)(sizeof known / 4); ++j)
-                asm volatile("ld.shared.f32 %0, [%1];"
-                             : "=f"(((float *)&known)[j])
-                             : "r"(row_known + i * (S::PITCH * 4) + 4 * j)
-                             : "memory");
+                shared_get(((float *)&known)[j], row_known + i * (S::PITCH * 4) + 4 * j);
             const float2 p = shared_pair(r.sums + (i * S::PITCH + tid % 64 * 2) * 4);
             if (col < G::N)
                 later_pair<G>(a, p.x, p.y, first_row + i, rows, true, col, known);
@@ -429,7 +392,7 @@ __device__ __forceinline__ void few_rows_product(const typename G::A &a, const C
                 barrier_init(r.empty + 8 * s, S::SHARED ? 2 : 1);
         if (threadIdx.x == 0)
             barrier_init(r.ready, 2 * 128), barrier_init(r.taken, Owners<G, S>::N * 128), barrier_init(r.split, 1);
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        barriers_begun();
         __syncwarp();
     }
     cluster_arrive(); // whoever has to do with others' barriers waits

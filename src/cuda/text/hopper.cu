@@ -1,61 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What products on Hopper are made of: copies of boxes of lines by hardware (TMA), which report to the barriers of
-// text/barriers.cu, and the tensor cores' statements (wgmma). For text/wgmma.cu and text/few_rows.cu.
-
-struct alignas(64) TensorMap {
-    unsigned long long opaque[16];
-};
-
-// ---- copies ----
-
-__device__ __forceinline__ void cluster_sync()
-{
-    asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
-}
-
-// Rows of a line, as many as the map has in a box, into shared memory: this block's, or, at the same offset, that of
-// all blocks in mask.
-__device__ __forceinline__ void copy_box(unsigned to, const TensorMap *map, int line, int row, unsigned bar)
-{
-    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
-                 " [%0], [%1, {0, %2, %3}], [%4];"
-                 ::"r"(to), "l"(map), "r"(row), "r"(line), "r"(bar) : "memory");
-}
-__device__ __forceinline__ void copy_box_to(unsigned to, const TensorMap *map, int line, int row, unsigned bar,
-                                            unsigned short mask)
-{
-    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
-                 " [%0], [%1, {0, %2, %3}], [%4], %5;"
-                 ::"r"(to), "l"(map), "r"(row), "r"(line), "r"(bar), "h"(mask) : "memory");
-}
-
-// ---- wgmma ----
-
-// A tile of 128-byte lines, swizzled: eight lines are 1024 bytes apart, which the high word of its descriptor says. The
-// low word counts 16 bytes: +2 is the next 32 bytes of the line.
-__device__ __forceinline__ unsigned tile_low(unsigned address) { return (1u << 16) | ((address & 0x3ffff) >> 4); }
-__device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-__device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-template <int n> __device__ __forceinline__ void wgmma_wait()
-{
-    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(n) : "memory");
-}
-
-#define D4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
-#define D16(i) D4(i), D4(i + 4), D4(i + 8), D4(i + 12)
-#define D64(i) D16(i), D16(i + 16), D16(i + 32), D16(i + 48)
-#define R8(a, b, c, d, e, f, g, h) "%" #a ",%" #b ",%" #c ",%" #d ",%" #e ",%" #f ",%" #g ",%" #h
-#define R64                                                                                                            \
-    R8(0, 1, 2, 3, 4, 5, 6, 7) "," R8(8, 9, 10, 11, 12, 13, 14, 15) "," R8(16, 17, 18, 19, 20, 21, 22, 23) ","         \
-    R8(24, 25, 26, 27, 28, 29, 30, 31) "," R8(32, 33, 34, 35, 36, 37, 38, 39) ","                                      \
-    R8(40, 41, 42, 43, 44, 45, 46, 47) "," R8(48, 49, 50, 51, 52, 53, 54, 55) "," R8(56, 57, 58, 59, 60, 61, 62, 63)
-#define R128                                                                                                           \
-    R64 "," R8(64, 65, 66, 67, 68, 69, 70, 71) "," R8(72, 73, 74, 75, 76, 77, 78, 79) ","                              \
-    R8(80, 81, 82, 83, 84, 85, 86, 87) "," R8(88, 89, 90, 91, 92, 93, 94, 95) ","                                      \
-    R8(96, 97, 98, 99, 100, 101, 102, 103) "," R8(104, 105, 106, 107, 108, 109, 110, 111) ","                          \
-    R8(112, 113, 114, 115, 116, 117, 118, 119) "," R8(120, 121, 122, 123, 124, 125, 126, 127)
-#define R16 R8(0, 1, 2, 3, 4, 5, 6, 7) "," R8(8, 9, 10, 11, 12, 13, 14, 15)
-#define R32 R16 "," R8(16, 17, 18, 19, 20, 21, 22, 23) "," R8(24, 25, 26, 27, 28, 29, 30, 31)
+// What text/wgmma.cu and text/few_rows.cu have in common.
 
 // SHORT: where K is short f32 loses so little that what is left out elsewhere counts: lo*lo is not, and sums are
 // promoted every half line, 16 of K. Of the rms of random results 1.1e-7 are lost at whole lines (measured), by
@@ -63,59 +7,29 @@ template <int n> __device__ __forceinline__ void wgmma_wait()
 enum { MODE_PIECE = MODES }; // such a half of a line
 template <class G> __device__ constexpr int stage_mode() { return G::SHORT ? (int)MODE_PIECE : (int)G::MODE; }
 
-// All products of a stage, in 32-byte steps of a line: d (64 x N, over four warps) = x w^T + (keep ? d : 0). They are
-// one statement: the compiler's optimizer takes as long over each as it has operands. SWAPPED: the other way round, for
-// few rows of x: d (64 columns of y x N rows) = w x^T. The sums are the same to the last bit.
-#define STRAIGHT(X, W) X ", " W
-#define SWAPPED(X, W) W ", " X
-#define PRODUCT(ORDER, N, SUMS, TYPE, TAIL, X, W, KEEP)                                                                \
-    "wgmma.mma_async.sync.aligned.m64n" #N TYPE " {" SUMS "}, " ORDER(X, W) ", " KEEP ", 1, 1" TAIL ";\n"
-#define FOUR(...)                                                                                                      \
-    PRODUCT(__VA_ARGS__, "x0", "w0", "p") PRODUCT(__VA_ARGS__, "x2", "w2", "t")                                        \
-    PRODUCT(__VA_ARGS__, "x4", "w4", "t") PRODUCT(__VA_ARGS__, "x6", "w6", "t")
-#define SIX(...) /* the small ones first, while the sum is small */                                                    \
-    PRODUCT(__VA_ARGS__, "x4", "w0", "p") PRODUCT(__VA_ARGS__, "x6", "w2", "t")                                        \
-    PRODUCT(__VA_ARGS__, "x0", "w4", "t") PRODUCT(__VA_ARGS__, "x2", "w6", "t")                                        \
-    PRODUCT(__VA_ARGS__, "x0", "w0", "t") PRODUCT(__VA_ARGS__, "x2", "w2", "t")
-#define PIECE(...) /* likewise */                                                                                      \
-    PRODUCT(__VA_ARGS__, "x4", "w4", "p") PRODUCT(__VA_ARGS__, "x4", "w0", "t")                                        \
-    PRODUCT(__VA_ARGS__, "x0", "w4", "t") PRODUCT(__VA_ARGS__, "x0", "w0", "t")
-#define STEPS(T, LOW)                                                                                                  \
-    "mov.b64 " T "0, {" LOW ", 0x40000040}; add.u32 l, " LOW ", 2; mov.b64 " T "2, {l, 0x40000040};\n"                 \
-    "add.u32 l, " LOW ", 4; mov.b64 " T "4, {l, 0x40000040};\n"                                                        \
-    "add.u32 l, " LOW ", 6; mov.b64 " T "6, {l, 0x40000040};\n"
-#define STAGE(PRODUCTS, X, W, KEEP, ...)                                                                               \
-    asm volatile("{ .reg .pred p, t; .reg .b32 l; .reg .b64 x0, x2, x4, x6, w0, w2, w4, w6;\n"                         \
-                 "setp.ne.b32 p, %" #KEEP ", 0; setp.ne.b32 t, 1, 0;\n"                                                \
-                 STEPS("x", "%" #X) STEPS("w", "%" #W) PRODUCTS "}"                                                    \
-                 : __VA_ARGS__ : "r"(x), "r"(w), "r"(keep))
-#define MULTIPLY_STAGE(NAME, ORDER, N, COUNT, SUMS, ...) /* then the operands that follow the sums */                  \
-    template <int MODE>                                                                                                \
-    __device__ __forceinline__ void NAME(float (&d)[COUNT], unsigned x, unsigned w, int keep)                          \
-    {                                                                                                                  \
-        if constexpr (MODE == MODE_FP32)                                                                               \
-            STAGE(SIX(ORDER, N, SUMS, "k16.f32.f16.f16", ", 0, 0"), __VA_ARGS__);                                      \
-        else if constexpr (MODE == MODE_PIECE)                                                                         \
-            STAGE(PIECE(ORDER, N, SUMS, "k16.f32.f16.f16", ", 0, 0"), __VA_ARGS__);                                    \
-        else if constexpr (MODE == MODE_TF32)                                                                          \
-            STAGE(FOUR(ORDER, N, SUMS, "k8.f32.tf32.tf32", ""), __VA_ARGS__);                                          \
-        else if constexpr (MODE == MODE_BF16)                                                                          \
-            STAGE(FOUR(ORDER, N, SUMS, "k16.f32.bf16.bf16", ", 0, 0"), __VA_ARGS__);                                   \
-        else                                                                                                           \
-            STAGE(FOUR(ORDER, N, SUMS, "k16.f32.f16.f16", ", 0, 0"), __VA_ARGS__);                                     \
-    }
-MULTIPLY_STAGE(multiply_stage, STRAIGHT, 256, 128, R128, 128, 129, 130, D64(0), D64(64))
-MULTIPLY_STAGE(multiply_stage, STRAIGHT, 128, 64, R64, 64, 65, 66, D64(0))
-MULTIPLY_STAGE(multiply_stage, STRAIGHT, 64, 32, R32, 32, 33, 34, D16(0), D16(16))
-MULTIPLY_STAGE(multiply_swapped, SWAPPED, 8, 4, "%0,%1,%2,%3", 4, 5, 6, D4(0))
-MULTIPLY_STAGE(multiply_swapped, SWAPPED, 16, 8, R8(0, 1, 2, 3, 4, 5, 6, 7), 8, 9, 10, D4(0), D4(4))
-MULTIPLY_STAGE(multiply_swapped, SWAPPED, 32, 16, R16, 16, 17, 18, D16(0))
-MULTIPLY_STAGE(multiply_swapped, SWAPPED, 64, 32, R32, 32, 33, 34, D16(0), D16(16))
+// ---- the products of a stage ----
+
+// A tile of 128-byte lines: that they are swizzled, and eight of them 1024 bytes apart, the high word of its descriptor
+// says. The low word counts 16 bytes: +2 is the next 32 bytes of the line.
+#define TILE_HIGH 0x40000040
+__device__ __forceinline__ unsigned tile_low(unsigned address) { return (1u << 16) | ((address & 0x3ffff) >> 4); }
+
+// In 32-byte steps of a line: PRODUCT(..., X, W, KEEP), with x's step and the weight's as descriptors count, for each,
+// adds to the sums, or to 0 if KEEP is p and they are not kept.
+#define FOUR(PRODUCT, ...)                                                                                             \
+    PRODUCT(__VA_ARGS__, 0, 0, p) PRODUCT(__VA_ARGS__, 2, 2, t) PRODUCT(__VA_ARGS__, 4, 4, t)                          \
+    PRODUCT(__VA_ARGS__, 6, 6, t)
+#define SIX(PRODUCT, ...) /* the small ones first, while the sum is small */                                           \
+    PRODUCT(__VA_ARGS__, 4, 0, p) PRODUCT(__VA_ARGS__, 6, 2, t) PRODUCT(__VA_ARGS__, 0, 4, t)                          \
+    PRODUCT(__VA_ARGS__, 2, 6, t) PRODUCT(__VA_ARGS__, 0, 0, t) PRODUCT(__VA_ARGS__, 2, 2, t)
+#define PIECE(PRODUCT, ...) /* likewise */                                                                             \
+    PRODUCT(__VA_ARGS__, 4, 4, p) PRODUCT(__VA_ARGS__, 4, 0, t) PRODUCT(__VA_ARGS__, 0, 4, t)                          \
+    PRODUCT(__VA_ARGS__, 0, 0, t)
 
 // Registers change here: no use of them moves across.
 template <int SUMS> __device__ __forceinline__ void pin(float (&d)[SUMS])
 {
 #pragma unroll
     for (int i = 0; i < SUMS; ++i)
-        asm volatile("" : "+f"(d[i])::"memory");
+        pin_one(d[i]);
 }

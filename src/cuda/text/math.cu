@@ -1,25 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Functions that the device has not, or not as fast.
 
-__device__ __forceinline__ float power_of_two(float x)
-{
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); // what would be denormal is 0: one instruction, not five
-    return y;
-}
-
 // e^x for x of at most 0, as a term of a sum: 2^(x log2(e)), of which the device's own is 3.4e-8 too small in the mean
 // (H200, x from -2 to 0), so that sums would be; the exponent is so much larger, which as a rule is less than a unit of
 // its last place, but rounding is right in the mean.
-__device__ __forceinline__ float exp_term(float x) { return power_of_two(fmaf(x, 1.44269504f, 4.9e-8f)); }
+__device__ __forceinline__ float exp_term(float x) { return ptx_exp2(fmaf(x, 1.44269504f, 4.9e-8f)); }
 
 // NaN where one of them is.
 __device__ __forceinline__ float largest(float a, float b)
 {
 #if __CUDA_ARCH__ >= 800
-    float y;
-    asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
-    return y;
+    return ptx_max(a, b);
 #else
     return sel((a > b) | (a != a), a, b);
 #endif
@@ -29,17 +20,13 @@ __device__ __forceinline__ float largest(float a, float b)
 // last place, and without the branch that IEEE's division has.
 __device__ __forceinline__ float quotient(float a, float b)
 {
-    float r;
-    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(b));
-    return a * r;
+    return a * ptx_inverse_ftz(b);
 }
 
 // The same with a step more, for b that is finite: within little more than half a unit, as IEEE's.
 __device__ __forceinline__ float near_quotient(float a, float b)
 {
-    float r;
-    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(b));
-    const float q = a * r;
+    const float r = ptx_inverse_ftz(b), q = a * r;
     return fmaf(fmaf(-b, q, a), r, q);
 }
 
@@ -47,9 +34,7 @@ __device__ __forceinline__ float near_quotient(float a, float b)
 // branches. Where the device's own is 0 or infinite a step more makes NaN.
 __device__ __forceinline__ float inverse(float b)
 {
-    float r;
-    asm("rcp.approx.f32 %0, %1;" : "=f"(r) : "f"(b));
-    const float s = fmaf(r, fmaf(-b, r, 1.0f), r);
+    const float r = ptx_inverse(b), s = fmaf(r, fmaf(-b, r, 1.0f), r);
     return s == s ? s : r;
 }
 __device__ __forceinline__ float inverse_root(float b)
@@ -83,7 +68,7 @@ __device__ __forceinline__ float gelu_erf(float x)
     const float high = 0.72134752f * square; // exp(-x^2 / 2) = 2^(low - high)
     const float low =
         fmaf(-9.629814945e-09f, square, fmaf(-0.72134752f, fmaf(a, a, -square), fmaf(-0.72134752f, square, high)));
-    const float two = power_of_two(-high), e = fmaf(two, 0.693147181f * low, two);
+    const float two = ptx_exp2(-high), e = fmaf(two, 0.693147181f * low, two);
     const float w = __fdividef(a, a + k), v = fmaf(w, 2.0f, -1.0f);
     float t = fmaf(v, 0x1.26589ap-14f, -0x1.36a898p-13f);
     t = fmaf(v, t, -0x1.096b42p-10f);

@@ -43,46 +43,19 @@ struct alignas(64) TensorMap {
 
 // ---- instructions ----
 
-__device__ __forceinline__ unsigned shared_address(const void *p) { return (unsigned)__cvta_generic_to_shared(p); }
-// 16 bytes, or as many zeros.
-__device__ __forceinline__ void copy_async(unsigned to, const u8 *from, bool here)
-{
-    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(here ? 16 : 0)
-                 : "memory");
-}
-__device__ __forceinline__ void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int n> __device__ __forceinline__ void copy_wait()
-{
-    asm volatile("cp.async.wait_group %0;" ::"n"(n) : "memory");
-}
-__device__ __forceinline__ void pair_sync() { asm volatile("bar.sync %0, 64;" ::"r"(1 + threadIdx.x / 64) : "memory"); }
+__device__ __forceinline__ void pair_sync() { meet<64>(1 + threadIdx.x / 64); }
 
-// 16 rows of 32 bytes, as the multiplication takes them: lane l has 4 bytes of row l / 4.
-__device__ __forceinline__ void matrices(unsigned (&d)[4], unsigned at)
-{
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
-                 : "r"(at)
-                 : "memory");
-}
-
-#define MMA(TYPE, KEPT)                                                                                                \
-    asm volatile("mma.sync.aligned." TYPE " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %11, %12, %13};"       \
-                 : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])                                                      \
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), KEPT)
-#define ADDED "f"(d[0]), "f"(d[1]), "f"(d[2]), "f"(d[3])
-#define FRESH "f"(0.0f), "f"(0.0f), "f"(0.0f), "f"(0.0f)
 // d (16 x 8) = a b^T + (fresh ? 0 : d), over 32 bytes of a line
 template <int MODE> __device__ __forceinline__ void multiply(float *d, const unsigned *a, const unsigned *b, bool fresh)
 {
     if (MODE == MODE_TF32)
-        MMA("m16n8k8.row.col.f32.tf32.tf32.f32", ADDED);
+        mma_tf32(d, a, b);
     else if (MODE == MODE_BF16)
-        MMA("m16n8k16.row.col.f32.bf16.bf16.f32", ADDED);
+        mma_bf16(d, a, b);
     else if (fresh)
-        MMA("m16n8k16.row.col.f32.f16.f16.f32", FRESH);
+        mma_f16_fresh(d, a, b);
     else
-        MMA("m16n8k16.row.col.f32.f16.f16.f32", ADDED);
+        mma_f16(d, a, b);
 }
 
 // ---- lines on their way into shared memory ----
@@ -136,7 +109,8 @@ template <class G, class S> struct Feed {
     __device__ __forceinline__ void copy(int i, unsigned stage) const
     {
         const u8 *from = i < OF_X ? from_x + (i64)i * ROWS * (G::LINES * LINE) : from_w + (i64)(i - OF_X) * ROWS * LINE;
-        copy_async(stage + to + i * (ROWS * LINE), from, here >> (i >= OF_X && G::N % N == 0 ? OF_X : i) & 1);
+        const bool is_here = here >> (i >= OF_X && G::N % N == 0 ? OF_X : i) & 1;
+        copy_async<true>(stage + to + i * (ROWS * LINE), from, is_here ? 16 : 0);
     }
     __device__ __forceinline__ void end_line()
     {
@@ -296,20 +270,16 @@ template <int SUMS> __device__ __forceinline__ void swap_halves(float (&v)[SUMS]
 #pragma unroll
         for (int i = 0; i < 32; i += 4) {
             const int u = half * 32 + i, l = SUMS / 2 + u;
-            asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(mine + i * 256), "f"(right ? v[u] : v[l]),
-                         "f"(right ? v[u + 1] : v[l + 1]), "f"(right ? v[u + 2] : v[l + 2]),
-                         "f"(right ? v[u + 3] : v[l + 3])
-                         : "memory");
+            shared_put(mine + i * 256, make_float4(right ? v[u] : v[l], right ? v[u + 1] : v[l + 1],
+                                                   right ? v[u + 2] : v[l + 2], right ? v[u + 3] : v[l + 3]));
         }
         pair_sync();
 #pragma unroll
         for (int i = 0; i < 32; i += 4) {
             const int u = half * 32 + i, l = SUMS / 2 + u;
-            float got[4];
-            asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
-                         : "=f"(got[0]), "=f"(got[1]), "=f"(got[2]), "=f"(got[3])
-                         : "r"(other + i * 256)
-                         : "memory");
+            float4 q;
+            shared_get(q, other + i * 256);
+            const float got[4] = {q.x, q.y, q.z, q.w};
 #pragma unroll
             for (int k = 0; k < 4; ++k) {
                 v[u + k] = right ? got[k] : v[u + k];

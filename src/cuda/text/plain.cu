@@ -174,7 +174,7 @@ template <int N> __device__ __forceinline__ void keep_product(float (&kept)[N], 
 //   First, Rest                                    that statistic, and the others, which element feeds itself
 //   end(a, row, tile, tiles, first, rest)          stores the partials of a row in this tile of columns
 enum { PLAIN_THREADS = 256 };
-__device__ __forceinline__ void plain_sync() { asm volatile("bar.sync 8, %0;" ::"n"((int)PLAIN_THREADS) : "memory"); }
+__device__ __forceinline__ void plain_sync() { meet<PLAIN_THREADS>(8); }
 
 template <class G, int RM, bool SMALL>
 __device__ __forceinline__ void plain_tile(const typename G::A &a, i64 row0, i64 col0, int tile, int tiles)

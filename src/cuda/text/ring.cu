@@ -2,13 +2,6 @@
 // Rows that come through a ring in shared memory, several ahead of the one that is under way: hardware copies them
 // there, so that memory is busy whatever the threads do.
 
-// A row in one piece; both ends at multiples of 16 bytes, as is its length.
-__device__ __forceinline__ void copy_row(unsigned to, const float *from, int bytes, unsigned bar)
-{
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
-                 ::"r"(to), "l"(from), "r"(bytes), "r"(bar) : "memory");
-}
-
 // The ring of a block, whose T threads take a row together: slot `at` is the next to be taken, and its copy ends the
 // phase of its barrier whose parity is `parity`. A slot is waited for only if it was filled: row j of the block lies in
 // slot j % SLOTS, filled by begin or when row j - SLOTS was taken, both only if there is such a row.
@@ -35,7 +28,7 @@ template <int T, int TURNS, int SLOTS> struct row_ring {
         if (threadIdx.x == 0) {
             for (int s = 0; s < SLOTS; ++s)
                 barrier_init(barrier(s), 1);
-            asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+            barriers_begun();
         }
         shared_to_copied(); // what an earlier stage wrote where the ring is now, and the barriers
         row_sync<T>();

@@ -7,17 +7,6 @@
 //   bf16: 64 elements, rounded
 //   fp16: 64 elements, rounded, the row scaled as in fp32
 
-__device__ __forceinline__ unsigned tensor_float(float x)
-{
-    unsigned d;
-#if __CUDA_ARCH__ >= 900
-    asm("cvt.rn.tf32.f32 %0, %1;" : "=r"(d) : "f"(x)); // as a tensor map rounds what it copies
-#else
-    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(d) : "f"(x));
-#endif
-    return d;
-}
-
 // Four elements from k on, k a multiple of 4, of a row whose lines stand `pitch` bytes apart.
 template <int MODE>
 __device__ __forceinline__ void put_four(u8 *lines, i64 pitch, i64 k, const float (&v)[4], float scale)
@@ -118,29 +107,21 @@ template <int T, int MODE, i64 K, i64 LINES, class E> struct kept_row {
             const int k = (i * T + tid) * W, bytes = k < K ? FOUR : 0; // 0 is put where there is nothing to copy
             const unsigned to = kept + i * (THREADS * FOUR);
             if constexpr (FOUR == 16)
-                asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(row + (k < K ? k : 0)),
-                             "r"(bytes)
-                             : "memory");
+                copy_async<false>(to, row + (k < K ? k : 0), bytes);
             else
-                asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(to), "l"(row + (k < K ? k : 0)),
-                             "r"(bytes)
-                             : "memory");
+                copy_eight_async(to, row + (k < K ? k : 0), bytes);
         }
     }
     static __device__ __forceinline__ void four(float (&v)[W], unsigned kept, int i)
     {
         if constexpr (FOUR == 16) {
-            asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
-                         : "=f"(v[0]), "=f"(v[1]), "=f"(v[2]), "=f"(v[3])
-                         : "r"(kept + i * (THREADS * FOUR))
-                         : "memory");
+            float4 q;
+            shared_get(q, kept + i * (THREADS * FOUR));
+            v[0] = q.x, v[1] = q.y, v[2] = q.z, v[3] = q.w;
         } else {
-            unsigned low, high;
-            asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];"
-                         : "=r"(low), "=r"(high)
-                         : "r"(kept + i * (THREADS * FOUR))
-                         : "memory");
-            v[0] = E::low(low), v[1] = E::high(low), v[2] = E::low(high), v[3] = E::high(high);
+            uint2 q;
+            shared_get(q, kept + i * (THREADS * FOUR));
+            v[0] = E::low(q.x), v[1] = E::high(q.x), v[2] = E::low(q.y), v[3] = E::high(q.y);
         }
     }
     static __device__ __forceinline__ row_range split(unsigned kept, u8 *lines, float *unscale, int tid,
@@ -277,13 +258,13 @@ template <class G> __device__ __forceinline__ void split_x(const typename G::A &
     // whole warps: those past the end do the last row again
     const auto mine = [&](i64 first) { return min(first + (int)threadIdx.x / T, rows - 1); };
     if constexpr (G::X_ALIGNED && G::K % 4 == 0 && Kept::TURNS <= MOST_TURNS && DEEP > 0) {
-        const unsigned kept = (((unsigned)__cvta_generic_to_shared(raw) + 15) & ~15u) + threadIdx.x * Kept::FOUR;
+        const unsigned kept = ((shared_address(raw) + 15) & ~15u) + threadIdx.x * Kept::FOUR;
         int at = 0, to = 0;
         i64 ahead = begin;
         const auto fetch = [&] {
             if (ahead < rows)
                 Kept::fetch(kept + to * Kept::BYTES, G::x_row(a, mine(ahead)), tid);
-            asm volatile("cp.async.commit_group;" ::: "memory");
+            copy_commit();
             ahead += step, to = to + 1 == DEEP ? 0 : to + 1;
         };
         int lead = DEEP - 1; // so many are fetched before the first is split
@@ -292,7 +273,7 @@ template <class G> __device__ __forceinline__ void split_x(const typename G::A &
             fetch();
             if (--lead >= 0)
                 continue;
-            asm volatile("cp.async.wait_group %0;" ::"n"(DEEP - 1) : "memory");
+            copy_wait<DEEP - 1>();
             const i64 row = mine(first);
             const row_range range = Kept::split(kept + at * Kept::BYTES, G::x_lines(a, row), G::x_scale(a, row), tid,
                                                 x_columns{G::x_by(a)});
@@ -300,7 +281,7 @@ template <class G> __device__ __forceinline__ void split_x(const typename G::A &
                 flag_beyond(a.redo, row, rows);
             first += step, at = at + 1 == DEEP ? 0 : at + 1;
         }
-        asm volatile("cp.async.wait_all;" ::: "memory");
+        copy_wait_all();
     } else {
         for (i64 first = begin; first < rows; first += step)
             split_x_row<G>(a, mine(first), rows, tid);

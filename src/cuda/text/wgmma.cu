@@ -73,7 +73,7 @@ __device__ __forceinline__ void produce(const TensorMap *x_map, const TensorMap 
 __device__ __forceinline__ void wait_for_tiles(const Control &c, unsigned all, unsigned end, int tid, bool waits)
 {
     const int bar = 1 + tid / 128;
-    asm volatile("bar.sync %0, 128;" ::"r"(bar) : "memory");
+    meet<128>(bar);
     if (tid % 128 == 0) {
         __threadfence(); // of all that was stored before the barrier
         atomicInc(c.barrier + 2, end - 1);
@@ -81,7 +81,7 @@ __device__ __forceinline__ void wait_for_tiles(const Control &c, unsigned all, u
             wait_for(c.barrier + 2, [=](unsigned now) { return now >= all || now == 0; });
         __threadfence();
     }
-    asm volatile("bar.sync %0, 128;" ::"r"(bar) : "memory");
+    meet<128>(bar);
 }
 
 // Tiles up to the end of the wave of tile t.
@@ -128,7 +128,7 @@ __device__ __forceinline__ void touch_vectors(const typename G::A &a, int nt, un
     constexpr int LINES = S::N * 4 / 128;
     if (!S::TURNS && tid < min(32, G::VECTORS * LINES)) { // of more than a warp has lanes for, not the last
         const float *from = G::vector(a, tid / LINES, min(nt * S::N + tid % LINES * 32, (int)G::N - 1));
-        asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(touched), "l"(from) : "memory");
+        copy_word_async(touched, from);
     }
 }
 
@@ -179,12 +179,8 @@ __device__ __forceinline__ void finish_tile(const typename G::A &a, const Contro
 __device__ __forceinline__ float4 shared_read(unsigned a)
 {
     float4 v;
-    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(a));
+    shared_get(v, a);
     return v;
-}
-__device__ __forceinline__ void shared_write(unsigned a, float4 v)
-{
-    asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(a), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w));
 }
 // The sums so far, KEPT of a thread's in registers and the others at `slot` on.
 template <int SUMS, int KEPT> __device__ __forceinline__ void begin_sums(float (&sum)[KEPT], unsigned slot)
@@ -192,7 +188,7 @@ template <int SUMS, int KEPT> __device__ __forceinline__ void begin_sums(float (
     for (int i = 0; i < KEPT; ++i)
         sum[i] = 0;
     for (int i = KEPT; i < SUMS; i += 4)
-        shared_write(slot + (i - KEPT) * 1024, make_float4(0, 0, 0, 0));
+        shared_put(slot + (i - KEPT) * 1024, make_float4(0, 0, 0, 0));
 }
 template <int SUMS, int KEPT>
 __device__ __forceinline__ void promote(const float (&acc)[SUMS], float (&sum)[KEPT], unsigned slot)
@@ -204,7 +200,7 @@ __device__ __forceinline__ void promote(const float (&acc)[SUMS], float (&sum)[K
     for (int i = KEPT; i < SUMS; i += 4) {
         const unsigned at = slot + (i - KEPT) * 1024;
         const float4 v = shared_read(at);
-        shared_write(at, make_float4(v.x + acc[i], v.y + acc[i + 1], v.z + acc[i + 2], v.w + acc[i + 3]));
+        shared_put(at, make_float4(v.x + acc[i], v.y + acc[i + 1], v.z + acc[i + 2], v.w + acc[i + 3]));
     }
 }
 template <int SUMS, int KEPT>
@@ -288,7 +284,7 @@ __device__ __forceinline__ void pass_turn(unsigned turn)
 {
     __syncwarp();
     if (threadIdx.x % 32 == 0)
-        asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(turn) : "memory");
+        barrier_arrive(turn);
 }
 
 // From the upper half of x's rows in a stage to the lower one, as descriptors count, or of the weight's likewise.
@@ -406,7 +402,7 @@ __device__ __forceinline__ void consume(const typename G::A &a, const Control &c
             for (int line = 0; line < G::LINES; ++line) {
                 ring.wait();
                 // all warps: one still at the last tile would miss it once it is filled twice more
-                asm volatile("bar.sync %0, 128;" ::"r"(1 + group) : "memory");
+                meet<128>(1 + group);
                 ring.free(ring.at, peer);
                 ring.next();
             }
@@ -439,12 +435,12 @@ __device__ __forceinline__ void consume(const typename G::A &a, const Control &c
             fetch_unscale<G, S>(a, row(), rows, unscale);
         finish_tile<G, S>(a, c, acc, unscale, nt, tid, row(), rows, wave_end<G, S>(t, tiles), tiles);
     }
-    asm volatile("cp.async.wait_all;" ::: "memory"); // later stages have other uses for the room
+    copy_wait_all(); // later stages have other uses for the room
 }
 
 // All warps meet, from two places in the code: a barrier with a number and a count, and not "aligned", which would have
 // all come from one.
-__device__ __forceinline__ void registers_free() { asm volatile("barrier.sync 9, %0;" ::"n"((int)THREADS) : "memory"); }
+__device__ __forceinline__ void registers_free() { meet_from_anywhere<THREADS>(9); }
 
 template <class G, class S>
 __device__ __forceinline__ void tensor_product(const typename G::A &a, const Control &c, const TensorMap *x_map,
@@ -461,23 +457,23 @@ __device__ __forceinline__ void tensor_product(const typename G::A &a, const Con
         for (int s = 0; s < S::STAGES; ++s)
             barrier_init(full + 8 * s, 1), barrier_init(empty + 8 * s, S::TURNS ? CM : 2 * CM);
         barrier_init(turns, 4), barrier_init(turns + 8, 4);
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        barriers_begun();
     }
     cluster_sync();
     if (threadIdx.x < 128) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
+        fewer_registers<24>();
         if (threadIdx.x == 0) {
             written_to_copied(); // x's lines, where an earlier stage made them
             produce<G, S>(x_map, w_map, stages, full, empty, rank, row_blocks, tiles);
         }
         __syncwarp();
         registers_free(); // asking for what is not free yet would be a loop that takes turns from those who hold it
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 168;"); // as the kernel began
+        more_registers<168>(); // as the kernel began
     } else {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
+        more_registers<240>();
         consume<G, S>(a, c, stages, full, empty, turns, slots + (threadIdx.x - 128) * 16, rank, row_blocks, tiles,
                       rows);
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 168;");
+        fewer_registers<168>();
         registers_free();
     }
     cluster_sync(); // no block goes on while another may still signal it
