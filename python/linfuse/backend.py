@@ -109,6 +109,10 @@ def _has(device: torch.device, precision: str) -> bool:
     return True
 
 
+def _on_gpu(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.device.type == "cuda"
+
+
 def backend(module: GraphModule, inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None,
             mode: str | None = None) -> Callable[..., Any]:
     """Compiles a graph that Dynamo has traced; what torch.compile calls. mode: "max-autotune" and its kin are the
@@ -118,6 +122,8 @@ def backend(module: GraphModule, inputs: Sequence[Any], *, options: Mapping[str,
         said = f"mode {mode} is unknown and chooses nothing{native.suggestion(mode, _MODES)}"
         notices.warn_once(("mode", mode), f"{said}; there are {', '.join(_MODES)}")
         mode = "default"
+    if (options or {}).get("tune") is True and not any(_on_gpu(one) for one in inputs):
+        notices.warn_once("tune", "tune measures a GPU's kernels; on the CPU there is nothing to choose from")
     if mode.startswith("max-autotune"):
         options = {"tune": True, **(options or {})}
     return compile_graph(module, inputs, options, mode).run

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import inspect
+import re
 import json
 import os
 import pathlib
@@ -41,7 +42,7 @@ def save(model: Any, inputs: Any, folder: str | os.PathLike[str], *, name: str =
     name:    of the files.
     kwargs:  arguments by name.
 
-    Parameters are called what `state_dict()` calls them, with a _ before a name that begins with a digit (`_0.weight`
+    One input is called x, one output y; several keep the names that the module gives them. Parameters are called what `state_dict()` calls them, with a _ before a name that begins with a digit (`_0.weight`
     of a Sequential): in the model's text such would be a number.
 
     All of the model must be linfuse's; otherwise a linfuse.Error names the nodes that are not, and nothing is written.
@@ -64,6 +65,7 @@ def save(model: Any, inputs: Any, folder: str | os.PathLike[str], *, name: str =
     if not _serves_any(graph, part, text, subject):
         raise Error(f"{title} cannot be saved: {_ONE_SIZE[isinstance(model, ExportedProgram)]}", Status.UNSUPPORTED)
     tensors = {leaf.name: _values(graph.value(leaf.node)) for leaf in part.leaves if leaf.param}
+    text = _with_ports_named(text)
     header = f"# {title}, saved by linfuse {version()} from PyTorch {_torch_version()}.\n"
     place = pathlib.Path(folder)
     saved = Saved(place / f"{name}.lf", place / f"{name}.safetensors")
@@ -221,3 +223,15 @@ def write_safetensors(file: Any, tensors: Mapping[str, torch.Tensor]) -> None:
     for tensor in tensors.values():
         if tensor.numel():
             file.write((ctypes.c_char * tensor.nbytes).from_address(tensor.data_ptr()))
+
+
+def _with_ports_named(text: str) -> str:
+    """The model's text with its input called x where it has one, and its output y: names that callers can guess. A name
+    that something else has stays what it is."""
+    inputs = re.findall(r"^input (\S+)", text, re.M)
+    outputs = re.findall(r"^return (.+)$", text, re.M)[0].split(", ")
+    for ports, wanted in ((inputs, "x"), (outputs, "y")):
+        taken = re.search(rf"(?<![\w.]){wanted}(?![\w.])", text)
+        if len(ports) == 1 and not taken:  # no call, no attribute, no string
+            text = re.sub(rf"(?<![\w.'\"]){re.escape(ports[0])}(?![\w.(='\"])", wanted, text)
+    return text

@@ -99,6 +99,38 @@ def test_load(saved, name, batch):
         np.testing.assert_allclose(one.numpy(), other, rtol=3e-5, atol=3e-6)
 
 
+def means(dim):
+    mean = dim.exp().mean(dim=1)  # a value named as an op is; an input named as an argument is
+    return mean
+
+
+def loss(x, y):
+    return torch.softmax(x * y, dim=1)
+
+
+def both(features):
+    y = features.exp()
+    return y.sum(dim=1), torch.tanh(y)
+
+
+@pytest.mark.parametrize(
+    "model, inputs, outputs",
+    [
+        (nn.Sequential(nn.Linear(24, 4), nn.Softmax(1)).eval(), ["x"], ["y"]),
+        (means, ["x"], ["y"]),
+        (loss, ["x", "y"], ["softmax"]),
+        (both, ["x"], ["sum_1", "tanh"]),
+    ],
+)
+def test_ports_have_names_that_callers_guess(model, inputs, outputs, tmp_path):
+    given = draw(5, len(inputs))
+    program = linfuse.load(linfuse.save(model, given, tmp_path).model.parent)
+    assert [spec.name for spec in program.inputs] == inputs and [spec.name for spec in program.outputs] == outputs
+    got = program(*given)
+    for one, want in zip(got if isinstance(got, tuple) else (got,), reference(model, given)):
+        np.testing.assert_allclose(one.numpy(), want, rtol=3e-5, atol=3e-6)
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_command(saved, name, linfuse_command, tmp_path):
     model, count, files = saved[name]

@@ -151,6 +151,10 @@ def test_options_that_cannot_be_honoured():
     (one,) = said(lambda: compiled(model, precision="tf32")(x))
     assert "precision tf32 is a GPU's; the CPU computes in fp32" in str(one.message)
     assert not said(lambda: compiled(model, precision="fp32")(x))
+    (one,) = said(lambda: compiled(model, tune=True)(x))
+    assert "tune measures a GPU's kernels; on the CPU there is nothing to choose from" in str(one.message)
+    with torch.no_grad():  # the mode is inductor's, too
+        assert not said(lambda: torch.compile(model, backend="linfuse", mode="max-autotune")(x))
     before = torch.get_float32_matmul_precision()
     try:
         torch.set_float32_matmul_precision("high")  # allowed, not asked for
