@@ -449,6 +449,50 @@ static void programs_for_the_cpu_are_emitted_too(void **state)
     lf_string_free(there);
 }
 
+/* What tensor cores are given where products have types of their own. */
+static void products_take_what_types_say(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        lf_precision fp32, tf32; /* where those are asked for */
+        const char *words;       /* of the text for fp32 */
+    } cases[] = {
+        {"input x bf16[B, 96]\nparam w bf16[300, 96]\na = linear(x, w)\nreturn a\n", LF_PRECISION_BF16,
+         LF_PRECISION_BF16, "typedef bf16 X;"},
+        {"input x f16[B, 96]\nparam w f16[96, 300]\na = matmul(x, w)\nb = to(a, dtype=\"f32\")\nreturn b\n",
+         LF_PRECISION_FP16, LF_PRECISION_FP16, "g0_split_weight(const f16 *"},
+        /* x stays f32 in the kernel, and is rounded where PyTorch rounds it */
+        {"input x bf16[B, 96]\nparam w bf16[300, 96]\na = rms_norm(x, [96])\nb = linear(a, w)\nreturn b\n",
+         LF_PRECISION_BF16, LF_PRECISION_BF16, "typedef float X;"},
+        /* a weight that was calculated is f32 */
+        {"input x bf16[B, 96]\nparam w bf16[300, 96]\nv = tanh(w)\na = linear(x, v)\nreturn a\n", LF_PRECISION_FP32,
+         LF_PRECISION_TF32, "find_weight_columns(const float *"},
+        /* two products, two types */
+        {"input x bf16[B, 96]\nparam w bf16[300, 96]\nparam v f32[200, 300]\na = linear(x, w)\n"
+         "b = to(a, dtype=\"f32\")\nc = linear(b, v)\nreturn c\n",
+         LF_PRECISION_FP32, LF_PRECISION_TF32, "find_bf16_columns(const bf16 *"},
+        {"input x f16[B, 96]\nparam w f16[300, 96]\nparam v bf16[200, 300]\na = linear(x, w)\n"
+         "b = to(a, dtype=\"bf16\")\nc = linear(b, v)\nreturn c\n",
+         LF_PRECISION_FP32, LF_PRECISION_TF32, "find_f16_columns(const f16 *"},
+    };
+    const bool compiles = compiler_is_there();
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        rig r = planned_for_cuda(cases[i].text);
+        const lf_plan *plan = r.program->fused.plan;
+        assert_int_equal(lf_plan_precision(plan, LF_UNIT_PLAIN, LF_PRECISION_FP32), LF_PRECISION_FP32);
+        for (int a = 1; a < ARCHS; a++) {
+            lf_cuda_target target = target_of(LF_PRECISION_FP32, arch[a]);
+            assert_int_equal(lf_plan_precision(plan, target.unit, LF_PRECISION_TF32), cases[i].tf32);
+            target.precision = lf_plan_precision(plan, target.unit, LF_PRECISION_FP32);
+            assert_int_equal(target.precision, cases[i].fp32);
+            if (compiles)
+                compile_target(&r, target, cases[i].words, arch[a]);
+        }
+        rig_end(&r);
+    }
+}
+
 /* x as it lies, in every shape; rows of several columns through a ring. */
 static void aligned_inputs_compile(void **state)
 {
@@ -462,6 +506,14 @@ static void aligned_inputs_compile(void **state)
         compile_target(&r, target, "BROUGHT = 0", "sm_90a");
     }
     rig_end(&r);
+    r = rig_begin(1, "input x bf16[B, 704]\nparam w bf16[640, 704]\na = linear(x, w)\nb = gelu(a)\nreturn b\n", NULL);
+    target.precision = LF_PRECISION_BF16;
+    for (int shape = 0; shape < LF_TILE_SHAPES; shape++) {
+        target.shape = (lf_tile_shape)shape;
+        compile_target(&r, target, "BROUGHT = 0", "sm_90a");
+    }
+    rig_end(&r);
+    target.precision = LF_PRECISION_TF32;
     r = rig_begin(1,
                   "input x f32[B, 8192]\nparam w f32[2, 8192]\na = linear(x, w)\n"
                   "b = logsumexp(a, dim=1, keepdim=true)\nc = add(b, x)\nreturn c\n",
@@ -616,6 +668,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(every_family_compiles, own_cache, drop_cache),
         cmocka_unit_test_setup_teardown(every_precision_compiles, own_cache, drop_cache),
         cmocka_unit_test_setup_teardown(narrow_products_fit_beside_a_wide_one, own_cache, drop_cache),
+        cmocka_unit_test_setup_teardown(products_take_what_types_say, own_cache, drop_cache),
         cmocka_unit_test(programs_for_the_cpu_are_emitted_too),
         cmocka_unit_test_setup_teardown(aligned_inputs_compile, own_cache, drop_cache),
         cmocka_unit_test_setup_teardown(damaged_entries_are_compiled_anew, own_cache, drop_cache),

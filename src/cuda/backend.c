@@ -85,6 +85,8 @@ static lf_status compile(void *device, const lf_backend_task *task, void **out, 
         return lf_fail_nomem(diag, "the program");
     *p = (program){.device = device, .task = *task};
     lf_status status = lf_cuda_device_target(device, task->precision, &target, diag);
+    if (status == LF_OK)
+        p->task.precision = target.precision = lf_plan_precision(task->fused, target.unit, target.precision);
     if (status == LF_OK && task->guarded)
         status = compile_exact(p, diag);
     if (status == LF_OK)
@@ -343,7 +345,8 @@ static lf_status cost(void *device, const lf_backend_task *task, void **out, lf_
         return status;
     }
     c->plan = task->fused;
-    c->target = (lf_cuda_target){.precision = task->precision, .unit = c->device.gpu.unit};
+    c->target = (lf_cuda_target){.precision = lf_plan_precision(task->fused, c->device.gpu.unit, task->precision),
+                                 .unit = c->device.gpu.unit};
     return LF_OK;
 }
 

@@ -119,7 +119,7 @@ void lf_emit_columns(lf_emitter *e, int32_t stat);
 const lf_product *lf_tensor_product(lf_cuda_target target, const lf_group *g);
 /* Lines of a row of x or of the weight: a whole number of chunks between promotions, of *chunk lines each. */
 int64_t lf_tensor_lines(lf_cuda_target target, const lf_product *p, int *chunk);
-/* The input that is x's lines as it is, its tensor map rounding what it copies; -1 where x is to be brought into
+/* The input that is x's lines as it is, its tensor map rounding f32 as it copies; -1 where x is to be brought into
  * lines. */
 int32_t lf_input_in_lines(const lf_emitter *e);
 /* What the struct of a product says for tensor cores, and its stages. */

@@ -87,7 +87,10 @@ int32_t lf_input_in_lines(const lf_emitter *e)
     const bool stands_so = e->target.unit == LF_UNIT_WGMMA && e->target.aligned &&
                            lf_precision_table[e->target.precision].as_it_lies &&
                            p->k.coef % lf_line_elements(e->target.precision) == 0 && lf_tiled_products(e->plan) == 1;
-    return stands_so && e->g->x.dtype == LF_F32 && lf_is_dense_input(e->plan, &e->g->x) ? e->plan->where[e->g->x.index] : -1;
+    return stands_so && e->g->x.dtype == lf_precision_table[e->target.precision].type &&
+                   lf_is_dense_input(e->plan, &e->g->x)
+               ? e->plan->where[e->g->x.index]
+               : -1;
 }
 
 /* Rows by a warp, by a group of threads where they are long, by a part of a warp where they are short. */

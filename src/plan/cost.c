@@ -191,6 +191,7 @@ static bool reads_as_it_lies(const lf_plan *plan, const lf_group *g, const lf_pr
 {
     const lf_precision precision = d->gpu.precision_used;
     return d->gpu.unit == LF_UNIT_WGMMA && lf_precision_table[precision].as_it_lies &&
+           g->x.dtype == lf_precision_table[precision].type &&
            p->k.coef % lf_line_elements(precision) == 0 && lf_tiled_products(plan) == 1 && lf_is_tiled_product(p) &&
            lf_is_dense_input(plan, &g->x);
 }

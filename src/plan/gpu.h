@@ -4,6 +4,8 @@
 #ifndef LF_PLAN_GPU_H
 #define LF_PLAN_GPU_H
 
+#include <linfuse.h>
+
 #include <stdbool.h>
 
 enum {
@@ -38,7 +40,8 @@ typedef struct lf_precision_info {
      * on the ordinary units, which have no other precision */
     bool split;
     bool scaled;            /* rows are multiplied by powers of two, so that they fit the numbers' range */
-    bool as_it_lies;        /* f32 elements are such numbers once rounded: Hopper's copies round them on the way */
+    lf_dtype type;          /* of elements that are such numbers; f32: none are */
+    bool as_it_lies;        /* Hopper's copies make them of elements of that type, and round f32 on the way */
     int passes;             /* how long multiplying takes, in times of 16-bit operands */
     int map_type;           /* CUtensorMapDataType */
 } lf_precision_info;

@@ -27,6 +27,26 @@ int32_t lf_tiled_products(const lf_plan *plan)
     return count;
 }
 
+/* PyTorch has x and the weight of the type that the product has. */
+static bool all_are(const lf_plan *plan, lf_dtype type)
+{
+    for (int32_t i = 0; i < plan->products; i++) {
+        const lf_product *p = plan->product[i];
+        if (lf_is_tiled_product(p) &&
+            (lf_at(plan->graph, p->node)->dtype != type || lf_stored_dtype(plan, p->weight) != type))
+            return false;
+    }
+    return lf_tiled_products(plan) > 0;
+}
+
+lf_precision lf_plan_precision(const lf_plan *plan, lf_gpu_unit unit, lf_precision asked)
+{
+    for (lf_precision p = 0; p < LF_PRECISIONS && unit != LF_UNIT_PLAIN; p++)
+        if (lf_precision_table[p].type != LF_F32 && all_are(plan, lf_precision_table[p].type))
+            return p;
+    return asked;
+}
+
 bool lf_wants_again(const lf_group *g)
 {
     int32_t first = 0;

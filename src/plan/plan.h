@@ -17,6 +17,7 @@
 #define LF_PLAN_PLAN_H
 
 #include "ir/graph.h"
+#include "plan/gpu.h"
 
 /* ---- reading and writing memory ---- */
 
@@ -300,6 +301,10 @@ bool lf_is_dense_input(const lf_plan *plan, const lf_access *a);
 /* A product of known extents, wide enough for tiles, whose weight can be prepared? And how many of a plan's are. */
 bool lf_is_tiled_product(const lf_product *p);
 int32_t lf_tiled_products(const lf_plan *plan);
+/* How those of a plan take their operands where a precision is asked for: as it says, but where tensor cores multiply
+ * and all products and weights are of one type of 16 bits, in that type. That loses nothing, but where x stays f32 in
+ * the kernel, which is then rounded as PyTorch rounds it. */
+lf_precision lf_plan_precision(const lf_plan *plan, lf_gpu_unit unit, lf_precision asked);
 /* Does a step from a product's phase on load what the products multiply? */
 bool lf_wants_again(const lf_group *g);
 /* The first product of a phase; NULL where it has none. */

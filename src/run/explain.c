@@ -39,13 +39,14 @@ lf_status lf_program_account(lf_program *program, const int64_t *dims, lf_accoun
     a->home = p->fused.home;
     a->notes = &p->fused.notes;
     a->plan = p->fused.plan;
-    a->precision = lf_precision_table[p->task.precision].name;
     memcpy(a->dims, dims ? dims : p->hint, (size_t)p->written.symbols * sizeof *dims);
     lf_status status = lf_graph_check_dims(&p->written, a->dims, &p->diag);
     if (status == LF_OK)
         status = p->on.backend->describe(p->on.device, p->device, p->context->pool, &a->device, &p->diag);
     if (status == LF_OK) {
-        lf_device_use(&a->device, p->task.precision);
+        const lf_precision precision = lf_plan_precision(a->plan, a->device.gpu.unit, p->task.precision);
+        a->precision = lf_precision_table[precision].name;
+        lf_device_use(&a->device, precision);
         status = find_workspace(p, a);
     }
     if (status == LF_OK) {

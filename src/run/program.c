@@ -107,8 +107,10 @@ static lf_status emit(lf_program *p, lf_cuda_target target, lf_arena *arena, cha
     lf_status status = plan_for_cuda(p->fused.plan, target.unit, arena, &fused);
     if (status == LF_OK && p->task.guarded)
         status = plan_for_cuda(p->exact.plan, target.unit, arena, &exact);
-    if (status == LF_OK)
+    if (status == LF_OK) {
+        target.precision = lf_plan_precision(fused, target.unit, target.precision);
         status = lf_cuda_emit(fused, exact, target, &source, &p->diag);
+    }
     *out = source.text;
     source.text = NULL;
     lf_cuda_source_free(&source);

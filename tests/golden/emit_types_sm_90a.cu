@@ -13,18 +13,12 @@ struct g0 {
     static __device__ __forceinline__ i64 rows(const Args &a) { return a.dim[0]; }
     static __device__ __forceinline__ i64 columns(const Args &a) { return 1024; }
     static __device__ __forceinline__ i64 depth(const Args &a) { return 512; }
-    enum { MODE = 0, SCALED = 1, N = 1024, LINES = 16, CHUNK = 1, SHORT = 0, SEVERAL = 0, BROUGHT = 1 };
-    enum { PART = 16, LONG = 0 };
-    static __device__ __forceinline__ const float *x_unscale(const Args &a) { return a.area[2]; }
+    enum { MODE = 2, SCALED = 0, N = 1024, LINES = 8, CHUNK = 1, SHORT = 0, SEVERAL = 0, BROUGHT = 0 };
+    enum { PART = 32, LONG = 0 };
+    static __device__ __forceinline__ const float *x_unscale(const Args &a) { return a.area[1]; }
     static __device__ __forceinline__ const float *w_unscale(const Args &a) { return a.scale[0]; }
-    static __device__ __forceinline__ const float *vector(const Args &a, const int i, const i64 col) { return i == 0 ? a.scale[0] + col : 0; }
-    enum { VECTORS = 1 }; // the tail reads of each column
-    enum { SPLIT = 32, K = 512, X_ALIGNED = ALIGNED, ROOM = 196608 };
-    typedef bf16 X;
-    static __device__ __forceinline__ const X *x_row(const Args &a, const i64 row) { return &*((const bf16 *)a.in[0] + row * 512 + 0); }
-    static __device__ __forceinline__ u8 *x_lines(const Args &a, const i64 row) { return (u8 *)a.area[1] + row * (LINES * 128); }
-    static __device__ __forceinline__ float *x_scale(const Args &a, const i64 row) { return a.area[2] + row; }
-    static __device__ __forceinline__ const float *x_by(const Args &a) { return a.redo.uneven ? a.scale[0] + 1032 : 0; }
+    static __device__ __forceinline__ const float *vector(const Args &a, const int i, const i64 col) { return 0; }
+    enum { VECTORS = 0 }; // the tail reads of each column
     // phase 0: B x 1024
     template <int W>
     static __device__ __forceinline__ void element(const Args &a, const i64 row, const i64 rows, const bool here, const i64 col, float (&p)[W], Rest &rest)
@@ -38,7 +32,7 @@ struct g0 {
     }
     static __device__ __forceinline__ void end(const Args &a, const i64 row, const int tile, const int tiles, const First &first, const Rest &rest)
     {
-        first.set(a.area[3] + (row * tiles + tile) * 2);
+        first.set(a.area[2] + (row * tiles + tile) * 2);
     }
     enum { HELD = 1, WAITS = 1, RUN = 0 }; // goes on with what is in registers; for whole rows' statistics; columns of a segment
     struct Known {
@@ -46,7 +40,7 @@ struct g0 {
     };
     static __device__ __forceinline__ void total(const Args &a, const i64 row, Known &known)
     {
-        partials<maxsumexp_stat>::of<false>(a.area[3] + row * ((1024 + 127) / 128 * 2), (int)((1024 + 127) / 128)).finish((double)1024, known.stat0);
+        partials<maxsumexp_stat>::of<false>(a.area[2] + row * ((1024 + 127) / 128 * 2), (int)((1024 + 127) / 128)).finish((double)1024, known.stat0);
     }
     // phase 1: B x 1024
     template <int W>
@@ -62,13 +56,6 @@ struct g0 {
         store_if<true>(here, (f16 *)a.area[0] + row * 1024 + col, v5); // g f16[B, 1024]
     }
 };
-
-// x into lines of 128 bytes
-__device__ __forceinline__ void g0_split(const Args &a)
-{
-    split_x<g0>(a);
-    written_to_copied();
-}
 
 __device__ __forceinline__ void g0_product(const Args &a, const Control &c, const TensorMap *x, const TensorMap *w)
 {
@@ -142,192 +129,9 @@ __device__ __forceinline__ void g2_rows0(const Args &a)
 
 } // namespace fused
 
-namespace full_range {
-
-struct Args {
-    const float *in[2];       // x bf16[B, 512], y f16[B, 1024]
-    const float *prepared[3]; // w bf16[1024, 512], b bf16[1024], v f16[3, 1024]
-    const double *narrow[2];  // by product: of few columns, its weight and then its bias
-    const float *scale[2];    // by product: what undoes the scaling of a weight's rows
-    float *out[3];            // f bf16[B, 1024], h f16[B, 3], i bf16[B, 512]
-    i64 out_each[3];          // elements of each row of the batch
-    float *area[3];           // workspace
-    i64 dim[1];               // B
-    Redo redo;
-};
-
-// ---- group 0: linear+gelu+softmax+to+add+to ----
-
-// a bf16[B, 1024] = rows of 512 elements by w bf16[1024, 512] transposed
-struct g0 {
-    typedef Args A;
-    enum { W = 1, STATS = 1, PRODUCTS = 1 };
-    typedef maxsumexp_stat<float> First;
-    struct Rest {
-        __device__ __forceinline__ void begin() { }
-        __device__ __forceinline__ void join_lanes(int lanes) { }
-    };
-    static __device__ __forceinline__ i64 rows(const Args &a) { return a.dim[0]; }
-    static __device__ __forceinline__ i64 columns(const Args &a) { return 1024; }
-    static __device__ __forceinline__ i64 depth(const Args &a) { return 512; }
-    static __device__ __forceinline__ float x(const Args &a, i64 row, i64 k) { return *((const bf16 *)a.in[0] + row * 512 + k); }
-    static __device__ __forceinline__ float weight(const Args &a, int product, i64 n, i64 k)
-    {
-        return read<true>((const bf16 *)a.prepared[0] + n * 512 + k); // w bf16[1024, 512]
-    }
-    static __device__ __forceinline__ bool weight_is_kn(int product) { return false; }
-    // phase 0: B x 1024
-    template <int W>
-    static __device__ __forceinline__ void element(const Args &a, const i64 row, const i64 rows, const bool here, const i64 col, float (&p)[W], Rest &rest)
-    {
-        float v0[W]; EACH v0[w] = p[w]; // product
-        float v1[W]; load<true, true>(v1, (const bf16 *)a.prepared[1] + col); // b bf16[1024]
-        float v2[W]; EACH v2[w] = op_add(v0[w], v1[w], 1.0f); // a
-        float v3[W]; EACH v3[w] = op_gelu(v2[w], 0.0f); // c
-        float v4[W]; load<true, ALIGNED>(v4, (const f16 *)a.in[1] + row * 1024 + col); // y f16[B, 1024]
-        store_if<true>(here, a.area[1] + row * 1024 + col, v3); // c
-        EACH p[w] = v3[w]; // for the maxsumexp of the row
-    }
-    static __device__ __forceinline__ void end(const Args &a, const i64 row, const int tile, const int tiles, const First &first, const Rest &rest)
-    {
-        first.set(a.area[2] + (row * tiles + tile) * 2);
-    }
-};
-
-__device__ __forceinline__ void g0_product(const Args &a)
-{
-    plain_product<g0, 4, true>(a);
-}
-
-// A row through phases 1 to 1.
-__device__ __forceinline__ void g0_rows1_row(const Args &a, const i64 row, const i64 rows, const int tid)
-{
-    enum { T = 32 };
-    // maxsumexp for d
-    float stat0[2];
-    partials<maxsumexp_stat>::of<true>(a.area[2] + row * ((1024 + 127) / 128 * 2), (int)((1024 + 127) / 128)).finish((double)1024, stat0);
-    // phase 1: B x 1024
-#pragma unroll 1
-    for (i64 col = tid * 1; col < 1024; col += T * 1) {
-        enum { W = 1 };
-        float v0[W]; load<false, true>(v0, a.area[1] + row * 1024 + col); // c
-        float v1[W]; EACH v1[w] = stat0[0]; // maxsumexp of d
-        float v2[W]; EACH v2[w] = stat0[1]; // maxsumexp of d
-        float v3[W]; EACH v3[w] = op_softmax(v0[w], v1[w], v2[w]); // d
-        float v4[W]; load<true, ALIGNED>(v4, (const f16 *)a.in[1] + row * 1024 + col); // y f16[B, 1024]
-        float v5[W]; EACH v5[w] = op_add(v3[w], v4[w], 1.0f); // f
-        store_out(a.redo, (bf16 *)a.out[0], 0 + row * 1024 + col, a.out_each[0], v5); // f bf16[B, 1024]
-        store<true>((f16 *)a.area[0] + row * 1024 + col, v5); // g f16[B, 1024]
-    }
-    row_sync<T>();
-}
-
-__device__ __forceinline__ void g0_rows1(const Args &a)
-{
-    enum { T = 32, ROWS = THREADS / T };
-    const i64 rows = a.dim[0];
-    for (i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T; row < rows; row += (i64)gridDim.x * ROWS)
-        if (!left_out(a.redo, row, rows))
-            g0_rows1_row(a, row, rows, threadIdx.x % T);
-}
-
-// ---- group 1: linear ----
-
-// A row through phases 0 to 0.
-__device__ __forceinline__ void g1_rows0_row(const Args &a, const i64 row, const i64 rows, const int tid)
-{
-    enum { T = 32 };
-    // phase 0: B x 3
-    // product of 3 columns, in double precision: v f16[3, 1024]
-    const float *const product = narrow_product<T, 3, 1024>(&*((f16 *)a.area[0] + row * 1024 + 0), a.narrow[1], tid);
-#pragma unroll 1
-    for (i64 col = tid * 1; col < 3; col += T * 1) {
-        enum { W = 1 };
-        float v0[W]; EACH v0[w] = product[col + w]; // product
-        store_out(a.redo, (f16 *)a.out[1], 0 + row * 3 + col, a.out_each[1], v0); // h f16[B, 3]
-    }
-    row_sync<T>();
-}
-
-__device__ __forceinline__ void g1_rows0(const Args &a)
-{
-    enum { T = 32, ROWS = THREADS / T };
-    const i64 rows = a.dim[0];
-    for (i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T; row < rows; row += (i64)gridDim.x * ROWS)
-        if (!left_out(a.redo, row, rows))
-            g1_rows0_row(a, row, rows, threadIdx.x % T);
-}
-
-// ---- group 2: layer_norm ----
-
-// A row through phases 0 to 1.
-__device__ __forceinline__ void g2_rows0_row(const Args &a, const i64 row, const i64 rows, const int tid)
-{
-    enum { T = 32 };
-    // phase 0: B x 512
-    fold<moments_stat> fold0;
-#pragma unroll 1
-    for (i64 col = tid * 1; col < 512; col += T * 1) {
-        enum { W = 1 };
-        float v0[W]; load<true, ALIGNED>(v0, (const bf16 *)a.in[0] + row * 512 + col); // x bf16[B, 512]
-        EACH fold0.put(v0[w]);
-    }
-    row_sync<T>();
-    // moments for i
-    float stat0[2];
-    join_row<T>(fold0.total()).finish((double)512, stat0);
-    // phase 1: B x 512
-#pragma unroll 1
-    for (i64 col = tid * 1; col < 512; col += T * 1) {
-        enum { W = 1 };
-        float v0[W]; load<true, ALIGNED>(v0, (const bf16 *)a.in[0] + row * 512 + col); // x bf16[B, 512]
-        float v1[W]; EACH v1[w] = stat0[0]; // moments of i
-        float v2[W]; EACH v2[w] = stat0[1]; // moments of i
-        float v3[W]; EACH v3[w] = op_layer_norm(v0[w], v1[w], v2[w], 9.99999975e-06f); // i
-        store_out(a.redo, (bf16 *)a.out[2], 0 + row * 512 + col, a.out_each[2], v3); // i bf16[B, 512]
-    }
-    row_sync<T>();
-}
-
-__device__ __forceinline__ void g2_rows0(const Args &a)
-{
-    enum { T = 32, ROWS = THREADS / T };
-    const i64 rows = a.dim[0];
-    for (i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / T; row < rows; row += (i64)gridDim.x * ROWS)
-        if (!left_out(a.redo, row, rows))
-            g2_rows0_row(a, row, rows, threadIdx.x % T);
-}
-
-} // namespace full_range
-
-extern "C" __global__ void __launch_bounds__(THREADS) find_bf16_columns(const bf16 *from, i64 row_step, i64 step, i64 rows, i64 columns, unsigned *most)
-{
-    find_columns(from, row_step, step, rows, columns, most);
-}
-
 extern "C" __global__ void __launch_bounds__(THREADS) g0_split_weight(const bf16 *from, i64 row_step, i64 step, i64 rows, u8 *to, float *unscale, float *by, const unsigned *most, unsigned *found, unsigned *unseen)
 {
-    split_weight<32, 0, 512, 16>(from, row_step, step, rows, to, unscale, by, most, found, unseen);
-}
-
-__device__ __noinline__ void redo_full_range(const full_range::Args &full_range, const Control &c)
-{
-#pragma unroll 1
-    for (int stage = 0; stage <= 4; ++stage) {
-        grid_sync(c);
-        if (stage == 0)
-            full_range::g0_product(full_range);
-        if (stage == 1)
-            full_range::g0_rows1(full_range);
-        if (stage == 2)
-            full_range::g1_rows0(full_range);
-        if (stage == 3)
-            full_range::g2_rows0(full_range);
-    }
-    if (blockIdx.x == 0) {
-        const i64 rows = clear_flags(c.beyond, c.beyond_any, c.batch);
-        (void)rows;
-    }
+    split_weight<32, 2, 512, 8>(from, row_step, step, rows, to, unscale, by, most, found, unseen);
 }
 
 struct Maps {
@@ -335,15 +139,11 @@ struct Maps {
 };
 
 extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(384, 1)
-program(const __grid_constant__ Maps maps, const __grid_constant__ Control c, const __grid_constant__ fused::Args fused, const __grid_constant__ full_range::Args full_range)
+program(const __grid_constant__ Maps maps, const __grid_constant__ Control c, const __grid_constant__ fused::Args fused)
 {
-    fused::g0_split(fused);
-    grid_sync(c);
     fused::g0_product(fused, c, &maps.map[0], &maps.map[1]);
     grid_sync(c);
     fused::g1_rows0(fused);
     grid_sync(c);
     fused::g2_rows0(fused);
-    if (any_set(c.beyond_any))
-        redo_full_range(full_range, c);
 }
