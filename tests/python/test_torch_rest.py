@@ -15,7 +15,7 @@ from torch import nn
 
 import linfuse
 from linfuse import rest
-from torch_door import DEVICE, assert_close, compiled, fresh, reference
+from torch_door import DEVICE, assert_close, compiled, fresh, no_compiler, reference
 
 begin_and_end = fresh(11)
 pytestmark = pytest.mark.usefixtures("own_inductor_cache")
@@ -26,8 +26,8 @@ def own_inductor_cache(tmp_path_factory):
     """Nothing compiled by earlier runs is found; and no pool of compilers, each of which would import PyTorch."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path_factory.mktemp("inductor")))
-        patch.setattr(torch._inductor.config, "compile_threads", 1)
-        yield
+        with torch._inductor.config.patch(compile_threads=1):
+            yield
 
 
 class Block(nn.Module):
@@ -197,17 +197,10 @@ def test_where_inductor_fails_pytorch_runs(monkeypatch):
     assert linfuse.stats().fused_calls == 3
 
 
-def test_without_a_compiler_pytorch_runs(monkeypatch):
+def test_without_a_compiler_pytorch_runs():
     """As on a machine that has none: PyTorch's own error is no reason to fail."""
-    from torch._inductor import config, cpp_builder
-
-    monkeypatch.setattr(config.cpp, "cxx", ("no-such-compiler",))
-    for name in ("get_cpp_compiler", "cpp_compiler_search"):  # which of them remembers differs by PyTorch's version
-        if hasattr(getattr(cpp_builder, name, None), "cache_clear"):
-            getattr(cpp_builder, name).cache_clear()
-    monkeypatch.setattr(config, "force_disable_caches", True)
     waves = lambda x: torch.erfinv(x * 0.25).cumsum(0)
-    with pytest.warns(UserWarning, match="inductor failed .*compiler"):
+    with no_compiler(), pytest.warns(UserWarning, match="inductor failed .*compiler"):
         beside_eager(waves, compiled(waves, rest="inductor"), torch.rand(4, 9, device=DEVICE))
 
 

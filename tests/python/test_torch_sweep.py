@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A sweep of drawn models (torch_models.py) against PyTorch: fused with nothing left over, as exact as eager, five
-seeds each,
-outputs poisoned beforehand, rows that are not finite. Half of them in bf16 or f16 too, or under autocast."""
+seeds each, outputs poisoned beforehand, rows that are not finite. Half of them in bf16 or f16 too, or under
+autocast."""
 
 import contextlib
 import gc
@@ -14,7 +14,7 @@ import linfuse
 from linfuse import choice, cuda, homes
 from linfuse.counters import registry
 from torch_door import DEVICE, ON_GPU, assert_fused, compiled, flat
-from torch_models import Drawn
+from torch_models import LATER, Drawn, Later
 
 MODELS, SEEDS = 72, 5
 ROUNDING = 2.0**-24
@@ -86,10 +86,11 @@ def stands(got, want, eager):
     return bool((same(want.to(got.dtype)) | same(eager)).all())
 
 
-@pytest.mark.parametrize("number", range(MODELS))
-def test_drawn_model(number):
+def check(make, number):
+    """A model as make() has it, beside eager and double precision, and with nothing left to PyTorch. Its error as a
+    multiple of eager's."""
     torch.manual_seed(number)
-    module, wide = Drawn(number).eval(), Drawn(number).eval().double()
+    module, wide = make().eval(), make().eval().double()
     fast = compiled(module)
     mine, theirs = Error(), Error()
     with torch.no_grad():
@@ -109,11 +110,21 @@ def test_drawn_model(number):
     assert mine.max <= 4 * theirs.max, (
         f"largest error {mine.max:.3g}, eager's is {theirs.max:.3g}"
     )  # of few numbers: luck has its part
-    RATIOS.append(mine.rel / theirs.rel)
     stats = assert_fused()
     assert stats.programs_made == 1 and stats.prepared == SEEDS and stats.fused_calls == SEEDS
     for part in registry.parts:
         OPS.update(line.split(" = ")[1].split("(")[0] for line in part.model.text().splitlines() if " = " in line)
+    return mine.rel / theirs.rel
+
+
+@pytest.mark.parametrize("number", range(MODELS))
+def test_drawn_model(number):
+    RATIOS.append(check(lambda: Drawn(number), number))
+
+
+@pytest.mark.parametrize("name", LATER)
+def test_later_op(name):
+    check(lambda: Later(name), MODELS + list(LATER).index(name))
 
 
 @pytest.mark.parametrize("number", range(0, 2 * HALVES, 2))

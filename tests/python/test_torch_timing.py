@@ -13,7 +13,7 @@ import pytest
 import torch
 from test_account import check_html
 from torch import nn
-from torch_door import ON_GPU, fresh
+from torch_door import ON_GPU, fresh, no_compiler
 
 import linfuse
 from linfuse import timing
@@ -108,16 +108,10 @@ def test_inductor():
     assert ("inductor" in made.left_out) != can
 
 
-def test_no_compiler(monkeypatch):
+def test_no_compiler():
     """Inductor is left out with the reason; the others are measured."""
-    from torch._inductor import config, cpp_builder
-
-    monkeypatch.setattr(config.cpp, "cxx", ("no-such-compiler",))
-    for name in ("get_cpp_compiler", "cpp_compiler_search"):  # which of them remembers differs by PyTorch's version
-        if hasattr(getattr(cpp_builder, name, None), "cache_clear"):
-            getattr(cpp_builder, name).cache_clear()
-    monkeypatch.setattr(config, "force_disable_caches", True)
-    made = measured(lambda x: torch.sin(x * 17.25).sum(0), torch.rand(4, 9), inductor=True)
+    with no_compiler():
+        made = measured(lambda x: torch.sin(x * 17.25).sum(0), torch.rand(4, 9), inductor=True)
     assert list(made.ms) == ["eager", "linfuse"] and "C++ compiler" in made.left_out["inductor"]
     assert "inductor is left out: it has no C++ compiler" in str(made)
 

@@ -50,6 +50,19 @@ def no_default_device():
         torch.set_default_device(DEVICE if ON_GPU else None)
 
 
+@contextmanager
+def no_compiler():
+    """Inductor as on a machine without a C++ compiler. By inductor's own patches: what pytest's put back is no longer
+    a setting of PyTorch's afterwards."""
+    from torch._inductor import config, cpp_builder
+
+    for name in ("get_cpp_compiler", "cpp_compiler_search"):  # which of them remembers differs by PyTorch's version
+        if hasattr(getattr(cpp_builder, name, None), "cache_clear"):
+            getattr(cpp_builder, name).cache_clear()
+    with config.patch({"cpp.cxx": ("no-such-compiler",), "force_disable_caches": True}):
+        yield
+
+
 def without_guards(model, *inputs):
     """What the backend gives for a model's one graph, and its arguments: to be called without PyTorch's guards."""
     held = {}
