@@ -208,6 +208,9 @@ static void shapes(void **state)
 {
     (void)state;
     check("2, 3", one_to_six, NULL, NULL, "transpose(x, 0, -1)", VALUES(1, 4, 2, 5, 3, 6));
+    check("2, 3", one_to_six, NULL, NULL, "slice(x, 1, 1)", VALUES(2, 3, 5, 6));
+    check("2, 3", one_to_six, NULL, NULL, "slice(x, -1, None, 9, 2)", VALUES(1, 3, 4, 6));
+    check("2, 3", one_to_six, NULL, NULL, "slice(x, start=-1)", VALUES(4, 5, 6));
     check("2, 3", one_to_six, NULL, NULL, "reshape(x, [3, -1])", VALUES(1, 2, 3, 4, 5, 6));
     check("1, 2, 3", one_to_six, NULL, NULL, "squeeze(x)", VALUES(1, 2, 3, 4, 5, 6));
     check("2, 3", one_to_six, NULL, NULL, "dropout(x, 0.5, training=false)", VALUES(1, 2, 3, 4, 5, 6));

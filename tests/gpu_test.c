@@ -147,6 +147,10 @@ static const char ring_text[] = "input x f32[B, 8192]\nparam w f32[3, 8192]\na =
 static const char made_text[] = "input x f32[B, 256]\nparam w f32[3, 256]\ny = softmax(x, dim=1)\na = linear(y, w)\n"
                                 "b = mean(a, dim=1, keepdim=true)\nc = add(b, y)\nreturn c\n";
 
+/* parts of a row that begin where no four neighbours do */
+static const char slices_text[] = "input x f32[B, 300]\nparam w f32[520, 300]\na = linear(x, w)\n"
+                                  "c = slice(a, 1, 0, 259)\nd = slice(a, 1, 261)\ne = silu(c)\nf = mul(e, d)\n"
+                                  "s = softmax(f, dim=1)\ng = slice(x, 1, 1, None, 2)\nreturn a, s, g\n";
 /* K is whole lines: tf32 takes x as it lies, and its map rounds */
 static const char lines_text[] = "input x f32[B, 512]\nparam w f32[300, 512]\na = linear(x, w)\nreturn a\n";
 /* the same of what has to be brought into lines first */
@@ -200,6 +204,7 @@ static void bits_are_the_same(void **state)
                 {softmax_text, "device=cuda precision=tf32"},
                 {softmax_text, "device=cuda precision=bf16"},
                 {norm_text, "device=cuda"},
+                {slices_text, "device=cuda"},
                 {stats_text, "device=cuda"},
                 {long_text, "device=cuda"},
                 {ring_text, "device=cuda"},

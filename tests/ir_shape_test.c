@@ -219,6 +219,15 @@ static void view_shapes(void **state)
     GIVES("[4, 6, B]", "transpose", V(x), N(0), N(-1));
     GIVES("[]", "transpose", V(scalar), N(0), N(-1));
     FAILS("dim1 3 is out of range", -1, "transpose", V(x), N(0), N(3));
+    GIVES("[B, 6, 3]", "slice", V(x), N(-1), N(1));
+    GIVES("[B, 3, 4]", "slice", V(x), N(1), N(-9), N(99), N(2));
+    GIVES("[B, 6, 4]", "slice", V(x), N(0));
+    FAILS("extent 0 of input x0 [B, 6, 4] has a name; only one that is a number can be cut", -1, "slice", V(x), N(0),
+          N(1));
+    FAILS("nothing of extent 1 of input x0 [B, 6, 4] lies between start and end", -1, "slice", V(x), N(1), N(3), N(3));
+    FAILS("step is 0; it wants 1 or more", -1, "slice", V(x), N(1), N(0), N(3), N(0));
+    FAILS("is one number, which has no parts", -1, "slice", V(scalar));
+    FAILS("dim 3 is out of range", -1, "slice", V(x), N(3));
     GIVES("[B, 6, 4]", "clone", V(x));
     GIVES("[B, 6, 4]", "dropout", V(x), N(0.1), B(0));
     GIVES("[B, 6, 4]", "dropout", V(x), N(0), B(1));
@@ -348,6 +357,15 @@ static void rows_that_are_apart(void **state)
     assert_true(lf_graph_rows(&g, rows, NULL));
 }
 
+static void rows_that_are_left_out(void **state)
+{
+    (void)state;
+    in("[4, 8]");
+    const lf_node some = OP("slice", V(0), N(0), N(1));
+    assert_false(independent(some));
+    assert_int_equal(why, some);
+}
+
 /* One op in a graph of its own, in which value 0 is an input [B, 8] and value 1 a parameter [8]. */
 static void mixes(const char *op, const lf_arg *args, size_t count)
 {
@@ -465,6 +483,7 @@ int main(void)
         TEST(affines_and_windows),
         TEST(fixed_and_uses),
         TEST(rows_that_are_apart),
+        TEST(rows_that_are_left_out),
         TEST(rows_that_mix),
         TEST(rows_over_layer_norm_of_all),
         TEST(rows_as_a_weight),

@@ -369,6 +369,33 @@ CASE(a_middle_axis_is_read_across)
     assert_int_equal(plan->group[0].schedule, LF_BY_PHASE);
 }
 
+CASE(slices_read_other_columns)
+{
+    const lf_plan *plan = plan_of(
+        "input x f32[B, 12]\ninput w f32[10, 12]\na = linear(x, w)\nb = slice(a, 1, 0, 5)\nc = slice(a, 1, 5)\n"
+        "d = silu(b)\ne = mul(d, c)\nf = slice(x, 1, 2, 12, 2)\ng = add(e, f)\nreturn g\n");
+    GROUPS(plan, "linear+slice*2+silu+mul+slice+add");
+    const lf_group *g = &plan->group[0];
+    assert_int_equal(g->phases, 2);
+    assert_int_equal(g->kepts, 1); /* both halves are read from the one row */
+    const lf_phase *p = &g->phase[1];
+    assert_true(lf_extent_is(p->width, 5));
+    int32_t first[12] = {0}, steps[12] = {0};
+    for (int32_t i = 0; i < p->steps; i++)
+        if (p->step[i].kind == LF_STEP_LOAD) {
+            const lf_access *from = &p->step[i].from;
+            first[from->first.coef]++;
+            steps[from->stride[from->rank - 1].coef]++;
+        }
+    assert_int_equal(first[0] + first[5], 2);
+    assert_int_equal(first[2], 1);
+    assert_int_equal(steps[2], 1);
+    /* along an axis that counts rows, what is sliced is stored first */
+    plan = plan_of("input x f32[B, 6, 4]\nparam w f32[4, 4]\na = linear(x, w)\nb = slice(a, 1, 0, 2)\n"
+                   "c = relu(b)\nreturn a, c\n");
+    GROUPS(plan, "linear", "slice+relu");
+}
+
 CASE(transposes_read_what_is_stored)
 {
     const lf_plan *plan = plan_of(
@@ -635,6 +662,7 @@ int main(void)
         TEST(batch_statistics_keep_in_the_outputs_memory),
         TEST(running_statistics_are_pointwise),
         TEST(a_middle_axis_is_read_across),
+        TEST(slices_read_other_columns),
         TEST(transposes_read_what_is_stored),
         TEST(a_weight_computed_at_the_call),
         TEST(returned_leaves_views_and_duplicates_are_copied),

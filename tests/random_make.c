@@ -261,9 +261,20 @@ static const char *number_for(rnd_maker *m, const char *name)
     return lf_arena_printf(&m->read.arena, "%.9g", rnd_number(m));
 }
 
+/* An end of a slice, from either side; now and then past the last element. */
+static int64_t slice_end(rnd_maker *m, const lf_shape *s)
+{
+    const int64_t extent = s->rank > 0 ? s->dim[s->rank - 1].coef : 1, at = rnd_below(&m->r, (int)extent + 2);
+    return rnd_chance(&m->r, 0.3) ? at - extent : at;
+}
+
 static int64_t integer_for(rnd_maker *m, const char *name, const lf_shape *s)
 {
     int rank = s->rank;
+    if (strcmp(name, "start") == 0 || strcmp(name, "end") == 0)
+        return slice_end(m, s);
+    if (strcmp(name, "step") == 0)
+        return 1 + rnd_below(&m->r, 3);
     if (strcmp(name, "kernel_size") == 0)
         return m->kernel = 1 + rnd_below(&m->r, 5);
     if (strcmp(name, "stride") == 0 || strcmp(name, "dilation") == 0)
@@ -406,17 +417,43 @@ static lf_node pick(rnd_maker *m)
     return n;
 }
 
-static const lf_op_info *draw_op(rnd_maker *m)
+/* Ops that came after the others: what a seed gives without them stays as it was. */
+static bool is_late(lf_op op)
+{
+    static const char *const names[] = {"slice"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        if (strcmp(lf_op_row(op)->name, names[i]) == 0)
+            return true;
+    return false;
+}
+
+static int weight_of(lf_op op, bool late)
 {
     static const int weight[] = {[LF_PRODUCT] = 4, [LF_POINTWISE] = 2, [LF_REDUCE] = 3, [LF_NORMALIZE] = 2,
                                  [LF_POOL] = 2, [LF_VIEW] = 1, [LF_MOVE] = 2, [LF_GUARD] = 0};
+    return lf_op_public(op) && is_late(op) == late ? weight[lf_op_row(op)->kind] : 0;
+}
+
+static const lf_op_info *draw_op(rnd_maker *m, bool late)
+{
     int all = 0;
     for (int op = 0; op < LF_OP_COUNT; op++)
-        all += lf_op_public((lf_op)op) ? weight[lf_op_row((lf_op)op)->kind] : 0;
+        all += weight_of((lf_op)op, late);
     int at = rnd_below(&m->r, all), op = 0;
-    for (; (at -= lf_op_public((lf_op)op) ? weight[lf_op_row((lf_op)op)->kind] : 0) >= 0; op++)
+    for (; (at -= weight_of((lf_op)op, late)) >= 0; op++)
         ;
     return lf_op_row((lf_op)op);
+}
+
+/* Goes on with late ops, and others of what they gave, in a share of the models and with numbers of its own. */
+static void add_late(rnd_maker *m, uint64_t seed)
+{
+    const lf_rng before = m->r;
+    m->r = lf_rng_seed(seed, "late");
+    const int wanted = rnd_chance(&m->r, 0.4) ? m->ops + 1 + rnd_below(&m->r, 6) : 0;
+    for (int tries = 0; tries < 6 * MOST_OPS && m->ops < wanted; tries++)
+        propose(m, draw_op(m, rnd_chance(&m->r, 0.5)), pick(m));
+    m->r = before;
 }
 
 /* ---- the whole ---- */
@@ -488,8 +525,10 @@ bool rnd_make(uint64_t seed, rnd_case *c)
         if (rnd_chance(&m.r, 0.15))
             rnd_pattern(&m);
         else
-            propose(&m, draw_op(&m), pick(&m));
+            propose(&m, draw_op(&m, false), pick(&m));
     }
+    if (ok)
+        add_late(&m, seed);
     ok = ok && m.ops > 0 && end(&m);
     forget(&m, 0);
     rnd_graph_free(&m.read);

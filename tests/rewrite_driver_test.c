@@ -429,6 +429,10 @@ static const struct {
     {"linear(%s, v, p)", 'R', 0, 'F'},
     {"leaky_relu(%s, 0.1)", 'R', 0, 'R'},
     {"batch_norm(%s, p, var, p, p)", 'F', 0, 'F'},
+    {"slice(%s, 1, 1, 3)", 'F', 0, 'H'},
+    {"slice(%s, 1, 0, None, 2)", 'F', 0, 'H'},
+    {"slice(%s, -1, 1)", 'H', 0, 'R'},
+    {"slice(%s, 1, -1)", 'F', 0, 'R'},
 };
 
 /* The newest value of that sort more often than not, so that chains grow. */

@@ -93,6 +93,39 @@ static const example examples[] = {
      "g = squeeze(f, dim=1); return g"},
     {"view_goes_out", LINEAR "c = reshape(a, [-1, 2, 3]); d = tanh(c); return d",
      "a = linear(x, w, b); v4 = tanh(a); d = reshape(v4, shape=[-1, 2, 3]); return d"},
+    {"slice_of_all", X "a = slice(x, 1, 0, 9); b = relu(a); return b", "b = relu(x); return b"},
+    {"slice_of_slice", X "a = slice(x, 1, 1); b = slice(a, -1, 0, -1, 2); c = relu(b); return a, c",
+     "a = slice(x, dim=1, start=1); b = slice(x, dim=1, start=1, end=2); c = relu(b); return a, c"},
+    {"slice_of_slice", "input x f32[B, 30]; a = slice(x, 1, 3, 29, 2); b = slice(a, 1, 1, 12, 3); return b",
+     "b = slice(x, dim=1, start=5, end=24, step=6); return b"},
+    {"slice_of_view",
+     "input x f32[B, 12]; a = reshape(x, [-1, 3, 2, 2]); b = slice(a, 1, 1, 3); c = exp(b); return c",
+     "v1 = slice(x, dim=1, start=4, end=12); b = reshape(v1, shape=[-1, 2, 2, 2]); c = exp(b); return c"},
+    {"slice_of_view",
+     "input x f32[B, 3, 8]; a = reshape(x, [-1, 3, 4, 2]); b = slice(a, 1, 0, 3, 2); c = slice(a, 2, 3); "
+     "d = exp(b); e = exp(c); return d, e",
+     "v1 = slice(x, dim=1, start=0, end=3, step=2); b = reshape(v1, shape=[-1, 2, 4, 2]); "
+     "v3 = slice(x, dim=2, start=6, end=8); c = unsqueeze(v3, dim=2); d = exp(b); e = exp(c); "
+     "return d, e"},
+    {"slice_of_transpose",
+     "input x f32[B, 3, 4]; a = relu(x); b = transpose(a, 1, 2); c = slice(b, 1, 1, 3); d = exp(c); return d",
+     "a = relu(x); v2 = slice(a, dim=2, start=1, end=3); c = transpose(v2, dim0=1, dim1=2); d = exp(c); "
+     "return d"},
+    {"slice_goes_in",
+     X "param p f32[4]; a = mul(x, p); b = add(a, 1); c = slice(b, 1, 0, 2); d = slice(b, 1, 2); e = mul(c, d); "
+       "return e",
+     "v3 = slice(x, dim=1, start=0, end=2); v4 = slice(p, start=0, end=2); "
+     "v5 = mul(v3, v4); c = add(v5, 1); v7 = slice(x, dim=1, start=2, end=4); "
+     "v8 = slice(p, start=2, end=4); v9 = mul(v7, v8); d = add(v9, 1); e = mul(c, d); return e"},
+    {"slice_of_linear", LINEAR "c = slice(a, 1, 0, 2); d = slice(a, 1, 2, 6); e = silu(c); return d, e",
+     "v3 = slice(w, start=0, end=2); v4 = slice(b, start=0, end=2); "
+     "c = linear(x, v3, v4); v6 = slice(w, start=2, end=6); "
+     "v7 = slice(b, start=2, end=6); d = linear(x, v6, v7); e = silu(c); return d, e"},
+    {"slice_of_rows",
+     "input x f32[B, 3, 4]; param w f32[5, 4]; param g f32[5]; a = linear(x, w); b = layer_norm(a, [5], g); "
+     "c = slice(b, 1, 0, 1); return c",
+     "v3 = slice(x, dim=1, start=0, end=1); v4 = linear(v3, w); c = layer_norm(v4, normalized_shape=[5], "
+     "weight=g); return c"},
     {"norm_of_known",
      X "param m f32[4]; param var f32[4]; param g f32[4]; param h f32[4]; a = batch_norm(x, m, var, g, h); "
        "return a",

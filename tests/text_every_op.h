@@ -26,6 +26,7 @@ static const char every_op[] =
     "q2 = max_pool1d(x, kernel_size=2, stride=3, dilation=2)\n" "v1 = reshape(x, shape=[-1, 2, 4])\n"
     "v2 = squeeze(r2, dim=-1)\n" "v3 = unsqueeze(v2, dim=0)\n" "v4 = flatten(v3, start_dim=1)\n"
     "v5 = transpose(v4, dim0=0, dim1=1)\n" "v6 = add(v5, 0.5)\n" "v7 = sum(v6, dim=[])\n"
+    "v8 = slice(x, dim=-1, start=-7, step=3)\n"
     "t1 = to(input, dtype=\"f32\")\n" "t2 = to(t1, dtype=\"bf16\")\n"
     "e1 = erf(x)\n" "e2 = expm1(e1)\n" "e3 = log1p(e2)\n" "e4 = softsign(e3)\n" "e5 = logsigmoid(e4)\n"
     "e6 = hardshrink(e5, lambd=0.25)\n" "e7 = softshrink(e6, lambd=2)\n"

@@ -221,12 +221,13 @@ class Capture:
     naming: Naming
     part: frozenset[Node] | None = None  # nodes that may be built; None: any. Views of parameters always may
     model: native.Model = field(init=False)
-    values: dict[Node, Value] = field(default_factory=dict)
+    values: dict[Node, Any] = field(default_factory=dict)  # a Value; a list of them where a node gives several
     leaves: list[Leaf] = field(default_factory=list)
     dims: dict[Any, str] = field(default_factory=dict)  # an extent by PyTorch's word -> its name
     dim_hints: list[int] = field(default_factory=list)
     key: list[Any] = field(default_factory=list)  # what the model is, whatever things are called
     out: tuple[int, ...] = ()
+    pieces: tuple[tuple[int, ...], ...] = ()
     out_dtype: torch.dtype = torch.float32
     out_named: tuple[bool, ...] = ()
 
@@ -267,7 +268,7 @@ class Capture:
 
     # ---- nodes ----
 
-    def add(self, node: Node) -> Value:
+    def add(self, node: Node) -> Any:
         """Builds a node. Unsupported says why not; the model is then as it was, save for leaves."""
         found = ops.find(node)
         if found is None:
@@ -276,13 +277,17 @@ class Capture:
         if spelling.changes_first(args, kwargs):
             raise Unsupported("changes a tensor in place that others may see")
         result = example(node)
-        if isinstance(result, tuple):
+        several = spelling.row.kind == "views" and isinstance(result, (tuple, list)) and len(result) > 0
+        if several:
+            self.pieces = tuple(hints(check_tensor(one, self.context.device)) for one in result)
+            result = result[0]
+        elif isinstance(result, tuple):
             result = self._values_only(node, result)
         tensor = check_tensor(result, self.context.device)
         given = spelling.bind(*_mapped((tuple(args), kwargs), self._operand))
         self.out, self.out_named = hints(tensor), tuple(map(is_named, tensor.shape))
         self.out_dtype = tensor.dtype
-        if spelling.row.kind != "view":
+        if spelling.row.kind == "compute":
             given = self._promoted(spelling.row.op, given)
         self._wanted = self._unique(value_name(node))
         try:
@@ -290,14 +295,19 @@ class Capture:
             value = build(self, given) if build else ops.plain(self, spelling.row, given)
         except native.Error as why:
             raise Unsupported(str(why)) from None
-        if not isinstance(value, Value) or self.shape(value) != self.out:
-            shown = self.shape(value) if isinstance(value, Value) else value
-            raise Unsupported(f"{spelling.name}: its extents would be {shown}, not {self.out}")
-        dtype = self.model.value_dtype(value)
-        if dtype is not NATIVE[self.out_dtype]:
-            raise Unsupported(f"{spelling.name}: its type would be {dtype.name}, not {NATIVE[self.out_dtype].name}")
+        for one, shape in zip(value, self.pieces) if several else [(value, self.out)]:
+            self._check(spelling.name, one, shape)
         self.values[node] = value
         return value
+
+    def _check(self, name: str, value: Any, wanted: tuple[int, ...]) -> None:
+        """That what was built is what PyTorch gives."""
+        if not isinstance(value, Value) or self.shape(value) != wanted:
+            shown = self.shape(value) if isinstance(value, Value) else value
+            raise Unsupported(f"{name}: its extents would be {shown}, not {wanted}")
+        dtype = self.model.value_dtype(value)
+        if dtype is not NATIVE[self.out_dtype]:
+            raise Unsupported(f"{name}: its type would be {dtype.name}, not {NATIVE[self.out_dtype].name}")
 
     def cast(self, value: Value) -> Value:
         """A value in the type of the node's result."""
@@ -332,11 +342,12 @@ class Capture:
         return result[0]
 
     def _item(self, node: Node) -> Value:
-        """The values among what max or min gave."""
-        of = node.args[0] if node.args else None
-        if node.target is operator.getitem and isinstance(of, Node) and isinstance(example(of), tuple):
-            if of in self.values and node.args[1] == 0:
-                self.values[node] = self.values[of]
+        """One of several results; the values among what max or min gave."""
+        of, at = node.args if node.target is operator.getitem else (None, None)
+        if isinstance(of, Node) and isinstance(example(of), (tuple, list)):
+            found = self.values.get(of)
+            if isinstance(at, int) and (isinstance(found, list) or (found is not None and at == 0)):
+                self.values[node] = found[at] if isinstance(found, list) else found
                 return self.values[node]
             raise Unsupported("an item of what PyTorch computes")
         raise Unsupported(not_supported(target_name(node)))

@@ -13,9 +13,11 @@ from __future__ import annotations
 import builtins
 import functools
 import inspect
+import itertools
 import math
 import operator
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -35,6 +37,7 @@ class Site(Protocol):
     """Where an op is being built: what a row's function may ask and do (capture.py)."""
 
     out: tuple[int, ...]  # the result's extents at the trace
+    pieces: tuple[tuple[int, ...], ...]  # those of each result, where there are several
     out_named: tuple[bool, ...]  # which of them depend on a named extent, by PyTorch's word
     out_dtype: torch.dtype  # the result's, which its arguments are brought to where PyTorch does that
 
@@ -44,12 +47,12 @@ class Site(Protocol):
     def cast(self, value: Value) -> Value: ...
 
 
-Build = Callable[[Site, dict[str, Any]], Value]
+Build = Callable[[Site, dict[str, Any]], Any]
 
 
 @dataclass(frozen=True)
 class Row:
-    """One op. kind: compute, or view (the result may share memory with the first argument)."""
+    """One op. kind: compute; view (the result may share memory with the first argument); or views (several may)."""
 
     op: str
     kind: str
@@ -113,6 +116,7 @@ _ALIASES = {
     "axis0": "dim0",
     "axis1": "dim1",
     "ord": "p",
+    "tensor": "input",
 }
 # Arguments that choose no other result, whatever they are.
 _NO_MATTER = {"inplace", "_stacklevel", "memory_format", "cudnn_enable", "cudnn_enabled"}
@@ -378,6 +382,71 @@ def _last_two(site: Site, given: dict[str, Any]) -> Value:
     return site.emit("transpose", given["input"], -2, -1)
 
 
+def _cut(site: Site, x: Value, axis: int, start: Any, end: Any, step: int = 1) -> Value:
+    """x from start to end along an axis."""
+    if not all(one is None or isinstance(one, int) for one in (start, end, step)):
+        raise Unsupported("a slice whose ends are only known at the call")
+    end = None if end is not None and end >= sys.maxsize else end  # how PyTorch writes an open end
+    return x if (start or 0) == 0 and end is None and step == 1 else site.emit("slice", x, axis, start, end, step)
+
+
+def _one(site: Site, x: Value, axis: int, at: Any) -> Value:
+    """One element of an axis, which goes away."""
+    if not isinstance(at, int) or isinstance(at, bool):
+        raise Unsupported("an index that is only known at the call")
+    return site.emit("squeeze", _cut(site, x, axis, at, at + 1 if at != -1 else None), [axis])
+
+
+def _slice(site: Site, given: dict[str, Any]) -> Value:
+    return _cut(site, given["input"], given["dim"], given["start"], given["end"], given["step"])
+
+
+def _narrow(site: Site, given: dict[str, Any]) -> Value:
+    start, length = given["start"], given["length"]
+    if not isinstance(start, int) or not isinstance(length, int):
+        raise Unsupported("narrow to what is only known at the call")
+    return _cut(site, given["input"], given["dim"], start, start + length or None)
+
+
+def _select(site: Site, given: dict[str, Any]) -> Value:
+    return _one(site, given["input"], given["dim"] % len(site.shape(given["input"])), given["index"])
+
+
+def _index(site: Site, given: dict[str, Any]) -> Value:
+    """x[a, b:c, ..., None]"""
+    x, index = given["input"], given["index"]
+    words = list(index) if isinstance(index, tuple) else [index]
+    if not all(one is None or one is Ellipsis or isinstance(one, (int, slice)) for one in words):
+        raise Unsupported("an index that is a tensor, or only known at the call")
+    taken = sum(one is not None and one is not Ellipsis for one in words)
+    if Ellipsis in words:
+        at = words.index(Ellipsis)
+        words[at : at + 1] = [slice(None)] * (len(site.shape(x)) - taken)
+    axis = 0
+    for one in words:
+        if one is None:
+            x = site.emit("unsqueeze", x, axis)
+        elif isinstance(one, slice):
+            x = _cut(site, x, axis, one.start, one.stop, 1 if one.step is None else one.step)
+        else:
+            x = _one(site, x, axis, one)
+            axis -= 1
+        axis += 1
+    return x
+
+
+def _pieces(site: Site, given: dict[str, Any]) -> list[Value]:
+    """split and chunk: neighbouring slices, as long as PyTorch says."""
+    x, dim = next(iter(given.values())), given["dim"]
+    ends = list(itertools.accumulate(shape[dim] for shape in site.pieces))
+    return [_cut(site, x, dim, end - shape[dim], end) for end, shape in zip(ends, site.pieces)]
+
+
+def _unbind(site: Site, given: dict[str, Any]) -> list[Value]:
+    x = given["input"]
+    return [_one(site, x, given["dim"] % len(site.shape(x)), at) for at in range(len(site.pieces))]
+
+
 # ---- the table ----
 
 BY_OP: dict[str, Row] = {}
@@ -517,6 +586,14 @@ _row("transpose", {"input, *dims": "Tensor.permute", "input, dims": "torch.permu
 # PyTorch 2.15 traces .T and .mT as functions.
 _row("transpose", {"input": "torch.t Tensor.t .T torch.ops.aten.numpy_T"}, _turned, kind="view")
 _row("transpose", {"input": ".mT torch.ops.aten.mT"}, _last_two, kind="view")
+_row("slice", {"input, dim=0, start=None, end=None, step=1": "torch.ops.aten.slice"}, _slice, kind="view")
+_row("slice", {"input, dim, start, length": "torch.narrow Tensor.narrow"}, _narrow, kind="view")
+_row("slice", {"input, dim, index": "torch.select Tensor.select"}, _select, kind="view")
+_row("slice", {"input, index": "operator.getitem"}, _index, kind="view")
+_row("slice", {"input, split_size_or_sections, dim=0": "torch.split", "input, split_size, dim=0": "Tensor.split",
+               "input, split_sizes, dim=0": "torch.split_with_sizes Tensor.split_with_sizes",
+               "input, chunks, dim=0": "torch.chunk Tensor.chunk"}, _pieces, kind="views")
+_row("slice", {"input, dim=0": "torch.unbind Tensor.unbind"}, _unbind, kind="views")
 
 
 # ---- finding ----
@@ -583,8 +660,17 @@ def _overload(target: torch._ops.OpOverload) -> Overload | None:
     return Overload(spelling.row, f"aten.{name}", inspect.Signature(parameters), spelling.in_place, spelling)
 
 
+def _of_tensor(node: torch.fx.Node) -> bool:
+    first = node.args[0] if node.args else None
+    meta = first.meta if isinstance(first, torch.fx.Node) else {}
+    return isinstance(meta.get("example_value", meta.get("val")), torch.Tensor)
+
+
 def find(node: torch.fx.Node) -> tuple[Spelling, tuple[Any, ...], dict[str, Any]] | None:
-    """The spelling a node uses, with its arguments; None where the table has none."""
+    """The spelling a node uses, with its arguments; None where the table has none. An item of several results is no
+    slice."""
+    if node.target is operator.getitem and not _of_tensor(node):
+        return None
     if node.op == "call_method":
         spelling = _METHODS.get(node.target)  # type: ignore[arg-type]
     elif node.op == "call_function" and node.target is builtins.getattr and len(node.args) == 2:

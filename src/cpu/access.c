@@ -57,7 +57,9 @@ bool lf_reach_sides(lf_reach *r, const lf_access *a, const int64_t *dims)
     const lf_access factor = a->place == LF_FACTOR ? factor_of_strips(a, dims) : (lf_access){0};
     a = a->place == LF_FACTOR ? &factor : a;
     r->dtype = a->dtype;
-    return side_init(&r->row, a, 0, a->row_axes, dims) && side_init(&r->col, a, a->row_axes, a->rank, dims);
+    r->first = lf_extent_at(a->first, dims);
+    return r->first >= 0 && side_init(&r->row, a, 0, a->row_axes, dims) &&
+           side_init(&r->col, a, a->row_axes, a->rank, dims);
 }
 
 /* Takes index apart over the axes; the first takes what is left. */

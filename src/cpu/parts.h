@@ -45,6 +45,7 @@ typedef struct lf_reach {
     lf_dtype dtype;
     int32_t index;
     size_t offset; /* in floats */
+    int64_t first; /* the element of row 0 and column 0 */
     lf_side row, col;
 } lf_reach;
 
@@ -356,8 +357,8 @@ typedef struct lf_piece {
     int64_t strip, strip_end;
 } lf_piece;
 
-/* Where an access begins. */
-static inline void *lf_reach_base(const lf_run *run, const lf_reach *r, float *area)
+/* Where what an access is of begins. */
+static inline void *lf_home_base(const lf_run *run, const lf_reach *r, float *area)
 {
     switch (r->home) {
     case LF_HOME_INPUT:
@@ -372,6 +373,12 @@ static inline void *lf_reach_base(const lf_run *run, const lf_reach *r, float *a
         return area + r->offset;
     }
     return NULL;
+}
+
+/* Where an access begins. */
+static inline void *lf_reach_base(const lf_run *run, const lf_reach *r, float *area)
+{
+    return lf_element_at(r->dtype, lf_home_base(run, r, area), r->first);
 }
 
 /* The row of an access that row `row` of the grid is. */

@@ -179,10 +179,14 @@ static bool is_fixed(const lf_emitter *e, const lf_access *a)
     return a->place == LF_VALUE && is_fixed_home(e, a->index);
 }
 
-/* " + row ... + col ...", what there is of it. */
+/* " + first + row ... + col ...", what there is of it. */
 static void emit_sides(lf_emitter *e, const lf_access *a, const char *col)
 {
     axis at[LF_MAX_RANK];
+    if (a->first.coef != 0) {
+        lf_str_add(&e->s, " + ");
+        lf_emit_extent(e, a->first);
+    }
     int count = is_in_block(e, a) ? 0 : merged_axes(a, 0, a->row_axes, at);
     if (count > 0) {
         lf_str_add(&e->s, " + ");
@@ -209,7 +213,8 @@ static form columns_of(const lf_access *a)
 bool lf_is_column_vector(const lf_emitter *e, const lf_access *a)
 {
     axis at[LF_MAX_RANK];
-    return is_fixed(e, a) && merged_axes(a, 0, a->row_axes, at) == 0 && columns_of(a) == CONTIGUOUS;
+    return is_fixed(e, a) && a->first.coef == 0 && merged_axes(a, 0, a->row_axes, at) == 0 &&
+           columns_of(a) == CONTIGUOUS;
 }
 
 /* Do four neighbours from a multiple of four on lie at a multiple of four? Where rows do: in memory of our own; in the
@@ -221,7 +226,7 @@ const char *lf_emit_aligned(const lf_emitter *e, const lf_access *a)
     const bool ours = a->place == LF_STAT || (a->place == LF_KEPT && e->kept[a->index] >= 0) ||
                       (a->place == LF_VALUE &&
                        (e->plan->storage[a->index] == LF_PREPARED || e->plan->storage[a->index] == LF_IN_BUFFER));
-    bool rows = true;
+    bool rows = a->first.coef % 4 == 0;
     for (int i = 0; i < count; i++)
         rows = rows && at[i].stride.coef % 4 == 0;
     return !rows ? "false" : ours ? "true" : "ALIGNED";
@@ -262,7 +267,7 @@ bool lf_is_row_in_registers(const lf_emitter *e, int32_t phase, const lf_access 
         !lf_extent_same(e->g->phase[phase].width, e->g->product[0].k) || columns_of(a) != CONTIGUOUS)
         return false;
     const int count = merged_axes(a, 0, a->row_axes, ours);
-    bool same = count == merged_axes(x, 0, x->row_axes, theirs);
+    bool same = count == merged_axes(x, 0, x->row_axes, theirs) && lf_extent_same(a->first, x->first);
     for (int i = 0; same && i < count; i++)
         same = lf_extent_same(ours[i].extent, theirs[i].extent) && lf_extent_same(ours[i].stride, theirs[i].stride);
     return same;

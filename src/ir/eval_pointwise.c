@@ -336,28 +336,15 @@ void lf_eval_pointwise(const lf_site *s)
     }
 }
 
-static int axis_of(const lf_site *s, const char *attribute, int rank)
-{
-    int axis = (int)lf_attr_of(s->g, s->n, attribute)->number;
-    return axis < 0 ? axis + rank : axis;
-}
-
-/* transpose: the result is walked in order, the argument with two strides exchanged. */
+/* The result is walked in order, the argument by strides of its own. */
 void lf_eval_move(const lf_site *s)
 {
     const lf_node_info *node = lf_at(s->g, s->n);
-    walk w = {.rank = node->shape.rank, .args = 1};
-    int64_t stride = 1;
-    for (int axis = w.rank - 1; axis >= 0; axis--) {
+    const lf_moved moved = lf_moved_of(s->g, s->n);
+    walk w = {.rank = node->shape.rank, .args = 1, .at = {lf_extent_at(moved.first, s->dims)}};
+    for (int axis = 0; axis < w.rank; axis++) {
         w.extent[axis] = lf_site_extent(s, s->n, axis);
-        w.stride[0][axis] = stride;
-        stride *= lf_site_extent(s, node->arg[0], axis);
-    }
-    if (w.rank > 0) {
-        int first = axis_of(s, "dim0", w.rank), second = axis_of(s, "dim1", w.rank);
-        int64_t swap = w.stride[0][first];
-        w.stride[0][first] = w.stride[0][second];
-        w.stride[0][second] = swap;
+        w.stride[0][axis] = lf_extent_at(moved.stride[axis], s->dims);
     }
 
     double *out = s->out;

@@ -165,6 +165,18 @@ lf_affine lf_affine_of(const lf_graph *g, lf_node n);
  * instead. */
 bool lf_uses_running_stats(const lf_graph *g, lf_node n);
 
+/* Every `step`-th of an extent, from `start` on; `count` of them. */
+typedef struct lf_run_of { int64_t start, step; lf_extent count; } lf_run_of;
+/* What slice's numbers mean for an extent, as PyTorch has it: ends clamped, from the end where negative. False where
+ * nothing is left, or the extent has a name and is not taken whole. */
+bool lf_slice_run(lf_extent extent, const lf_attr *start, const lf_attr *end, const lf_attr *step, lf_run_of *out);
+/* MOVE: where its elements lie among those of its argument: at first + the sum of index * stride over its axes; a first
+ * of coef 0 is none. turned: in another order. */
+typedef struct lf_moved { lf_extent first, stride[LF_MAX_RANK]; bool turned; } lf_moved;
+lf_moved lf_moved_of(const lf_graph *g, lf_node n);
+/* MOVE: the axes of which it takes some elements only, or exchanges with others. */
+unsigned lf_moved_axes(const lf_graph *g, lf_node n);
+
 /* A POOL's window with None resolved. */
 typedef struct lf_window { int64_t kernel, stride, padding, dilation; bool include_pad; } lf_window;
 lf_window lf_window_of(const lf_graph *g, lf_node n);

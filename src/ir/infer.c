@@ -494,6 +494,29 @@ static lf_status transpose(const site *s)
     return LF_OK;
 }
 
+static lf_status slice(const site *s)
+{
+    const lf_attr *start = attr_of(s, "start"), *end = attr_of(s, "end"), *step = attr_of(s, "step");
+    int axis = 0;
+    lf_run_of run;
+    if (s->x->rank == 0)
+        return wrong(s, "%s is one number, which has no parts", text_of(s, 0));
+    lf_status status = axis_of(s, "dim", integer_of(s, "dim"), s->x->rank, &axis);
+    if (status)
+        return status;
+    const lf_extent extent = s->x->dim[axis];
+    if (step->number < 1.0)
+        return wrong(s, "step is %g; it wants 1 or more", step->number);
+    *s->out = *s->x;
+    if (lf_slice_run(extent, start, end, step, &run)) {
+        s->out->dim[axis] = run.count;
+        return LF_OK;
+    }
+    if (!lf_extent_known(extent))
+        return wrong(s, "extent %d of %s has a name; only one that is a number can be cut", axis, text_of(s, 0));
+    return wrong(s, "nothing of extent %d of %s lies between start and end", axis, text_of(s, 0));
+}
+
 /* ---- which rule ---- */
 
 static rule *const kind_rule[] = {
@@ -518,6 +541,7 @@ static rule *const own_rule[LF_OP_COUNT] = {
     [LF_OP_unsqueeze] = unsqueeze,
     [LF_OP_flatten] = flatten,
     [LF_OP_transpose] = transpose,
+    [LF_OP_slice] = slice,
 };
 
 static lf_status check_args(const site *s)

@@ -15,7 +15,7 @@ typedef enum lf_kind {
     LF_NORMALIZE, /* a statistic over a span, then every element again with it */
     LF_POOL,      /* a statistic over windows of the last extent */
     LF_VIEW,      /* the same elements in the same order under another shape */
-    LF_MOVE,      /* elements in another order */
+    LF_MOVE,      /* elements in another order, or some of them */
     LF_GUARD      /* a value and the witness of its rewrite (rewrites only) */
 } lf_kind;
 

@@ -151,6 +151,83 @@ lf_window lf_window_of(const lf_graph *g, lf_node n)
     return w;
 }
 
+/* ---- moves ---- */
+
+/* An end of a slice within [0, extent]; none: where it is open. */
+static int64_t slice_end(const lf_attr *end, int64_t extent, int64_t open)
+{
+    if (end->none)
+        return open;
+    const double at = end->number < 0.0 ? end->number + (double)extent : end->number;
+    return at < 0.0 ? 0 : at > (double)extent ? extent : (int64_t)at;
+}
+
+bool lf_slice_run(lf_extent extent, const lf_attr *start, const lf_attr *end, const lf_attr *step, lf_run_of *out)
+{
+    *out = (lf_run_of){.step = (int64_t)step->number, .count = extent};
+    if (out->step < 1)
+        return false;
+    if (!lf_extent_known(extent))
+        return (start->none || start->number == 0.0) && end->none && out->step == 1;
+    const int64_t stop = slice_end(end, extent.coef, extent.coef);
+    out->start = slice_end(start, extent.coef, 0);
+    if (out->start >= stop)
+        return false;
+    out->count = lf_extent_of((stop - out->start - 1) / out->step + 1);
+    return true;
+}
+
+static int axis_at(const lf_graph *g, lf_node n, const char *name)
+{
+    const int64_t axis = (int64_t)lf_attr_of(g, n, name)->number;
+    return (int)(axis < 0 ? axis + g->node[n].shape.rank : axis);
+}
+
+static lf_run_of run_of(const lf_graph *g, lf_node n)
+{
+    lf_run_of run;
+    const lf_extent extent = g->node[g->node[n].arg[0]].shape.dim[axis_at(g, n, "dim")];
+    const bool some = lf_slice_run(extent, lf_attr_of(g, n, "start"), lf_attr_of(g, n, "end"),
+                                   lf_attr_of(g, n, "step"), &run);
+    assert(some);
+    (void)some;
+    return run;
+}
+
+lf_moved lf_moved_of(const lf_graph *g, lf_node n)
+{
+    const lf_shape *from = &g->node[g->node[n].arg[0]].shape;
+    lf_moved moved = {.first = lf_extent_of(0)};
+    lf_broadcast_strides(from, from, moved.stride);
+    if (from->rank == 0)
+        return moved;
+    if (!param_of(g, n, "start")) {
+        const int a = axis_at(g, n, "dim0"), b = axis_at(g, n, "dim1");
+        const lf_extent swapped = moved.stride[a];
+        moved.stride[a] = moved.stride[b];
+        moved.stride[b] = swapped;
+        moved.turned = a != b;
+        return moved;
+    }
+    const int axis = axis_at(g, n, "dim");
+    const lf_run_of run = run_of(g, n);
+    bool fits = run.start == 0 || lf_extent_mul(moved.stride[axis], lf_extent_of(run.start), &moved.first);
+    fits = fits && lf_extent_mul(moved.stride[axis], lf_extent_of(run.step), &moved.stride[axis]);
+    assert(fits); /* an element of a tensor that can be counted */
+    (void)fits;
+    return moved;
+}
+
+unsigned lf_moved_axes(const lf_graph *g, lf_node n)
+{
+    if (g->node[n].shape.rank == 0)
+        return 0;
+    if (param_of(g, n, "start"))
+        return lf_shape_same(&g->node[n].shape, &g->node[g->node[n].arg[0]].shape) ? 0 : 1u << axis_at(g, n, "dim");
+    const int a = axis_at(g, n, "dim0"), b = axis_at(g, n, "dim1");
+    return a == b ? 0 : 1u << a | 1u << b;
+}
+
 /* ---- the whole graph ---- */
 
 void lf_graph_fixed(const lf_graph *g, bool *fixed)

@@ -35,15 +35,6 @@ static bool pointwise(const walk *w, lf_node n)
     return true;
 }
 
-static bool moves_axis_0(const lf_graph *g, lf_node n)
-{
-    int rank = lf_at(g, n)->shape.rank;
-    double a = lf_attr_of(g, n, "dim0")->number, b = lf_attr_of(g, n, "dim1")->number;
-    a += a < 0 ? rank : 0;
-    b += b < 0 ? rank : 0;
-    return (a == 0) != (b == 0);
-}
-
 /* Ops that carry the rows of argument 0 through, if they do; no other argument may have rows. */
 static bool through(const walk *w, lf_node n)
 {
@@ -60,7 +51,7 @@ static bool through(const walk *w, lf_node n)
     case LF_NORMALIZE:
     case LF_POOL: return !(lf_span_axes(w->g, n) & 1u);
     case LF_VIEW: return starts_with_batch(w, &node->shape); /* row-major: the same leading extent is the same rows */
-    case LF_MOVE: return !moves_axis_0(w->g, n);
+    case LF_MOVE: return !(lf_moved_axes(w->g, n) & 1u);
     default: return false;
     }
 }

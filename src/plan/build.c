@@ -161,7 +161,7 @@ int32_t lf_step_op(lf_builder *b, int32_t phase, lf_node node, lf_op op, const i
 bool lf_access_same(const lf_access *a, const lf_access *b)
 {
     if (a->place != b->place || a->index != b->index || a->result != b->result || a->rank != b->rank ||
-        a->row_axes != b->row_axes)
+        a->row_axes != b->row_axes || !lf_extent_same(a->first, b->first))
         return false;
     for (int i = 0; i < a->rank; i++)
         if (!lf_extent_same(a->extent[i], b->extent[i]) || !lf_extent_same(a->stride[i], b->stride[i]))

@@ -291,7 +291,7 @@ static void read_arguments(const lf_graph *g, lf_node n, const int64_t *dims, co
         lf_node arg = info->arg[i];
         if (arg == LF_NONE || lf_at(g, arg)->op == LF_OP_constant)
             continue;
-        double bytes = lf_cost_bytes(g, arg, dims);
+        double bytes = lf_cost_bytes(g, lf_kind_of(g, n) == LF_MOVE ? n : arg, dims); /* a slice reads what it takes */
         *(computed(g, arg) && stays(bytes, d) ? &w->cached : &w->read) += bytes;
     }
 }
@@ -447,7 +447,8 @@ static double touched_before(const touching *t, const lf_touch *at)
     lf_touch before;
     for (lf_touches all = lf_touches_of(t->group);
          lf_touch_next(&all, &before) && (before.access != at->access || before.phase != at->phase);) {
-        if (!before.access || !lf_touches_this(&before, at->place, at->what) || before.access == at->access)
+        if (!before.access || !lf_touches_this(&before, at->place, at->what) || before.access == at->access ||
+            !lf_extent_same(before.access->first, at->access->first))
             continue;
         double count = distinct(before.access, t->dims);
         if (near(t, at, before.phase, count))

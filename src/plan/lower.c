@@ -20,6 +20,7 @@ typedef struct member {
     int32_t phase, step;
     int32_t kept;      /* -1 until a later phase asks for it */
     int32_t again;     /* flops to compute it anew from tensors, -1 where that cannot be or is too much */
+    bool idle;         /* it is computed anew wherever it is read: its own phase does without */
     bool spans;        /* it has a statistic: then */
     lf_spanned spanned;
     int feed_level;
@@ -93,25 +94,43 @@ static bool strides_zero(const lf_shape *shape, const lf_extent *stride, int fro
     return true;
 }
 
-/* How a node on `grid` with this shape reads arg. NULL, or why it cannot while both are in one group. */
-static const char *read_arg(const lowering *l, const lf_shape *shape, lf_grid grid, int row_axes, lf_node arg,
-                            reading *r)
+/* How a node on `grid` with this shape reads what lies so in base. NULL, or why it cannot while both are in one
+ * group. */
+static const char *read_so(const lowering *l, const lf_shape *shape, lf_grid grid, int row_axes, lf_node base,
+                           const lf_moved *lies, reading *r)
 {
-    const lf_graph *g = l->context->graph;
-    lf_extent stride[LF_MAX_RANK] = {{0}};
-    lf_broadcast_strides(&lf_at(g, arg)->shape, shape, stride);
-    r->base = l->context->base[arg];
-    r->inside = l->context->slot[r->base];
+    r->base = base;
+    r->inside = l->context->slot[base];
     r->identity = false;
-    r->access = lf_access_axes(LF_VALUE, r->base, shape, stride, row_axes);
+    r->access = lf_access_axes(LF_VALUE, base, shape, lies->stride, row_axes);
+    r->access.first = lies->first;
     if (r->inside < 0)
         return NULL;
     const member *m = &l->m[r->inside];
-    if (m->grid.one_row ? !strides_zero(shape, stride, 0, row_axes)
-                        : grid.one_row || !strides_natural(shape, stride, 0, row_axes, m->grid.width))
+    if (m->grid.one_row ? !strides_zero(shape, lies->stride, 0, row_axes)
+                        : grid.one_row || !strides_natural(shape, lies->stride, 0, row_axes, m->grid.width))
         return "it is read across rows";
-    r->identity = grid_same(m->grid, grid) && strides_natural(shape, stride, row_axes, shape->rank, lf_extent_of(1));
+    r->identity = grid_same(m->grid, grid) && lies->first.coef == 0 &&
+                  strides_natural(shape, lies->stride, row_axes, shape->rank, lf_extent_of(1));
     return NULL;
+}
+
+/* The same of an argument that is broadcast. */
+static const char *read_arg(const lowering *l, const lf_shape *shape, lf_grid grid, int row_axes, lf_node arg,
+                            reading *r)
+{
+    lf_moved lies = {.first = {0}};
+    lf_broadcast_strides(&lf_at(l->context->graph, arg)->shape, shape, lies.stride);
+    return read_so(l, shape, grid, row_axes, l->context->base[arg], &lies, r);
+}
+
+/* The same of what a member moves. */
+static const char *read_moved(const lowering *l, const member *m, reading *r)
+{
+    const lf_graph *g = l->context->graph;
+    const lf_moved lies = lf_moved_of(g, m->node);
+    return read_so(l, &lf_at(g, m->node)->shape, m->grid, m->row_axes, l->context->base[lf_arg_of(g, m->node, 0)],
+                   &lies, r);
 }
 
 static bool outside(const lowering *l, lf_node arg)
@@ -221,6 +240,23 @@ static const char *place_spanned(lowering *l, member *m)
     return NULL;
 }
 
+/* Elements in another order are read from where they are stored; some of a row's, also from what the group keeps. */
+static const char *place_moved(lowering *l, member *m)
+{
+    const lf_graph *g = l->context->graph;
+    const lf_node_info *info = lf_at(g, m->node);
+    const bool turned = lf_moved_of(g, m->node).turned, inside = !outside(l, info->arg[0]);
+    if (turned && inside)
+        return "a transpose moves data, which wants it stored first";
+    if (!lf_split_rows(&info->shape, l->b.rows, &m->row_axes, &m->grid.width))
+        return "its rows are not those of the group";
+    reading r;
+    const char *why = read_moved(l, m, &r);
+    m->again = turned ? -1 : 1;
+    m->level = inside ? l->m[r.inside].level + 1 : 0;
+    return why;
+}
+
 static const char *place(lowering *l, member *m)
 {
     const lf_graph *g = l->context->graph;
@@ -247,10 +283,7 @@ static const char *place(lowering *l, member *m)
         why = place_pointwise(l, m, 1);
         break;
     case LF_MOVE:
-        if (!outside(l, info->arg[0]))
-            return "a transpose moves data, which wants it stored first";
-        if (!lf_split_rows(&info->shape, l->b.rows, &m->row_axes, &m->grid.width))
-            return "its rows are not those of the group";
+        why = place_moved(l, m);
         break;
     case LF_POINTWISE:
         why = place_pointwise(l, m, lf_op_row(info->op)->arg_count);
@@ -332,11 +365,40 @@ static void find_parts(lowering *l)
             l->m[i].part = first_part(l, l->m[i].level, l->m[i].grid);
 }
 
+static bool same_phase(const member *a, const member *b)
+{
+    return a->level == b->level && a->part == b->part && grid_same(a->grid, b->grid);
+}
+
+/* Which values only other phases want, all of which compute them anew. Readers come after what they read. */
+static void find_idle(lowering *l)
+{
+    const lf_graph *g = l->context->graph;
+    for (int32_t i = 0; i < l->count; i++)
+        l->m[i].idle = l->m[i].again >= 0 && !l->context->stored[l->m[i].node];
+    for (int32_t i = l->count - 1; i >= 0; i--) {
+        const member *m = &l->m[i];
+        const lf_node_info *info = lf_at(g, m->node);
+        for (int a = 0; a < lf_op_row(info->op)->arg_count; a++) {
+            reading r = {.identity = false};
+            if (outside(l, info->arg[a]))
+                continue;
+            member *from = &l->m[l->context->slot[l->context->base[info->arg[a]]]];
+            if (lf_kind_of(g, m->node) == LF_POINTWISE)
+                read_arg(l, &info->shape, m->grid, m->row_axes, info->arg[a], &r);
+            from->idle = from->idle && r.identity && (!same_phase(m, from) || m->idle);
+        }
+    }
+}
+
 static void find_phases(lowering *l)
 {
     find_parts(l);
+    find_idle(l);
     for (int32_t i = 0; i < l->count; i++) {
         const member *m = &l->m[i];
+        if (m->idle)
+            continue;
         if (m->spans)
             need_phase(l, m->feed_level, fed_grid(m), fed_part(l, m));
         need_phase(l, m->level, m->grid, m->part);
@@ -345,7 +407,7 @@ static void find_phases(lowering *l)
 
 /* ---- second walk ---- */
 
-static int32_t emit_op(lowering *l, const member *m, int32_t phase);
+static int32_t emit_again(lowering *l, const member *m, int32_t phase);
 
 static lf_access keep(lowering *l, int32_t index, const lf_access *as_read)
 {
@@ -387,10 +449,20 @@ static int32_t fetch(lowering *l, const lf_shape *shape, lf_grid grid, int row_a
         return m->step;
     if (r.identity && m->again >= 0) {
         int32_t step = find_again(l, m->node, phase);
-        return step >= 0 ? step : emit_op(l, m, phase);
+        return step >= 0 ? step : emit_again(l, m, phase);
     }
     lf_access from = keep(l, r.inside, &r.access);
     return lf_step_load(&l->b, phase, arg, &from);
+}
+
+static int32_t emit_moved(lowering *l, const member *m, int32_t phase)
+{
+    reading r;
+    const char *why = read_moved(l, m, &r);
+    assert(!why);
+    (void)why;
+    const lf_access from = r.inside >= 0 ? keep(l, r.inside, &r.access) : r.access;
+    return lf_step_load(&l->b, phase, m->node, &from);
 }
 
 static int32_t emit_op(lowering *l, const member *m, int32_t phase)
@@ -405,6 +477,12 @@ static int32_t emit_op(lowering *l, const member *m, int32_t phase)
         arg[i] = fetch(l, &info->shape, m->grid, m->row_axes, info->arg[i], phase);
     lf_op_numbers(g, m->node, attr);
     return lf_step_op(&l->b, phase, m->node, info->op, arg, attr);
+}
+
+/* A value that is cheap, in a phase of whoever reads it. */
+static int32_t emit_again(lowering *l, const member *m, int32_t phase)
+{
+    return lf_kind_of(l->context->graph, m->node) == LF_MOVE ? emit_moved(l, m, phase) : emit_op(l, m, phase);
 }
 
 static void emit_product(lowering *l, member *m)
@@ -520,23 +598,6 @@ static void emit_normalized(lowering *l, member *m)
     m->step = lf_lower_affine(&l->b, m->phase, m->node, m->step, NULL, m->row_axes);
 }
 
-static void emit_moved(lowering *l, member *m)
-{
-    const lf_graph *g = l->context->graph;
-    const lf_node_info *info = lf_at(g, m->node);
-    const lf_shape *from = &lf_at(g, info->arg[0])->shape;
-    lf_extent stride[LF_MAX_RANK] = {{0}};
-    lf_broadcast_strides(from, from, stride);
-    int a = (int)lf_attr_of(g, m->node, "dim0")->number, b = (int)lf_attr_of(g, m->node, "dim1")->number;
-    a = a < 0 ? a + from->rank : a;
-    b = b < 0 ? b + from->rank : b;
-    lf_extent swapped = stride[a];
-    stride[a] = stride[b];
-    stride[b] = swapped;
-    lf_access access = lf_access_axes(LF_VALUE, l->context->base[info->arg[0]], &info->shape, stride, m->row_axes);
-    m->step = lf_step_load(&l->b, m->phase, m->node, &access);
-}
-
 static void emit_guard(lowering *l, member *m)
 {
     const lf_node_info *info = lf_at(l->context->graph, m->node);
@@ -550,6 +611,9 @@ static void emit_guard(lowering *l, member *m)
 
 static void emit(lowering *l, member *m)
 {
+    m->step = m->phase = -1;
+    if (m->idle)
+        return;
     m->phase = phase_of(l, m->level, m->grid, m->part);
     switch (lf_kind_of(l->context->graph, m->node)) {
     case LF_PRODUCT:
@@ -563,7 +627,7 @@ static void emit(lowering *l, member *m)
         emit_normalized(l, m);
         break;
     case LF_MOVE:
-        emit_moved(l, m);
+        m->step = emit_moved(l, m, m->phase);
         break;
     case LF_GUARD:
         emit_guard(l, m);

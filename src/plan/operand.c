@@ -5,7 +5,7 @@
 bool lf_is_dense_input(const lf_plan *plan, const lf_access *a)
 {
     lf_extent next = lf_extent_of(1); /* the stride that an axis has if nothing lies between its steps */
-    if (a->place != LF_VALUE || plan->storage[a->index] != LF_IN_INPUT)
+    if (a->place != LF_VALUE || plan->storage[a->index] != LF_IN_INPUT || a->first.coef != 0)
         return false;
     for (int i = a->rank - 1; i >= 0; i--)
         if (!lf_extent_is(a->extent[i], 1) &&

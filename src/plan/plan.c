@@ -142,9 +142,7 @@ static int32_t last_read(const lf_group *g, int32_t k, lf_extent rows, bool *alo
     for (lf_touches all = lf_touches_of(g); lf_touch_next(&all, &at);) {
         if (!lf_touches_this(&at, LF_KEPT, k) || lf_is_write(&at))
             continue;
-        *along = (*along || last != at.phase) && at.by == LF_TOUCH_LOAD && at.access->rank == whole.rank &&
-                 at.access->row_axes == whole.row_axes && lf_extent_same(at.access->stride[0], whole.stride[0]) &&
-                 lf_extent_same(at.access->stride[1], whole.stride[1]);
+        *along = (*along || last != at.phase) && at.by == LF_TOUCH_LOAD && lf_access_same(at.access, &whole);
         last = at.phase;
     }
     return last;

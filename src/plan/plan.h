@@ -33,16 +33,17 @@ typedef enum lf_place {
 } lf_place;
 
 /* Where the elements of a phase's grid lie. The grid's rows are counted by axes 0 .. row_axes-1 and its columns by the
- * others, row-major; element (row, col) lies at the sum of index * stride over the axes. A stride of coef 0 repeats. A
- * kept value or a statistic lies [rows][own width] row-major (one row for those that have one): its axes up to row_axes
- * either step through its rows in order, or are all 0 where it has one row. */
+ * others, row-major; element (row, col) lies at first + the sum of index * stride over the axes. A stride of coef 0
+ * repeats, a first of coef 0 is none. A kept value or a statistic lies [rows][own width] row-major (one
+ * row for those that have one): its axes up to row_axes either step through its rows in order, or are all 0 where it
+ * has one row; first lies within a row. */
 typedef struct lf_access {
     lf_place place;
     lf_dtype dtype; /* of the elements there, in which extents and strides count: f32 for statistics */
     int32_t index;
     int result;
     int rank, row_axes;
-    lf_extent extent[LF_MAX_RANK], stride[LF_MAX_RANK];
+    lf_extent first, extent[LF_MAX_RANK], stride[LF_MAX_RANK];
 } lf_access;
 
 /* The same elements in the same places? (Their type follows from the place.) */

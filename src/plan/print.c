@@ -32,6 +32,8 @@ static void print_access(lf_str *s, const lf_plan *plan, const lf_access *a)
     }
     if (a->dtype != LF_F32)
         lf_str_addf(s, " %s", lf_dtype_name(a->dtype));
+    if (a->first.coef != 0)
+        lf_str_addf(s, " + %s", lf_extent_text(g, a->first));
     lf_str_add(s, "[");
     for (int i = 0; i < a->rank; i++)
         lf_str_addf(s, "%s%s*%s", i == 0 ? "" : i == a->row_axes ? " | " : ", ", lf_extent_text(g, a->extent[i]),

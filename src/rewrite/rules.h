@@ -29,12 +29,13 @@ typedef struct lf_rule_table {
     const lf_rule *rule;
     size_t count;
 } lf_rule_table;
-extern const lf_rule_table lf_rules_neutral, lf_rules_clamp, lf_rules_shape, lf_rules_norm, lf_rules_linear,
-    lf_rules_collapse, lf_rules_reduce, lf_rules_itself, lf_rules_softmax, lf_rules_driver;
+extern const lf_rule_table lf_rules_neutral, lf_rules_clamp, lf_rules_shape, lf_rules_slice, lf_rules_norm,
+    lf_rules_linear, lf_rules_collapse, lf_rules_reduce, lf_rules_itself, lf_rules_softmax, lf_rules_driver;
 
 /* Beside each node of the graph being built. */
 typedef struct lf_side {
     int32_t uses;    /* by nodes that are wanted, those still to come counted; outputs too; being watched is no use */
+    int32_t slices;  /* uses that are slices of one axis, which take no more of it together than there is; else 0 */
     lf_node forward; /* what has replaced it, LF_NONE */
     lf_node label;   /* the node as written whose value this is, LF_NONE */
     lf_node source;  /* the node as written it was made for: where notes say it is */

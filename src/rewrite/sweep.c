@@ -228,6 +228,34 @@ static lf_node visit(lf_sweeper *s, lf_scene from, lf_node n, const lf_node *map
     return b;
 }
 
+/* What slices take of one value. */
+typedef struct slicing {
+    int32_t slices;
+    int axis;
+    int64_t taken; /* of the axis; more than there is where it is several axes' */
+} slicing;
+
+/* cut: one per node. */
+static void count_slices(lf_scene from, const bool *live, slicing *cut)
+{
+    for (lf_node n = 0; n < from.g->count; n++) {
+        const lf_node_info *info = &from.g->node[n];
+        if (!live[n] || info->op != LF_OP_slice)
+            continue;
+        slicing *of = &cut[info->arg[0]];
+        const unsigned axes = lf_moved_axes(from.g, n);
+        for (int axis = 0; axis < info->shape.rank; axis++)
+            if (axes >> axis & 1) {
+                of->taken += of->slices > 0 && of->axis != axis ? LF_MAX_ELEMENTS : info->shape.dim[axis].coef;
+                of->axis = axis;
+            }
+        of->slices++;
+    }
+    for (lf_node n = 0; n < from.g->count; n++)
+        if (cut[n].slices > 0 && cut[n].taken > from.g->node[n].shape.dim[cut[n].axis].coef)
+            cut[n].slices = 0;
+}
+
 lf_status lf_sweep(lf_sweeper *s, lf_scene from, lf_node *map)
 {
     lf_rw *rw = &s->rw;
@@ -235,9 +263,11 @@ lf_status lf_sweep(lf_sweeper *s, lf_scene from, lf_node *map)
     bool merge = lf_rule_on(s, lf_rule_cse);
     bool *live = lf_arena_array(rw->g->arena, count, sizeof *live);
     int32_t *uses = lf_arena_array(rw->g->arena, count, sizeof *uses);
-    if (!live || !uses)
+    slicing *cut = lf_arena_array(rw->g->arena, count, sizeof *cut);
+    if (!live || !uses || !cut)
         return LF_ERR_NOMEM;
     lf_scene_live(from, live, uses);
+    count_slices(from, live, cut);
     for (lf_node n = 0; n < from.g->count && !rw->status; n++) {
         lf_op op = from.g->node[n].op;
         map[n] = LF_NONE;
@@ -247,6 +277,7 @@ lf_status lf_sweep(lf_sweeper *s, lf_scene from, lf_node *map)
         if (r == LF_NONE)
             return rw->status ? rw->status : LF_ERR_NOMEM;
         rw->side[r].uses += uses[n];
+        rw->side[r].slices += cut[n].slices;
         map[n] = r;
     }
     if (rw->status)

@@ -146,7 +146,8 @@ static void step_words(listing *l, const lf_account *a, const lf_group *g, const
             if (phase->step[before].kind == LF_STEP_OP && phase->step[before].node == step->node)
                 return;
         name(l, lf_op_row(lf_at(a->plan->graph, step->node)->op)->name);
-    } else if (step->kind == LF_STEP_LOAD && kind == LF_MOVE)
+    } else if (step->kind == LF_STEP_LOAD && kind == LF_MOVE &&
+               !(step->from.place == LF_VALUE && step->from.index == step->node)) /* moved here, not before */
         name(l, lf_op_row(lf_at(a->plan->graph, step->node)->op)->name);
 }
 

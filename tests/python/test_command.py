@@ -465,7 +465,7 @@ def test_ops(linfuse):
     wanted = """linear matmul relu leaky_relu gelu sigmoid tanh silu mish softplus clamp hardtanh hardswish hardsigmoid
         elu selu celu exp log abs neg sqrt rsqrt reciprocal pow clone to dropout add sub mul div minimum maximum sum
         mean max min logsumexp softmax log_softmax layer_norm group_norm instance_norm rms_norm batch_norm avg_pool1d
-        max_pool1d reshape squeeze unsqueeze flatten transpose"""
+        max_pool1d reshape squeeze unsqueeze flatten transpose slice"""
     assert names >= set(wanted.split())
     assert all(isinstance(op[f], str) and op[f] for op in ops for f in ("name", "kind", "signature"))
     text = linfuse("ops").stdout

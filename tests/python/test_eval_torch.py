@@ -465,6 +465,16 @@ for shape in ((3, 5), (2, 3, 4), (2, 3, 2, 4)):
                 named="B",
             )
 
+for shape in ((7,), (3, 5), (2, 3, 4)):
+    for dim, (start, end, step) in itertools.product(
+        range(-len(shape), len(shape)), ((None, None, 1), (1, None, 1), (None, -1, 2), (-2, 99, 1), (0, 2, 3))
+    ):
+        case(
+            f"slice(x, dim={dim}, start={start}, end={end}, step={step})",
+            {"x": normal(*shape)},
+            lambda x, d=dim, s=start, e=end, k=step: torch.ops.aten.slice(x, d, s, e, k),
+        )
+
 # ---- whole models: what is shared, returned, freed ----
 
 case(

@@ -174,6 +174,25 @@ ARGUMENTS = {
     ".mT": ("h", [""], "* 2"),
     "torch.ops.aten.numpy_T": ("h", [""], "* 2"),
     "torch.ops.aten.mT": ("h", [""], "* 2"),
+    "torch.ops.aten.slice": ("h", ["1", "1, 3", "-1, 0, 17", "1, -9, -1, 3", "1, 0, 9223372036854775807"], "* 2"),
+    "torch.narrow": ("h", ["1, 3, 7", "dim=-1, start=-5, length=5"], "* 2"),
+    "Tensor.narrow": ("h", ["1, 0, 24", "1, -5, 2"], "* 2"),
+    "torch.select": ("h", ["1, 5", "-1, -1"], "* 2"),
+    "Tensor.select": ("t", ["1, 0", "2, -2", "dim=-1, index=3"], "* 2"),
+    "operator.getitem": (
+        "t",
+        ["(slice(None), 0)", "(..., slice(3, 20))", "(slice(None), slice(None), slice(1, None, 5))", "(..., None, -1)",
+         "(slice(None), None, 0, slice(-3, None))", "...", "(None, slice(None), 0, 7)"],
+        "* 2",
+    ),
+    "torch.split": ("h", ["[5, 19], 1", "10, dim=-1", "split_size_or_sections=[24, 0, 0][:1], dim=1"], "[-1] * 2"),
+    "Tensor.split": ("h", ["[5, 18, 1], 1", "7, -1"], "[0] * 2"),
+    "torch.split_with_sizes": ("h", ["[11, 13], 1"], "[1] * 2"),
+    "Tensor.split_with_sizes": ("h", ["[11, 13], dim=1"], "[0] * 2"),
+    "torch.chunk": ("h", ["2, 1", "5, dim=-1"], "[1] * 2"),
+    "Tensor.chunk": ("h", ["3, -1"], "[2] * 2"),
+    "torch.unbind": ("h", ["1", "dim=-1"], "[3] * 2"),
+    "Tensor.unbind": ("t", ["1"], "[0] * 2"),
 }
 OVER_A_DIM = ["1", "dim=1", "1, True", "dim=-1, keepdim=True"]  # of max and min, which give indices too
 
