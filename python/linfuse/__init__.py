@@ -4,6 +4,7 @@
     fast = torch.compile(model, backend="linfuse")                        # fused; what it does not know runs in PyTorch
     print(linfuse.explain(model, x))                                      # what was done, and what it is worth
     print(linfuse.bench(model, x))                                        # eager, inductor and linfuse, measured
+    loss = linfuse.linear_cross_entropy(hidden, weight, labels)           # no logits are stored; differentiable
     linfuse.save(model, (x,), "dir")                                      # for `linfuse run`, C, and
     program = linfuse.load("dir/model.lf", "dir/model.safetensors")       # a function of NumPy arrays or torch tensors
 
@@ -27,6 +28,7 @@ from .saving import save
 if TYPE_CHECKING:
     from .backend import compile_graph
     from .counters import Stats, reset_stats, stats
+    from .loss import LinearCrossEntropy, LinearLogprobs, linear_cross_entropy, linear_logprobs
     from .memory import empty_cache
     from .timing import Bench, bench
     from .weights import refresh
@@ -35,12 +37,16 @@ __all__ = [
     "Account",
     "Bench",
     "Error",
+    "LinearCrossEntropy",
+    "LinearLogprobs",
     "Program",
     "Stats",
     "bench",
     "compile_graph",
     "empty_cache",
     "explain",
+    "linear_cross_entropy",
+    "linear_logprobs",
     "load",
     "refresh",
     "reset_stats",
@@ -57,6 +63,10 @@ _LAZY = {
     "compile_graph": "backend",
     "bench": "timing",
     "Bench": "timing",
+    "linear_cross_entropy": "loss",
+    "linear_logprobs": "loss",
+    "LinearCrossEntropy": "loss",
+    "LinearLogprobs": "loss",
 }
 __version__ = version()
 
