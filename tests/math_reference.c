@@ -55,6 +55,16 @@ FORMULA(add, x + a * y)
 FORMULA(sub, x - a * y)
 FORMULA(mul, x * y)
 FORMULA(div, x / y)
+FORMULA(gt, x > y)
+FORMULA(lt, x < y)
+FORMULA(ge, x >= y)
+FORMULA(le, x <= y)
+FORMULA(eq, x == y)
+FORMULA(ne, x != y)
+FORMULA(logical_and, x != 0 && y != 0)
+FORMULA(logical_or, x != 0 || y != 0)
+FORMULA(logical_not, x == 0)
+FORMULA(where, x != 0 ? y : x)
 FORMULA(minimum, x < y || isnan(x) ? x : y)
 FORMULA(maximum, x > y || isnan(x) ? x : y)
 
@@ -109,6 +119,16 @@ const math_case math_cases[] = {
     TWO(sub, "sub", ROUNDED, 1),
     TWO(mul, "mul", ROUNDED, 0),
     TWO(div, "div", ROUNDED, 0),
+    TWO(gt, "gt", 0, 0),
+    TWO(lt, "lt", 0, 0),
+    TWO(ge, "ge", 0, 0),
+    TWO(le, "le", 0, 0),
+    TWO(eq, "eq", 0, 0),
+    TWO(ne, "ne", 0, 0),
+    TWO(logical_and, "logical_and", 0, 0),
+    TWO(logical_or, "logical_or", 0, 0),
+    ONE(logical_not, "logical_not", 0, 0),
+    TWO(where, "where", 0, 0), /* the third value is the first */
     TWO(minimum, "minimum", 0, 0),
     TWO(maximum, "maximum", 0, 0),
 };

@@ -420,7 +420,8 @@ static lf_node pick(rnd_maker *m)
 /* Ops that came after the others: what a seed gives without them stays as it was. */
 static bool is_late(lf_op op)
 {
-    static const char *const names[] = {"slice"};
+    static const char *const names[] = {"slice", "gt", "lt", "ge", "le", "eq", "ne", "logical_and", "logical_or",
+                                        "logical_not", "where"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
         if (strcmp(lf_op_row(op)->name, names[i]) == 0)
             return true;

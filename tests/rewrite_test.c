@@ -126,6 +126,10 @@ static const example examples[] = {
      "c = slice(b, 1, 0, 1); return c",
      "v3 = slice(x, dim=1, start=0, end=1); v4 = linear(v3, w); c = layer_norm(v4, normalized_shape=[5], "
      "weight=g); return c"},
+    {"view_goes_out",
+     LINEAR "c = reshape(a, [-1, 2, 3]); d = gt(c, 0); e = where(d, c, 0.5); f = exp(c); g = add(e, f); return g",
+     "a = linear(x, w, b); v5 = gt(a, 0); v7 = where(v5, a, 0.5); v8 = exp(a); v9 = add(v7, v8); "
+     "g = reshape(v9, shape=[-1, 2, 3]); return g"},
     {"norm_of_known",
      X "param m f32[4]; param var f32[4]; param g f32[4]; param h f32[4]; a = batch_norm(x, m, var, g, h); "
        "return a",

@@ -21,7 +21,7 @@ from torch import fx
 from torch.fx import Node
 
 from . import native, ops, weights
-from .homes import NATIVE, floats
+from .homes import DTYPES, NATIVE, floats
 from .native import Dtype, Value
 from .notices import NEEDS_GRADIENTS, not_supported
 from .ops import Unsupported
@@ -41,6 +41,7 @@ NAMINGS += (Naming(99, False, False),)
 
 
 _KINDS = {row.name: row.kind for row in native.ops()}
+_MASKS = frozenset("gt lt ge le eq ne logical_and logical_or logical_not".split())  # ops that give what is a bool
 DEVICES = ("cpu", "cuda")  # PyTorch's names of what linfuse runs on
 _LEAVES = ("placeholder", "get_attr")
 _NOT_NAMES = ("_modules", "_parameters", "_buffers", "__closure__", "cell_contents")
@@ -93,13 +94,14 @@ def device_of(graph: fx.Graph) -> torch.device:
     return found.most_common(1)[0][0]
 
 
-def check_tensor(value: Any, device: torch.device) -> torch.Tensor:
-    """The tensor, where linfuse computes with such on this device."""
+def check_tensor(value: Any, device: torch.device, mask: bool = False) -> torch.Tensor:
+    """The tensor, where linfuse computes with such on this device. mask: it may be one, which kernels have as
+    numbers."""
     if not isinstance(value, torch.Tensor):
         raise Unsupported("its result is no tensor" if value is not None else "its result is not known")
     if not isinstance(value, FakeTensor) and type(value) not in (torch.Tensor, torch.nn.Parameter):
         raise Unsupported(f"a tensor of the class {type(value).__name__}")
-    if value.dtype not in floats(device):
+    if value.dtype not in floats(device) and not (mask and value.dtype is torch.bool):
         where = " on a GPU" if value.dtype in NATIVE and value.dtype.is_floating_point else ""
         raise Unsupported(f"dtype {str(value.dtype).removeprefix('torch.')}{where}")
     if value.device != device:
@@ -279,15 +281,18 @@ class Capture:
         result = example(node)
         several = spelling.row.kind == "views" and isinstance(result, (tuple, list)) and len(result) > 0
         if several:
-            self.pieces = tuple(hints(check_tensor(one, self.context.device)) for one in result)
+            self.pieces = tuple(hints(check_tensor(one, self.context.device, mask=True)) for one in result)
             result = result[0]
         elif isinstance(result, tuple):
             result = self._values_only(node, result)
-        tensor = check_tensor(result, self.context.device)
+        mask = spelling.row.op in _MASKS or (spelling.row.kind != "compute" and spelling.row.op != "to")
+        tensor = check_tensor(result, self.context.device, mask)
         given = spelling.bind(*_mapped((tuple(args), kwargs), self._operand))
         self.out, self.out_named = hints(tensor), tuple(map(is_named, tensor.shape))
         self.out_dtype = tensor.dtype
-        if spelling.row.kind == "compute":
+        if spelling.row.op in _MASKS and self.out_dtype is not torch.bool:
+            raise Unsupported(f"{spelling.name} of integers")
+        if spelling.row.kind == "compute" and self.out_dtype is not torch.bool:
             given = self._promoted(spelling.row.op, given)
         self._wanted = self._unique(value_name(node))
         try:
@@ -305,9 +310,15 @@ class Capture:
         if not isinstance(value, Value) or self.shape(value) != wanted:
             shown = self.shape(value) if isinstance(value, Value) else value
             raise Unsupported(f"{name}: its extents would be {shown}, not {wanted}")
+        if self.out_dtype is torch.bool:  # a mask is a number of any type, and stays within the part
+            return
         dtype = self.model.value_dtype(value)
         if dtype is not NATIVE[self.out_dtype]:
             raise Unsupported(f"{name}: its type would be {dtype.name}, not {NATIVE[self.out_dtype].name}")
+
+    def rounded(self, number: Any, like: Value) -> Any:
+        """A number in the type of a value."""
+        return torch.tensor(number, dtype=DTYPES[self.model.value_dtype(like)]).item() if _is_number(number) else number
 
     def cast(self, value: Value) -> Value:
         """A value in the type of the node's result."""
@@ -424,6 +435,10 @@ class Capture:
 
 _FLOATS = {torch.float32, torch.float64, torch.float16, torch.bfloat16}
 _CONVERTED = _FLOATS | {torch.int64, torch.int32, torch.int16, torch.int8}
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float))
 
 
 def _known(value: Any) -> Any:

@@ -44,6 +44,7 @@ class Site(Protocol):
     def emit(self, op: str, *args: Any, **keywords: Any) -> Value: ...
     def shape(self, value: Value) -> tuple[int, ...]: ...
     def transposed(self, value: Value) -> Value | None: ...
+    def rounded(self, number: Any, like: Value) -> Any: ...
     def cast(self, value: Value) -> Value: ...
 
 
@@ -208,6 +209,28 @@ def _itself(site: Site, given: dict[str, Any]) -> Value:
 
 def _to(site: Site, given: dict[str, Any]) -> Value:
     return site.cast(given["input"])
+
+
+def _compared(op: str) -> Build:
+    """A number is first rounded to the type of the tensor that it is compared with."""
+
+    def build(site: Site, given: dict[str, Any]) -> Value:
+        x, y = given["input"], given["other"]
+        if isinstance(x, Value) == isinstance(y, Value):
+            return site.emit(op, x, y)
+        return site.emit(op, x, site.rounded(y, x)) if isinstance(x, Value) else site.emit(op, site.rounded(x, y), y)
+
+    return build
+
+
+def _where(site: Site, given: dict[str, Any]) -> Value:
+    if given["input"] is None or given["other"] is None:
+        raise Unsupported("where: gives positions")
+    return site.emit("where", given["condition"], given["input"], given["other"])
+
+
+def _masked_fill(site: Site, given: dict[str, Any]) -> Value:
+    return site.emit("where", given["mask"], given["value"], given["input"])
 
 
 def _rsub(site: Site, given: dict[str, Any]) -> Value:
@@ -523,6 +546,20 @@ _row("sub", {"input, other, *, alpha=1": "torch.rsub"}, _rsub)
 _row("mul", {"input, other": "@mul @multiply operator.mul operator.imul"})
 _row("div", {"input, other, *, rounding_mode=None": "@div @divide",
              "input, other": "@true_divide operator.truediv operator.itruediv"})
+for _op, _words in {"gt": "greater", "lt": "less", "ge": "greater_equal", "le": "less_equal", "eq": "",
+                    "ne": "not_equal"}.items():
+    _names = [name for name in (_op, _words) if name]
+    _row(_op, {"input, other": " ".join([f"torch.{n} Tensor.{n}" for n in _names] + [f"operator.{_op}"])},
+         _compared(_op))
+# Of type bool all of these, as capture.py sees to; & and | of integers are other ops.
+_row("logical_and", {"input, other": "torch.logical_and Tensor.logical_and torch.bitwise_and Tensor.bitwise_and "
+                                     "operator.and_ Tensor.__and__"})
+_row("logical_or", {"input, other": "torch.logical_or Tensor.logical_or torch.bitwise_or Tensor.bitwise_or "
+                                    "operator.or_ Tensor.__or__"})
+_row("logical_not", {"input": "torch.logical_not Tensor.logical_not torch.bitwise_not Tensor.bitwise_not "
+                              "operator.invert Tensor.__invert__"})
+_row("where", {"condition, input=None, other=None": "torch.where", "input, condition, other": "Tensor.where"}, _where)
+_row("where", {"input, mask, value": "torch.masked_fill Tensor.masked_fill"}, _masked_fill)
 _row("minimum", {"input, other": "torch.minimum Tensor.minimum"})
 _row("maximum", {"input, other": "torch.maximum Tensor.maximum"})
 
@@ -617,7 +654,7 @@ def _spelled(text: str) -> list[str]:
 
 def _enter(row: Row, signature: inspect.Signature, name: str) -> None:
     space, _, leaf = name.rpartition(".")
-    in_place = leaf.endswith("_") and not leaf.endswith("__")
+    in_place = leaf.endswith("_") and not leaf.endswith("__") and space != "operator"  # operator.and_ is &
     in_place = in_place or (space == "operator" and leaf.startswith("i") and hasattr(operator, leaf[1:]))
     spelling = Spelling(row, name, signature, in_place)
     if not space:

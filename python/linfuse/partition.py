@@ -170,6 +170,9 @@ class Split:
             if isinstance(example(node), tuple):
                 blocked[node] = "its result is several tensors"
                 continue
+            if is_mask(node):
+                self._block_mask(node, blocked)
+                continue
             for root in self.roots[node]:
                 if root not in inside:
                     blocked[node] = "a view of what is there already"
@@ -178,6 +181,22 @@ class Split:
         if blocked:
             return blocked
         return {} if outputs and _pays(part) else dict.fromkeys(part, ALONE)
+
+
+    def _block_mask(self, node: Node, blocked: dict[Node, str]) -> None:
+        """Leaves a mask to PyTorch, with what reads it: parts take no tensors of type bool."""
+        blocked[node] = "a mask that is wanted as a tensor of type bool"
+        for user in node.users:
+            if self.fusable(user) and is_mask(user):
+                self._block_mask(user, blocked)
+            elif self.fusable(user):
+                blocked[user] = f"a mask that PyTorch computes, {node.name}"
+
+
+def is_mask(node: Node) -> bool:
+    """Whether a node's value is a tensor of type bool."""
+    value = example(node)
+    return isinstance(value, torch.Tensor) and value.dtype is torch.bool
 
 
 def _pays_alone(op: str) -> bool:

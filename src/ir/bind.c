@@ -254,7 +254,7 @@ lf_status lf_attr_check(const lf_op_info *row, const lf_param_info *p, const lf_
 
 /* ---- all of them ---- */
 
-/* Numbers that stand where a value may: constants of rank 0. At least one such place holds a value. */
+/* Numbers that stand where a value may: constants of rank 0. At least one argument is a value. */
 static lf_status bind_numbers(binding *b)
 {
     const lf_shape scalar = {0};
@@ -266,6 +266,8 @@ static lf_status bind_numbers(binding *b)
                 numbers++;
                 last = b->from[i];
             }
+        } else if (b->row->param[i].type == 'T') {
+            places++;
         }
     if (numbers > 0 && numbers == places)
         return wrong(b, last, "both sides are numbers; one has to be a value");

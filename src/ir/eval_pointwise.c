@@ -235,6 +235,66 @@ static double eval_div(const double *v, const double *a)
     return v[0] / v[1];
 }
 
+static double eval_gt(const double *v, const double *a)
+{
+    (void)a;
+    return v[0] > v[1];
+}
+
+static double eval_lt(const double *v, const double *a)
+{
+    (void)a;
+    return v[0] < v[1];
+}
+
+static double eval_ge(const double *v, const double *a)
+{
+    (void)a;
+    return v[0] >= v[1];
+}
+
+static double eval_le(const double *v, const double *a)
+{
+    (void)a;
+    return v[0] <= v[1];
+}
+
+static double eval_eq(const double *v, const double *a)
+{
+    (void)a;
+    return v[0] == v[1];
+}
+
+static double eval_ne(const double *v, const double *a)
+{
+    (void)a;
+    return v[0] != v[1];
+}
+
+static double eval_logical_and(const double *v, const double *a)
+{
+    (void)a;
+    return v[0] != 0 && v[1] != 0;
+}
+
+static double eval_logical_or(const double *v, const double *a)
+{
+    (void)a;
+    return v[0] != 0 || v[1] != 0;
+}
+
+static double eval_logical_not(const double *v, const double *a)
+{
+    (void)a;
+    return v[0] == 0;
+}
+
+static double eval_where(const double *v, const double *a)
+{
+    (void)a;
+    return v[0] != 0 ? v[1] : v[2];
+}
+
 /* NaN on either side wins. */
 static double eval_minimum(const double *v, const double *a)
 {

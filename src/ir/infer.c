@@ -572,7 +572,8 @@ static lf_dtype promoted(const site *s)
     bool any[2] = {false, false};
     for (int i = 0; i < s->row->arg_count; i++) {
         const lf_node_info *arg = s->arg[i] == LF_NONE ? NULL : &s->g->node[s->arg[i]];
-        if (!arg || arg->op == LF_OP_constant)
+        const bool chooses = strcmp(param_of_arg(s, i)->name, "condition") == 0; /* between the others, as they are */
+        if (!arg || arg->op == LF_OP_constant || chooses)
             continue;
         const int ranked = arg->shape.rank > 0;
         type[ranked] = any[ranked] && type[ranked] != arg->dtype ? LF_F32 : arg->dtype;

@@ -3,6 +3,7 @@
 #include "rewrite/rules.h"
 
 #include <math.h>
+#include <string.h>
 
 static bool is_number(const lf_rw *rw, lf_node n, double number)
 {
@@ -151,14 +152,13 @@ static lf_node fold_constants(lf_rw *rw, lf_node n)
 }
 
 /* f(clamp(x, c, c)) = clamp(x, f(c), f(c)): a value held at c, kept as a value so that NaN passes. f has one argument
- * that is not a constant, and maps NaN to NaN, which pow(x, 0) = 1 does not. */
+ * that is not a constant, and maps NaN to NaN, which pow(x, 0) = 1 and comparisons do not. */
 static lf_node through_held(lf_rw *rw, lf_node n)
 {
     lf_node_info info = *lf_rw_at(rw, n);
-    double numbers[LF_MAX_ARGS] = {0}, ends[3], value;
+    double numbers[LF_MAX_ARGS] = {0}, of_nan[LF_MAX_ARGS], ends[3], value;
     lf_node held = LF_NONE;
-    if (info.op == LF_OP_pow && lf_rw_attr(rw, n, "exponent") == 0.0)
-        return LF_KEEP;
+    int slot = 0;
     for (int i = 0; i < LF_MAX_ARGS; i++) {
         if (info.arg[i] == LF_NONE || lf_rw_constant(rw, info.arg[i], &numbers[i]))
             continue;
@@ -166,11 +166,14 @@ static lf_node through_held(lf_rw *rw, lf_node n)
             return LF_KEEP;
         held = info.arg[i];
         lf_op_numbers(rw->g, held, ends);
+        slot = i;
         numbers[i] = ends[1];
         if (ends[0] < ends[1] || !isfinite(ends[1])) /* ends that cross hold at the upper one */
             return LF_KEEP;
     }
-    if (held == LF_NONE || !evaluate(rw, &info, numbers, &value))
+    memcpy(of_nan, numbers, sizeof of_nan);
+    of_nan[slot] = NAN;
+    if (held == LF_NONE || evaluate(rw, &info, of_nan, &value) || !evaluate(rw, &info, numbers, &value))
         return LF_KEEP;
     return lf_rw_clamp(rw, lf_rw_arg(rw, held, 0), value, value);
 }

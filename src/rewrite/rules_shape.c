@@ -60,7 +60,7 @@ static lf_node transpose_of_ones(lf_rw *rw, lf_node n)
 }
 
 /* An operand of f(view(x), y) for f(x, y): a number stays, a column [N] stays one where the view leaves the last
- * extent. */
+ * extent, and of another value seen so that value is left. */
 static lf_node beside_view(lf_rw *rw, lf_node y, lf_node view, lf_node x)
 {
     lf_shape s = *lf_rw_shape(rw, y), from = *lf_rw_shape(rw, x), to = *lf_rw_shape(rw, view);
@@ -68,6 +68,9 @@ static lf_node beside_view(lf_rw *rw, lf_node y, lf_node view, lf_node x)
         return lf_rw_number(rw, lf_rw_at(rw, y)->value);
     if (s.rank == 0)
         return y;
+    if (lf_kind_of(rw->g, y) == LF_VIEW && lf_rw_same_shape(rw, y, view) &&
+        lf_rw_same_shape(rw, lf_rw_arg(rw, y, 0), x))
+        return lf_rw_arg(rw, y, 0);
     if (!lf_rw_repeats(rw, y, s.rank, (1u << (s.rank - 1)) - 1) || from.rank == 0 || to.rank == 0)
         return LF_NONE;
     lf_extent last = s.dim[s.rank - 1];
@@ -76,25 +79,21 @@ static lf_node beside_view(lf_rw *rw, lf_node y, lf_node view, lf_node x)
     return column || lf_extent_is(last, 1) ? lf_rw_view(rw, y, &flat) : LF_NONE;
 }
 
-/* f(view(x)) = view(f(x)), and so with a number or a column beside it; x being a value that was computed */
+/* f(view(x)) = view(f(x)), and so with numbers or columns beside it; x being a value that was computed */
 static lf_node view_goes_out(lf_rw *rw, lf_node n)
 {
-    lf_node_info info = *lf_rw_at(rw, n);
-    for (int slot = 0; slot < lf_op_row(info.op)->arg_count && slot < 2; slot++) {
-        lf_node view = info.arg[slot], other = info.arg[1 - slot];
+    const lf_node_info info = *lf_rw_at(rw, n);
+    for (int slot = 0; slot < lf_op_row(info.op)->arg_count; slot++) {
+        const lf_node view = info.arg[slot];
         if (lf_kind_of(rw->g, view) != LF_VIEW || !lf_rw_same_shape(rw, view, n))
             continue;
-        lf_node x = lf_rw_arg(rw, view, 0);
+        const lf_node x = lf_rw_arg(rw, view, 0);
         if (lf_rw_fixed(rw, x) || lf_kind_of(rw->g, x) == LF_LEAF)
             continue;
-        lf_node args[LF_MAX_ARGS] = {x, LF_NONE, LF_NONE, LF_NONE, LF_NONE};
-        if (other != LF_NONE) {
-            args[1 - slot] = beside_view(rw, other, view, x);
-            args[slot] = x;
-            if (args[1 - slot] == LF_NONE)
-                continue;
-        }
-        lf_node inside = lf_rw_make(rw, info.op, args, info.attr);
+        lf_node args[LF_MAX_ARGS];
+        for (int i = 0; i < LF_MAX_ARGS; i++)
+            args[i] = i == slot ? x : info.arg[i] == LF_NONE ? LF_NONE : beside_view(rw, info.arg[i], view, x);
+        const lf_node inside = lf_rw_make(rw, info.op, args, info.attr);
         if (inside != LF_NONE && lf_rw_same_shape(rw, inside, x))
             return lf_rw_view(rw, inside, &info.shape);
     }

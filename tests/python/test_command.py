@@ -463,7 +463,8 @@ def test_ops(linfuse):
     ops = linfuse("ops", "--json").json["ops"]
     names = {op["name"] for op in ops}
     wanted = """linear matmul relu leaky_relu gelu sigmoid tanh silu mish softplus clamp hardtanh hardswish hardsigmoid
-        elu selu celu exp log abs neg sqrt rsqrt reciprocal pow clone to dropout add sub mul div minimum maximum sum
+        elu selu celu exp log abs neg sqrt rsqrt reciprocal pow clone to dropout add sub mul div gt lt ge le eq ne
+        logical_and logical_or logical_not where minimum maximum sum
         mean max min logsumexp softmax log_softmax layer_norm group_norm instance_norm rms_norm batch_norm avg_pool1d
         max_pool1d reshape squeeze unsqueeze flatten transpose slice"""
     assert names >= set(wanted.split())

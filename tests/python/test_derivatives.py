@@ -53,10 +53,21 @@ OPS = {
     "sub": (lambda x, y, a: torch.sub(x, y, alpha=a), [(1.0,), (0.0,), (-2.5,)]),
     "mul": (torch.mul, [()]),
     "div": (torch.div, [()]),
+    "gt": (lambda x, y: (x > y) + 0 * (x + y).nan_to_num(0, 0, 0), [()]),
+    "lt": (lambda x, y: (x < y) + 0 * (x + y).nan_to_num(0, 0, 0), [()]),
+    "ge": (lambda x, y: (x >= y) + 0 * (x + y).nan_to_num(0, 0, 0), [()]),
+    "le": (lambda x, y: (x <= y) + 0 * (x + y).nan_to_num(0, 0, 0), [()]),
+    "eq": (lambda x, y: (x == y) + 0 * (x + y).nan_to_num(0, 0, 0), [()]),
+    "ne": (lambda x, y: (x != y) + 0 * (x + y).nan_to_num(0, 0, 0), [()]),
+    "logical_and": (lambda x, y: torch.logical_and(x, y) + 0 * (x + y).nan_to_num(0, 0, 0), [()]),
+    "logical_or": (lambda x, y: torch.logical_or(x, y) + 0 * (x + y).nan_to_num(0, 0, 0), [()]),
+    "logical_not": (lambda x: torch.logical_not(x) + 0 * x.nan_to_num(0, 0, 0), [()]),
+    "where": (lambda x, y, z: torch.where(x != 0, y, z) + 0 * x.nan_to_num(0, 0, 0), [()]),
     "minimum": (torch.minimum, [()]),
     "maximum": (torch.maximum, [()]),
 }
-VALUES = {"add": 2, "sub": 2, "mul": 2, "div": 2, "minimum": 2, "maximum": 2}
+VALUES = dict.fromkeys("add sub mul div gt lt ge le eq ne logical_and logical_or minimum maximum".split(), 2)
+VALUES["where"] = 3
 
 SPECIAL = [
     *(math.nan, math.inf, -math.inf, 0.0, -0.0, 5e-324, -5e-324, 1e-310, -1e-310, 2.3e-308, 1e-160, -1e-160),
@@ -85,7 +96,8 @@ def points(op):
     if VALUES.get(op, 1) == 1:
         return [np.concatenate([numbers, spread])]
     pairs = np.array(list(itertools.product(numbers, numbers)))
-    return [np.concatenate([pairs[:, i], spread if i == 0 else rng.permutation(spread)]) for i in range(2)]
+    order = [0, 1, 0][: VALUES[op]]
+    return [np.concatenate([pairs[:, i], spread if k == 0 else rng.permutation(spread)]) for k, i in enumerate(order)]
 
 
 def variables(values, attributes):

@@ -101,6 +101,7 @@ ONE = {
     "expm1": ([""], torch.expm1),
     "log1p": ([""], torch.log1p),
     "erf": ([""], torch.erf),
+    "logical_not": ([""], lambda x: torch.logical_not(x).to(x.dtype)),
     "abs": ([""], torch.abs),
     "neg": ([""], torch.neg),
     "sqrt": ([""], torch.sqrt),
@@ -142,6 +143,8 @@ TWO = {
     "sub": torch.sub,
     "mul": torch.mul,
     "div": torch.div,
+    **{op: lambda *given, f=getattr(torch, op), **named: f(*given, **named).double()
+       for op in ("gt", "lt", "ge", "le", "eq", "ne")},
     "minimum": torch.minimum,
     "maximum": torch.maximum,
 }
@@ -181,6 +184,25 @@ for op, alpha in itertools.product(("add", "sub"), (0, 1, -2, 0.1)):
         {"x": SPECIAL[:, None], "y": SPECIAL},
         lambda x, y, f=TWO[op], a=alpha: f(x, y, alpha=a),
     )
+
+for op in ("logical_and", "logical_or"):
+
+    def logical(x, y, f=getattr(torch, op)):
+        return f(x, y).to(x.dtype)
+
+    case(f"{op}(x, y)", {"x": SPECIAL[:, None], "y": SPECIAL}, logical)
+    case(f"{op}(x, y)", {"x": sprinkled(4, 1, 3, values=(0.0, -0.0, 1.0), share=0.6), "y": normal(5, 1)}, logical)
+
+# ---- three values ----
+
+YES = np.array([[1.0, 0.0, -0.0, math.nan, -math.inf, 5e-324, 2.0]]).T
+case("where(c, x, y)", {"c": YES, "x": SPECIAL, "y": normal(*SPECIAL.shape)}, lambda c, x, y: torch.where(c != 0, x, y))
+case("where(c, x, 7)", {"c": YES[:, 0], "x": normal(3, 1)}, lambda c, x: torch.where(c != 0, x, 7.0))
+case("where(c, x, -inf)", {"c": YES, "x": SPECIAL}, lambda c, x: torch.where(c != 0, x, -math.inf))
+case("where(c, 0.5, x)", {"c": YES, "x": SPECIAL}, lambda c, x: torch.where(c != 0, 0.5, x))
+case("where(c, 1, 0)", {"c": YES}, lambda c: torch.where(c != 0, 1.0, 0.0).to(c.dtype))
+case("where(c, c, input)", {"c": normal(4, 3), "input": normal(4, 3)}, lambda c, input: torch.where(c != 0, c, input),
+     named="B")
 
 # ---- reductions ----
 
