@@ -6,7 +6,9 @@ import re
 import subprocess
 import sys
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / ".github").rglob("*.md"),
@@ -55,6 +57,7 @@ def test_code_blocks_run(language, code, environment, command, tmp_path):
     assert done.returncode == 0, f"{code}\n{done.stdout}\n{done.stderr}"
 
 
+MODEL = "input x f32[B, 3]\nparam w f32[2, 3]\ny = linear(x, w)\nz = softmax(y, dim=1)\nreturn z\n"
 PROGRAMS = [
     pytest.param(block["code"], id=name(page))
     for page in PAGES
@@ -65,6 +68,11 @@ PROGRAMS = [
 
 @pytest.mark.parametrize("code", PROGRAMS)
 def test_programs_in_c_compile_and_run(code, library, tmp_path):
+    """One model for all of them: in the program's text, or in saved/, as linfuse.save would leave it there."""
+    saved = tmp_path / "saved"
+    saved.mkdir()
+    (saved / "model.lf").write_text(MODEL)
+    save_file({"w": np.array([[1, 2, 3], [0, 1, 0]], np.float32)}, saved / "model.safetensors")
     (tmp_path / "program.c").write_text(code)
     words = ["cc", "-std=c11", "-Wall", "-Wextra", "-Werror", f"-I{ROOT / 'include'}", "program.c", str(library)]
     subprocess.run([*words, f"-Wl,-rpath,{library.parent}", "-o", "program"], cwd=tmp_path, check=True)
