@@ -352,6 +352,78 @@ static void small_phases_are_not_shared(void **state)
     }
 }
 
+/* The part of the time until the last thread is done that threads spend multiplying: pieces go, in order, to whoever is
+ * free, and take as long as they have elements. */
+static double busy_share(const lf_group_at *g, int threads)
+{
+    enum { MOST_THREADS = 16 };
+    const lf_phase_at *p = &g->phase[g->packs];
+    const int64_t blocks = lf_blocks(g, g->rows), ranges = g->whole_grid ? p->ranges : 1;
+    double until[MOST_THREADS] = {0}, all = 0, last = 0;
+    assert_true(threads <= MOST_THREADS);
+    for (int64_t i = 0; i < blocks * ranges; i++) {
+        const int64_t block = i / ranges, range = i % ranges;
+        const int64_t strips = p->strips * (range + 1) / ranges - p->strips * range / ranges;
+        const double took = (double)(lf_block_rows(g, block, g->rows) * strips);
+        int first = 0;
+        for (int k = 1; k < threads; k++)
+            first = until[k] < until[first] ? k : first;
+        until[first] += took;
+        all += took;
+    }
+    for (int k = 0; k < threads; k++)
+        last = fmax(last, until[k]);
+    return all / last / threads;
+}
+
+/* Wherever there are four pieces of 32 rows and a strip for each thread, threads have about as much to do. */
+static void threads_have_as_much_to_do(void **state)
+{
+    (void)state;
+    static const int shapes[][3] = {{64, 512, 2048},  {100, 768, 768},  {131, 260, 5000},  {200, 768, 3072},
+                                    {300, 3072, 768}, {512, 1024, 4096}, {999, 768, 768},   {1000, 1024, 1024},
+                                    {5000, 300, 300}, {1024, 4096, 4096}};
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        const int m = shapes[i][0], k = shapes[i][1], n = shapes[i][2];
+        char text[128];
+        rig r;
+        snprintf(text, sizeof text, "input x f32[B, %d]\nparam w f32[%d, %d]\na = linear(x, w)\nreturn a\n", k, n, k);
+        rig_open(&r, text, true, lf_kern_pick());
+        for (int threads = 2; threads <= 16; threads++) {
+            lf_cpu_instance *instance;
+            if (m / 32 * ((n + LF_STRIP - 1) / LF_STRIP) < 4 * threads)
+                continue;
+            rig_ok(&r, lf_cpu_instance_new(r.plan, r.kern, (int64_t[LF_MAX_SYMBOLS]){m}, threads, &instance, &r.diag));
+            const double busy = busy_share(&instance->group[0], threads);
+            if (busy < 0.8)
+                fail_msg("%d x %d x %d with %d threads: they are busy for %.0f%% of the time", m, k, n, threads,
+                         100 * busy);
+            lf_cpu_instance_free(instance);
+            cases++;
+        }
+        rig_close(&r);
+    }
+}
+
+/* Few rows of one strip are not cut: each thread would read all of the weight, which takes as long as multiplying. */
+static void small_models_stay_on_a_thread(void **state)
+{
+    (void)state;
+    for (int threads = 2; threads <= 64; threads *= 2) {
+        rig r;
+        rig_open(&r, "input x f32[B, 512]\nparam w f32[256, 512]\na = linear(x, w)\nb = relu(a)\nreturn b\n", true,
+                 lf_kern_pick());
+        lf_cpu_instance *instance;
+        rig_ok(&r, lf_cpu_instance_new(r.plan, r.kern, (int64_t[LF_MAX_SYMBOLS]){4}, threads, &instance, &r.diag));
+        assert_true(lf_group_work(&instance->group[0]) >= LF_WORTH_WAKING);
+        assert_false(instance->group[0].whole_grid);
+        assert_int_equal(lf_blocks(&instance->group[0], 4), 1);
+        lf_cpu_instance_free(instance);
+        rig_close(&r);
+        cases++;
+    }
+}
+
 static void one_instance_serves_many(void **state)
 {
     (void)state;
@@ -498,6 +570,8 @@ int main(void)
         TEST(packing_changes_no_bits),
         TEST(sharing_changes_no_bits),
         TEST(small_phases_are_not_shared),
+        TEST(threads_have_as_much_to_do),
+        TEST(small_models_stay_on_a_thread),
         TEST(one_instance_serves_many),
         TEST(nothing_comes_of_no_rows),
         TEST(long_programs_run),

@@ -21,9 +21,15 @@ enum {
     GEMM_BYTES = 8 << 20,
     OTHER_BYTES = 1 << 19,
     /* Fewer rows for each thread than this, and threads share w instead: each reading all of it would take longer than
-     * multiplying. */
+     * multiplying. NEAR: where w is, which is read several times as fast. */
     GEMM_ROWS_A_THREAD = 64,
+    NEAR_ROWS_A_THREAD = 16,
     OTHER_ROWS_A_THREAD = 4,
+    /* With half of them a strip of w is read as fast as it is multiplied with; fewer are done no sooner. */
+    ROWS_A_READ = 2,
+    TILE_ROWS = 2, /* what a tile costs beside its rows, and a strip beside its tiles */
+    /* What a loop that threads share costs: 2 us and more with many threads, in steps on elements. */
+    LOOP_WORK = 1 << 14,
     /* A product does about so many operations while a step does one. */
     PRODUCT_RATE = 16,
     FLOATS_IN_DOUBLE = sizeof(double) / sizeof(float)
@@ -128,6 +134,12 @@ static bool w_is_near(const lf_group_at *g)
     return columns * (double)g->k * sizeof(float) <= 2.0 * (double)second_level_cache();
 }
 
+/* The fewest rows for each thread with which threads do not share w. */
+static int64_t rows_a_thread(const lf_group_at *g)
+{
+    return g->packs < 0 ? OTHER_ROWS_A_THREAD : w_is_near(g) ? NEAR_ROWS_A_THREAD : GEMM_ROWS_A_THREAD;
+}
+
 /* Cores are never equally fast for long. So blocks of some tiles, then, when each thread has about one left to do, of
  * few: who is ahead takes more of them. False where there are too few rows for that, or no room for a block. */
 static bool cut_for_balance(lf_group_at *g, int64_t limit, int mr, int threads)
@@ -167,29 +179,93 @@ static bool has_phase_worth_waking(const lf_group_at *g)
     return false;
 }
 
+/* ---- whole grids: a block's columns are cut, too ---- */
+
+/* How long a thread takes to multiply so many rows by a strip of w, in rows. Few wait for the strip to be read. */
+static int64_t piece_time(const lf_group_at *g, int mr, int64_t rows)
+{
+    return g->packs < 0 ? rows + 1
+                        : lf_max64(rows + TILE_ROWS * (1 + lf_ceil_div(rows, mr)), rows_a_thread(g) / ROWS_A_READ);
+}
+
+/* When the last thread is done with a grid of so many blocks and strips. Threads are never equally fast, so a part of a
+ * piece is waited for at the end. */
+static double grid_time(const lf_group_at *g, int mr, int64_t blocks, int64_t strips, int threads)
+{
+    const double piece = (double)piece_time(g, mr, lf_ceil_div(g->rows, blocks));
+    return piece * ((double)lf_ceil_div(blocks * strips, threads) + (threads > 1 ? 0.25 : 0));
+}
+
+static int64_t widest(const lf_group_at *g)
+{
+    int64_t strips = 1;
+    for (int32_t i = 0; i < g->phases; i++)
+        strips = lf_max64(strips, g->phase[i].strips);
+    return strips;
+}
+
+/* Into how many blocks to cut the rows, of at most `most` rows each. */
+static int64_t best_blocks(const lf_group_at *g, int64_t most, int mr, int threads)
+{
+    const int64_t strips = widest(g), least = lf_max64(lf_ceil_div(g->rows, most), 1);
+    const int64_t last = lf_min64(lf_max64(least, lf_ceil_div(8 * (int64_t)threads, strips)), lf_max64(g->rows, 1));
+    int64_t best = least;
+    for (int64_t blocks = least; blocks <= last; blocks++)
+        if (grid_time(g, mr, blocks, strips, threads) < grid_time(g, mr, best, strips, threads))
+            best = blocks;
+    return best;
+}
+
+/* Do threads save more by sharing the grid than their meetings cost? */
+static bool is_worth_sharing(const lf_group_at *g, int64_t most, int mr, int threads)
+{
+    const int64_t strips = widest(g);
+    const double alone = grid_time(g, mr, best_blocks(g, most, mr, 1), strips, 1);
+    const double together = grid_time(g, mr, best_blocks(g, most, mr, threads), strips, threads);
+    return lf_group_work(g) * (1 - together / alone) > (double)LOOP_WORK * g->phases;
+}
+
+/* Into how many runs of strips to cut the columns of a phase's blocks. A few pieces a thread even out what they take;
+ * columns are cut only where blocks do not suffice, and so that the last thread is done soonest. */
+static int64_t best_ranges(const lf_group_at *g, const lf_phase_at *phase, int threads)
+{
+    const int64_t blocks = lf_blocks(g, phase->rows), strips = phase->strips;
+    if (blocks == 0 || strips == 0 || (lf_multiplies_packed(g, phase) && !g->share_x))
+        return 1;
+    const int64_t least = lf_min64(strips, lf_ceil_div(4 * (int64_t)threads, blocks));
+    int64_t best = least, soonest = INT64_MAX;
+    for (int64_t ranges = least; ranges <= lf_min64(strips, 2 * least); ranges++) {
+        const int64_t time = lf_ceil_div(blocks * ranges, threads) * lf_ceil_div(strips, ranges);
+        best = time < soonest ? ranges : best;
+        soonest = lf_min64(time, soonest);
+    }
+    return best;
+}
+
+static void schedule_grid(lf_group_at *g, int64_t most, int mr, int threads)
+{
+    g->block_rows = has_columns(g) ? most : lf_max64(lf_ceil_div(g->rows, best_blocks(g, most, mr, threads)), 1);
+    g->small_rows = g->block_rows;
+    g->share_x = g->packs >= 0 && lf_blocks(g, g->rows) < 4 * (int64_t)threads;
+    for (int32_t i = 0; i < g->phases; i++)
+        g->phase[i].ranges = best_ranges(g, &g->phase[i], threads);
+}
+
 void lf_group_schedule(lf_group_at *g, const lf_group *plan, int mr, const int64_t *dims, int threads)
 {
     const bool gemm = g->packs >= 0;
     const int64_t most = gemm ? gemm_rows(has_columns(g)) : OTHER_ROWS;
-    const int64_t rows_a_thread = gemm ? GEMM_ROWS_A_THREAD : OTHER_ROWS_A_THREAD;
-    bool few_rows = g->rows / threads < rows_a_thread;
+    bool few_rows = g->rows / threads < rows_a_thread(g);
     /* One thread will do it where there is little to do, or where few rows leave only the columns of one phase after
-     * another to share, and each of these is little: nothing is cut for others then. */
-    if (lf_group_work(g) < LF_WORTH_WAKING || (few_rows && !has_phase_worth_waking(g)))
+     * another to share, and that saves little: nothing is cut for others then. */
+    if (lf_group_work(g) < LF_WORTH_WAKING ||
+        (few_rows && (!has_phase_worth_waking(g) || !is_worth_sharing(g, most, mr, threads))))
         threads = 1;
     few_rows = few_rows && threads > 1;
     g->whole_grid = plan->schedule == LF_BY_PHASE || has_columns(g) || has_one_row(g, plan) || few_rows;
     g->whole_blocks = 0;
     if (g->whole_grid) {
-        g->block_rows = most;
-        int64_t strips = 1;
-        for (int32_t i = 0; i < g->phases; i++)
-            strips = lf_max64(strips, g->phase[i].strips);
-        while (!has_columns(g) && g->block_rows > 1 &&
-               lf_ceil_div(g->rows, g->block_rows) * strips < 2 * (int64_t)threads)
-            g->block_rows = g->block_rows / 2;
-        g->small_rows = g->block_rows;
-        g->share_x = gemm && lf_blocks(g, g->rows) < 4 * (int64_t)threads;
+        schedule_grid(g, most, mr, threads);
         return;
     }
     const double fit = (gemm ? GEMM_BYTES : OTHER_BYTES) / (sizeof(float) * (floats_a_row(g, plan, gemm, dims) + 1.0));

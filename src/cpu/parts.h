@@ -116,6 +116,7 @@ typedef struct lf_phase_at {
     bool one_row;
     int64_t rows, width; /* of the whole grid */
     int64_t strips;
+    int64_t ranges;      /* whole grid: into how many runs of strips a block's columns are cut */
     bool product;        /* some product is this phase's */
     int64_t together;    /* rows in a strip: several where they are short, then there is one strip a row */
     int64_t pitch;       /* from one of them to the next, in floats: the width, or with gaps as in the product's tile */

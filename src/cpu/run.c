@@ -10,9 +10,10 @@ typedef struct task {
     const lf_phase_at *phase;
     const lf_stat_at *stat;
     float *area;    /* whole grid: the grid's */
-    int64_t ranges; /* whole grid: into how many runs of strips a block's columns are cut */
     int64_t chunk;  /* statistics a call */
 } task;
+
+enum { PACK_WORK = 2 }; /* steps that packing an element of x takes as long as */
 
 static float *scratch_of(const lf_run *run, int slot)
 {
@@ -102,10 +103,10 @@ static void run_piece(void *arg, int64_t index, int slot)
 {
     const task *t = arg;
     const lf_group_at *g = t->group;
-    lf_piece p = piece_of(t, index / t->ranges, slot);
-    const int64_t range = index % t->ranges;
-    p.strip = t->phase->strips * range / t->ranges;
-    p.strip_end = t->phase->strips * (range + 1) / t->ranges;
+    const int64_t strips = t->phase->strips, ranges = t->phase->ranges, range = index % ranges;
+    lf_piece p = piece_of(t, index / ranges, slot);
+    p.strip = strips * range / ranges;
+    p.strip_end = strips * (range + 1) / ranges;
     float *packed = g->share_x ? shared_x(t, p.block) : p.scratch + g->packed_x;
     if (!g->share_x && lf_multiplies_packed(g, t->phase))
         pack_block(&p, packed);
@@ -135,15 +136,12 @@ static void phase_over_grid(task *t, int32_t index)
     const lf_group_at *g = t->group;
     const lf_phase_at *phase = t->phase = &g->phase[index];
     lf_pool *pool = pool_for(&t->run, lf_phase_work(g, phase));
+    lf_pool *packers = pool_for(&t->run, PACK_WORK * (double)g->rows * (double)g->k);
     const int64_t blocks = lf_blocks(g, phase->rows);
     if (phase->steps > 0 && phase->strips > 0 && blocks > 0) {
         if (index == g->packs && g->share_x)
-            lf_pool_run(pool, blocks * runs_of(g), run_pack, t);
-        /* A few pieces a thread even out what they take; a block's columns are cut only where blocks do not suffice. */
-        t->ranges = lf_min64(phase->strips, lf_ceil_div(4 * (int64_t)t->run.instance->threads, blocks));
-        if (lf_multiplies_packed(g, phase) && !g->share_x)
-            t->ranges = 1;
-        lf_pool_run(pool, blocks * t->ranges, run_piece, t);
+            lf_pool_run(packers, blocks * runs_of(g), run_pack, t);
+        lf_pool_run(pool, blocks * phase->ranges, run_piece, t);
     }
     for (int32_t s = 0; s < g->stats; s++)
         if (g->stat[s].phase == index)
