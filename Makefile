@@ -57,8 +57,9 @@ TORCH ?= 2.4.1
 PYTHON ?= python3
 test-torch: all
 	$(PYTHON) -m venv build/torch-$(TORCH)
-	build/torch-$(TORCH)/bin/python -m pip install --quiet torch==$(TORCH) build numpy pytest safetensors scikit-build-core
-	build/torch-$(TORCH)/bin/python -m pytest -q -p no:cacheprovider tests/python/test_torch_*.py \
+	build/torch-$(TORCH)/bin/python -m pip install --quiet torch==$(TORCH) build numpy pytest pytest-xdist safetensors \
+		scikit-build-core
+	build/torch-$(TORCH)/bin/python -m pytest -q -n 2 --dist loadfile -p no:cacheprovider tests/python/test_torch_*.py \
 		tests/python/test_load.py tests/python/test_save.py tests/python/test_examples.py tests/package
 
 test-exhaustive:
