@@ -42,8 +42,9 @@ def save(model: Any, inputs: Any, folder: str | os.PathLike[str], *, name: str =
     name:    of the files.
     kwargs:  arguments by name.
 
-    One input is called x, one output y; several keep the names that the module gives them. Parameters are called what `state_dict()` calls them, with a _ before a name that begins with a digit (`_0.weight`
-    of a Sequential): in the model's text such would be a number.
+    One input is called x, one output y; several keep the names that the module gives them. Parameters are called what
+    `state_dict()` calls them, with a _ before a name that begins with a digit (`_0.weight` of a Sequential): in the
+    model's text such would be a number.
 
     All of the model must be linfuse's; otherwise a linfuse.Error names the nodes that are not, and nothing is written.
     """

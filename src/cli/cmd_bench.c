@@ -167,7 +167,8 @@ static int print_json(const cli_session *s, const contest *c, const char *device
         dims_json(s), "threads", lf_context_threads(s->context), "runs", (json_int_t)c->runs, "fused_ms",
         cli_json_number(fused * 1e3), "plain_ms", cli_json_number(plain * 1e3), "ratio", cli_json_number(plain / fused),
         "fused_min_ms", cli_json_number(c->seconds[FUSED][0] * 1e3), "plain_min_ms",
-        cli_json_number(c->seconds[PLAIN][0] * 1e3), "gflops", cli_json_number(c->facts[FUSED].plain_flops / fused / 1e9),
+        cli_json_number(c->seconds[PLAIN][0] * 1e3), "gflops",
+        cli_json_number(c->facts[FUSED].plain_flops / fused / 1e9),
         "peak_gflops", cli_json_number(peak / 1e9), "prepare_ms", cli_json_number(c->prepare * 1e3), "compile_ms",
         cli_json_number(c->compile * 1e3), "predicted_fused_ms", cli_json_number(c->facts[FUSED].fused_us / 1e3),
         "predicted_plain_ms", cli_json_number(c->facts[PLAIN].fused_us / 1e3));

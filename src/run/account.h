@@ -105,10 +105,11 @@ typedef struct lf_amount {
 lf_amount lf_account_amount(lf_field_unit unit, double value);
 /* How many times as fast: "1.7x". */
 lf_amount lf_account_gain(double plain_us, double fused_us);
-/* What fusion is expected to be worth. What is compared is said, since nothing of it was run: lf_cost_node knows a GPU's
- * products op by op as a library has them. */
+/* What fusion is expected to be worth. What is compared is said, since nothing of it was run: lf_cost_node knows a
+ * GPU's products op by op as a library has them. */
 void lf_account_predicted(lf_str *s, bool gpu, lf_amount plain, lf_amount fused, lf_amount gain);
-/* A sentence for where fusion is predicted to be slower but launches, which are not predicted, decide: NULL elsewhere. */
+/* A sentence for where fusion is predicted to be slower, but launches, which are not predicted, decide; NULL
+ * elsewhere. */
 const char *lf_account_doubt(bool gpu, double plain_us, double fused_us, double plain_launches);
 
 /* A kernel's phases in words. */

@@ -51,8 +51,8 @@ void lf_account_predicted(lf_str *s, bool gpu, lf_amount plain, lf_amount fused,
 
 const char *lf_account_doubt(bool gpu, double plain_us, double fused_us, double plain_launches)
 {
-    /* eager's, on the host: 36 us for three, where linfuse's call takes 30 (bench/results/door-2026-11-16-nvidia-h200.md,
-     * 8 x 64 x 64) */
+    /* eager's, on the host: 36 us for three, where linfuse's call takes 30
+     * (bench/results/door-2026-11-16-nvidia-h200.md, 8 x 64 x 64) */
     static const double LAUNCH_US = 12;
     return gpu && fused_us > plain_us && plain_us < LAUNCH_US * plain_launches
                ? "This is the GPU's time alone. A call takes longer to launch that many kernels than to run them: "
