@@ -72,10 +72,10 @@ def counts(target: Tensor, class_weight: Tensor | None, ignore_index: int, label
             weights = torch.where(valid != 0, class_weight.to(dtype)[at], 0)
         nll = weights * (1 - label_smoothing)
     whole, rows_valid = weights.double().sum(), valid.double().sum()
-    z = None
+    some, z = rows_valid > 0, None
     if z_loss:  # averaged over rows, where the rest is over weights
-        z = valid * (z_loss * whole / rows_valid if reduction == "mean" else z_loss)
-    some = rows_valid > 0
+        each = torch.where(some, z_loss * whole / rows_valid, 0) if reduction == "mean" else z_loss
+        z = (valid * each).to(dtype)
     if reduction != "mean":
         return Counts(nll, extra, z, torch.ones_like(whole), torch.ones_like(some))
     return Counts(nll, extra, z, torch.where(some, 1 / whole, 0), some)
@@ -112,6 +112,11 @@ def _flag(device: torch.device) -> _Flag:
 # ---- a call ----
 
 
+def _may_ask(tensor: Tensor) -> bool:
+    """Whether to ask for a tensor's numbers waits for nothing."""
+    return tensor.device.type == "cpu"
+
+
 @dataclass
 class _Call:
     """Rows to compute. On a CPU those that are ignored are left out; a GPU computes them, since how many there are is
@@ -140,7 +145,7 @@ class _Call:
         third = Extra(extra, q if extra == "smooth" else None, float(whole or 1))
         target = target.long()
         valid = target != ignore_index
-        if target.device.type == "cpu":
+        if _may_ask(target):
             only = None if bool(valid.all()) else valid.nonzero()[:, 0]
             return _Call(x, head, third, words, target, only, None)
         return _Call(x, head, third, words, target, None, valid)
@@ -164,7 +169,7 @@ class _Call:
             return None
         target = self.target[self.rows(slice(None))]
         bad = (target < 0) | (target >= whole)
-        if target.device.type == "cpu":
+        if _may_ask(target):
             if bool(bad.any()):
                 raise IndexError(f"Target {int(target[bad][0])} is out of bounds.")
             return None

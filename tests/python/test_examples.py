@@ -85,6 +85,14 @@ def shown(cell, kind):
     return [one.data[kind] for one in cell.outputs if kind in one.get("data", {})]
 
 
+def test_lm_train(example):
+    """It learns, and as PyTorch's own loss does."""
+    ours, plain = (re.findall(r"step +(\d+)  loss (\S+)", example("lm_train", "--vocabulary", 2000, *more))
+                   for more in ([], ["--plain"]))
+    assert float(ours[-1][1]) < 0.1 * float(ours[0][1])
+    assert all(abs(float(one) - float(other)) < 2e-3 for (_, one), (_, other) in zip(ours, plain, strict=True))
+
+
 @pytest.mark.skipif(
     not all(importlib.util.find_spec(name) for name in ("nbclient", "ipykernel")),
     reason="nbclient and ipykernel are not installed (requirements-test.txt has them)",

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """linfuse.linear_cross_entropy and linear_logprobs: against PyTorch in double precision, by types, by bytes."""
 
+import contextlib
 import itertools
 import math
 import re
@@ -414,3 +415,55 @@ def test_a_padded_vocabulary():
     same = linfuse.linear_cross_entropy(x, plain, target)
     same.backward()
     assert torch.equal(loss, same) and torch.equal(padded.grad[:2304], plain.grad) and not padded.grad[2304:].any()
+
+
+# ---- GPUs, without one ----
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("options", [{}, {"label_smoothing": 0.1, "softcap": 2.0, "z_loss": 0.1}], ids=["plain", "all"])
+def test_a_gpu_is_not_waited_for(dtype, options, monkeypatch):
+    """The ops as on a GPU, on tensors without data: what brings a number to the host is an error there."""
+    monkeypatch.setattr(loss_ops, "_as_written", lambda x: contextlib.nullcontext())
+    given = dict(ignore_index=-100, label_smoothing=0.0, softcap=None, temperature=1.0, operand=dtype)
+    z_loss = options.get("z_loss", 0.0)
+    given.update({name: value for name, value in options.items() if name in given})
+
+    def there(*shape, dtype=dtype):
+        return torch.empty(*shape, dtype=dtype, device="meta")
+
+    tensors = there(5000, 8), there(40_000, 8), there(40_000), there(5000, dtype=torch.int64), there(40_000)
+    got = loss_ops._loss(*tensors, *given.values(), "mean", z_loss, [True, True, True])
+    assert [one.dtype for one in got] == [torch.float32] * 5
+    third = "smooth" if given["label_smoothing"] else "entropy"
+    rows = loss_ops._rows(*tensors, *given.values(), third, True, None, 0)
+    assert rows[4].shape == (5000, 4)
+    back = loss_ops._back(*rows[:3], *tensors, rows[2], rows[4], *given.values(), third, None, 0, [True] * 3)
+    assert [(one.shape, one.dtype) for one in back] == [(one.shape, one.dtype) for one in tensors[:3]]
+    for ask in (lambda one: one.sum().item(), lambda one: bool(one.any()), torch.nonzero):
+        with pytest.raises((RuntimeError, NotImplementedError)):
+            ask(tensors[3])
+
+
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+@pytest.mark.parametrize("options", [{}, {"label_smoothing": 0.1, "z_loss": 0.1}], ids=["plain", "all"])
+def test_rows_that_are_masked(reduction, options, monkeypatch):
+    """Ignored rows are computed and dropped, where how many there are is not asked; a target that is no word makes its
+    loss NaN, and the others' what they are."""
+    tensors, target, _ = case(bias=True)
+    head = linfuse.linear_cross_entropy
+    want = with_gradients(head, tensors, target, reduction=reduction, **options)
+    nothing = with_gradients(head, tensors, torch.full_like(target, -100), reduction=reduction, **options)
+    rows = with_gradients(linfuse.linear_logprobs, tensors, target)
+    monkeypatch.setattr(loss_ops, "_may_ask", lambda tensor: False)
+    for ours, right in zip(with_gradients(head, tensors, target, reduction=reduction, **options), want, strict=True):
+        torch.testing.assert_close(ours, right, rtol=1e-5, atol=1e-5)
+    for ours, right in zip(with_gradients(linfuse.linear_logprobs, tensors, target), rows, strict=True):
+        torch.testing.assert_close(ours, right, rtol=1e-5, atol=1e-5)
+    for ours, right in zip(with_gradients(head, tensors, torch.full_like(target, -100), reduction=reduction, **options),
+                           nothing, strict=True):
+        assert torch.equal(ours.nan_to_num(7), right.nan_to_num(7))
+    target[6] = WORDS
+    loss, of_x, *_ = with_gradients(head, tensors, target, reduction=reduction, **options)
+    assert of_x[6].isnan().all() and not of_x[:6].isnan().any()
+    assert torch.equal(loss.isnan(), torch.arange(ROWS) == 6) if reduction == "none" else loss.isnan()
