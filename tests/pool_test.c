@@ -140,6 +140,33 @@ static void *hold_all_workers(void *arg)
     return NULL;
 }
 
+typedef struct sums {
+    int64_t sum[THREADS]; /* not atomic: loops are in order */
+} sums;
+
+static void add_index(void *arg, int64_t index, int slot)
+{
+    sums *s = arg;
+    (void)slot;
+    s->sum[index] += index + 1;
+}
+
+/* Loops that follow each other closely are handed to workers that wait for them, and taken back from those that have
+ * not begun: each index of each loop once, and not after its loop has ended. */
+static void pool_short_loops_in_a_row(void **state)
+{
+    (void)state;
+    enum { LOOPS = 20000 };
+    lf_pool *pool;
+    sums s = {{0}};
+    assert_int_equal(lf_pool_new(THREADS, &pool), LF_OK);
+    for (int i = 0; i < LOOPS; i++)
+        lf_pool_run(pool, THREADS, add_index, &s);
+    for (int i = 0; i < THREADS; i++)
+        assert_int_equal(s.sum[i], (int64_t)LOOPS * (i + 1));
+    lf_pool_free(pool);
+}
+
 /* One job has every worker and does not end before the other has run. */
 static void pool_gets_on_without_workers(void **state)
 {
@@ -545,6 +572,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(pool_each_index_once),
         cmocka_unit_test(pool_four_callers),
+        cmocka_unit_test(pool_short_loops_in_a_row),
         cmocka_unit_test(pool_gets_on_without_workers),
         cmocka_unit_test(pool_wakes_sleepers),
         cmocka_unit_test(pool_nested_runs_inline),

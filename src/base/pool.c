@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A queue of jobs under one mutex, and in each job an atomic counter that hands out its indices. The mutex is taken a
- * few times a job and thread, never an index. A job lives on its caller's stack: it is in the queue only while the
- * caller works on it, and the caller leaves only when no worker is inside. A team of OpenMP's works on a job without
- * the queue: it enters and leaves as a whole. */
+/* In each job an atomic counter hands out its indices. Workers come to it in two ways. Those that wait for the next job
+ * by spinning are handed it, without a lock: loops that follow each other closely start so. Those that sleep or are
+ * busy find it in a queue under one mutex, which is taken a few times a job and thread, never an index. A job lives on
+ * its caller's stack: it is in the queue only while the caller works on it, and the caller leaves only when no worker
+ * is inside. A team of OpenMP's needs neither: it enters and leaves as a whole. */
 #include "base/pool.h"
 
 #include <assert.h>
@@ -10,13 +11,16 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
-#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
 
 enum {
     CACHE_LINE = 64,
     /* Some tens of microseconds of pause instructions, about what a sleep and a wake-up cost: a model's kernels follow
      * each other closer than that, and a pool at rest must not burn a core. */
-    SPINS = 1000
+    SPINS = 1000,
+    BRIEFLY = 20 /* until a worker that runs has seen what it was handed */
 };
 
 struct job {
@@ -31,18 +35,22 @@ struct job {
 };
 
 struct worker {
+    /* waiting: it spins, and takes a job that comes instead; nobodys: it sleeps or works */
+    _Alignas(CACHE_LINE) _Atomic(struct job *) handed;
     lf_pool *pool;
     int slot;
     pthread_t thread;
 };
 
+static struct job waiting, nobodys;
+
 struct lf_pool {
     pthread_mutex_t lock;
     pthread_cond_t wake; /* to workers: a job was queued, or stop was set */
     pthread_cond_t done; /* to callers: a worker left a job */
-    struct job *jobs;    /* oldest first; under lock, as are the next two */
+    struct job *jobs;    /* oldest first; under lock, as is the next */
     int asleep;          /* workers waiting on wake */
-    int waiting;         /* callers waiting on done */
+    atomic_int patient;  /* callers waiting on done; raised and lowered under lock */
     atomic_uint news;    /* counts jobs queued and stop, for workers that spin */
     bool stop;           /* under lock */
     unsigned generation; /* fork_generation when the pool was made */
@@ -131,53 +139,59 @@ static struct job *find_job(const lf_pool *pool)
     return job;
 }
 
-/* Needs the lock, and holds it again after. False when fn has forked and this is the child. */
+/* Works on a job that the worker is inside of, and leaves it. False when fn has forked and this is the child. */
 static bool help(lf_pool *pool, struct job *job, int slot)
 {
-    atomic_fetch_add_explicit(&job->inside, 1, memory_order_relaxed);
-    pthread_mutex_unlock(&pool->lock);
     work_on(job, slot);
     if (lost_in_fork(pool))
         return false;
-    /* After this the job may be gone. */
-    bool last = atomic_fetch_sub_explicit(&job->inside, 1, memory_order_acq_rel) == 1;
-    pthread_mutex_lock(&pool->lock);
-    if (last && pool->waiting > 0)
+    /* After this the job may be gone. Either its caller sees that nobody is inside, or this sees that it is patient:
+     * both are in the one order that all threads agree on. */
+    if (atomic_fetch_sub(&job->inside, 1) == 1 && atomic_load(&pool->patient) > 0) {
+        pthread_mutex_lock(&pool->lock);
         pthread_cond_broadcast(&pool->done);
+        pthread_mutex_unlock(&pool->lock);
+    }
     return true;
 }
 
-/* Waits a little without the lock, in the hope of the next job. Needs the lock, and holds it again after. */
-static void linger(lf_pool *pool)
+/* Waits a little to be handed a job; NULL where none came, or there is something in the queue. */
+static struct job *linger(struct worker *self, unsigned seen)
 {
-    unsigned seen = atomic_load_explicit(&pool->news, memory_order_relaxed);
-    pthread_mutex_unlock(&pool->lock);
-    for (int i = 0; i < SPINS && atomic_load_explicit(&pool->news, memory_order_relaxed) == seen; i++)
+    atomic_store_explicit(&self->handed, &waiting, memory_order_release);
+    for (int i = 0; i < SPINS && atomic_load_explicit(&self->pool->news, memory_order_relaxed) == seen &&
+                    atomic_load_explicit(&self->handed, memory_order_relaxed) == &waiting;
+         i++)
         relax();
-    pthread_mutex_lock(&pool->lock);
+    struct job *job = atomic_exchange_explicit(&self->handed, &nobodys, memory_order_acq_rel);
+    return job == &waiting ? NULL : job;
 }
 
 static void *worker_main(void *arg)
 {
     struct worker *self = arg;
     lf_pool *pool = self->pool;
-    bool fresh_from_job = false;
+    bool rested = true; /* it has lingered, and nothing came */
 
     pthread_mutex_lock(&pool->lock);
     while (!pool->stop) {
         struct job *job = find_job(pool);
-        if (job) {
-            if (!help(pool, job, self->slot))
-                return NULL;
-            fresh_from_job = true;
-        } else if (fresh_from_job) {
-            linger(pool);
-            fresh_from_job = false;
-        } else {
+        if (!job && rested) {
             pool->asleep++;
             pthread_cond_wait(&pool->wake, &pool->lock);
             pool->asleep--;
+            rested = false;
+            continue;
         }
+        const unsigned seen = atomic_load_explicit(&pool->news, memory_order_relaxed);
+        if (job)
+            atomic_fetch_add_explicit(&job->inside, 1, memory_order_relaxed);
+        pthread_mutex_unlock(&pool->lock);
+        for (job = job ? job : linger(self, seen); job; job = linger(self, seen))
+            if (!help(pool, job, self->slot))
+                return NULL;
+        pthread_mutex_lock(&pool->lock);
+        rested = atomic_load_explicit(&pool->news, memory_order_relaxed) == seen;
     }
     pthread_mutex_unlock(&pool->lock);
     return NULL;
@@ -219,7 +233,7 @@ static void pool_destroy(lf_pool *pool, int started)
     pthread_cond_destroy(&pool->done);
     pthread_cond_destroy(&pool->wake);
     pthread_mutex_destroy(&pool->lock);
-    free(pool);
+    lf_aligned_free(pool);
 }
 
 /* Nothing is left behind on failure. */
@@ -236,6 +250,14 @@ static bool locks_init(lf_pool *pool)
     return false;
 }
 
+/* All 0, on a cache line. */
+static lf_pool *pool_alloc(int workers)
+{
+    const size_t size = sizeof(lf_pool) + (size_t)workers * sizeof(struct worker);
+    lf_pool *pool = lf_aligned_alloc(size);
+    return pool ? memset(pool, 0, size) : NULL;
+}
+
 lf_status lf_pool_new(int threads, lf_pool **out)
 {
     *out = NULL;
@@ -244,14 +266,15 @@ lf_status lf_pool_new(int threads, lf_pool **out)
     if (fork_error != 0)
         return LF_ERR_NOMEM;
 
-    lf_pool *pool = calloc(1, sizeof *pool + (size_t)(threads - 1) * sizeof pool->workers[0]);
+    lf_pool *pool = pool_alloc(threads - 1);
     if (!pool)
         return LF_ERR_NOMEM;
     if (!locks_init(pool)) {
-        free(pool);
+        lf_aligned_free(pool);
         return LF_ERR_NOMEM;
     }
     atomic_init(&pool->news, 0);
+    atomic_init(&pool->patient, 0);
     pool->generation = atomic_load_explicit(&fork_generation, memory_order_relaxed);
     pool->threads = threads;
 
@@ -259,6 +282,7 @@ lf_status lf_pool_new(int threads, lf_pool **out)
         struct worker *w = &pool->workers[i];
         w->pool = pool;
         w->slot = i + 1;
+        atomic_init(&w->handed, &nobodys);
         if (worker_start(w) != 0) {
             pool_destroy(pool, i);
             return LF_ERR_NOMEM;
@@ -273,7 +297,7 @@ lf_status lf_pool_new_loop(int threads, lf_parallel_for loop, void *user, lf_poo
     *out = NULL;
     if (threads < 1 || threads > LF_POOL_MAX_THREADS || !loop)
         return LF_ERR_ARG;
-    lf_pool *pool = calloc(1, sizeof *pool);
+    lf_pool *pool = pool_alloc(0);
     if (!pool)
         return LF_ERR_NOMEM;
     pool->threads = threads;
@@ -288,7 +312,7 @@ lf_status lf_pool_new_team(int threads, const lf_openmp *team, lf_pool **out)
     *out = NULL;
     if (threads < 1 || threads > LF_POOL_MAX_THREADS)
         return LF_ERR_ARG;
-    lf_pool *pool = fork_error == 0 ? calloc(1, sizeof *pool) : NULL;
+    lf_pool *pool = fork_error == 0 ? pool_alloc(0) : NULL;
     if (!pool)
         return LF_ERR_NOMEM;
     pool->generation = atomic_load_explicit(&fork_generation, memory_order_relaxed);
@@ -313,9 +337,9 @@ void lf_pool_free(lf_pool *pool)
     if (!pool)
         return;
     if (pool->loop || pool->team.parallel)
-        free(pool);
+        lf_aligned_free(pool);
     else if (lost_in_fork(pool))
-        free(pool); /* the lock may be held by a thread that is not here, so not even destroyed */
+        lf_aligned_free(pool); /* the lock may be held by a thread that is not here, so not even destroyed */
     else
         pool_destroy(pool, pool->threads - 1);
 }
@@ -325,8 +349,48 @@ int lf_pool_threads(const lf_pool *pool)
     return pool ? pool->threads : 1;
 }
 
-/* Queues the job and wakes as many sleepers as it has work for. */
-static void submit(lf_pool *pool, struct job *job)
+/* Hands the job to workers that wait for one, to at most so many. Returns how many took it: they are inside. */
+static int hand_out(lf_pool *pool, struct job *job, int wanted)
+{
+    int took = 0;
+    atomic_init(&job->inside, wanted);
+    for (int i = 0; i < pool->threads - 1 && took < wanted; i++) {
+        _Atomic(struct job *) *handed = &pool->workers[i].handed;
+        struct job *expected = &waiting;
+        if (atomic_load_explicit(handed, memory_order_relaxed) == expected &&
+            atomic_compare_exchange_strong_explicit(handed, &expected, job, memory_order_acq_rel,
+                                                    memory_order_relaxed))
+            took++;
+    }
+    atomic_fetch_sub(&job->inside, wanted - took);
+    return took;
+}
+
+/* Takes the job back from workers that have not begun: on a busy machine it can take long until they do. */
+static void take_back(lf_pool *pool, struct job *job)
+{
+    for (int i = 0; i < pool->threads - 1; i++) {
+        _Atomic(struct job *) *handed = &pool->workers[i].handed;
+        struct job *expected = job;
+        if (atomic_load_explicit(handed, memory_order_relaxed) == expected &&
+            atomic_compare_exchange_strong_explicit(handed, &expected, &waiting, memory_order_relaxed,
+                                                    memory_order_relaxed))
+            atomic_fetch_sub(&job->inside, 1);
+    }
+}
+
+static bool is_left(struct job *job, int spins)
+{
+    for (int i = 0; i < spins; i++) {
+        if (atomic_load_explicit(&job->inside, memory_order_acquire) == 0)
+            return true;
+        relax();
+    }
+    return false;
+}
+
+/* Queues the job and wakes as many sleepers as are wanted. */
+static void enqueue(lf_pool *pool, struct job *job, int wanted)
 {
     pthread_mutex_lock(&pool->lock);
     struct job **link = &pool->jobs;
@@ -334,7 +398,6 @@ static void submit(lf_pool *pool, struct job *job)
         link = &(*link)->behind;
     *link = job;
     atomic_fetch_add_explicit(&pool->news, 1, memory_order_relaxed);
-    int64_t wanted = job->count - 1 < job->helpers ? job->count - 1 : job->helpers;
     bool all = wanted >= pool->asleep;
     pthread_mutex_unlock(&pool->lock);
 
@@ -345,8 +408,8 @@ static void submit(lf_pool *pool, struct job *job)
             pthread_cond_signal(&pool->wake);
 }
 
-/* Takes the job out of the queue, so that nobody enters any more, and waits until nobody is inside. */
-static void withdraw(lf_pool *pool, struct job *job)
+/* Takes the job out of the queue, so that nobody enters any more. */
+static void dequeue(lf_pool *pool, struct job *job)
 {
     pthread_mutex_lock(&pool->lock);
     struct job **link = &pool->jobs;
@@ -354,17 +417,21 @@ static void withdraw(lf_pool *pool, struct job *job)
         link = &(*link)->behind;
     *link = job->behind;
     pthread_mutex_unlock(&pool->lock);
+}
 
-    for (int i = 0; i < SPINS; i++) {
-        if (atomic_load_explicit(&job->inside, memory_order_acquire) == 0)
-            return;
-        relax();
-    }
+/* Waits until nobody is inside. */
+static void wait_for_workers(lf_pool *pool, struct job *job)
+{
+    if (is_left(job, BRIEFLY))
+        return;
+    take_back(pool, job);
+    if (is_left(job, SPINS))
+        return;
     pthread_mutex_lock(&pool->lock);
-    pool->waiting++;
-    while (atomic_load_explicit(&job->inside, memory_order_acquire) != 0)
+    atomic_fetch_add(&pool->patient, 1);
+    while (atomic_load(&job->inside) != 0)
         pthread_cond_wait(&pool->done, &pool->lock);
-    pool->waiting--;
+    atomic_fetch_sub(&pool->patient, 1);
     pthread_mutex_unlock(&pool->lock);
 }
 
@@ -394,17 +461,22 @@ void lf_pool_run(lf_pool *pool, int64_t count, void (*fn)(void *arg, int64_t ind
                       .count = count,
                       .helpers = (limit > 0 && limit < pool->threads ? limit : pool->threads) - 1};
     atomic_init(&job.next, 0);
-    atomic_init(&job.inside, 0);
     if (pool->team.parallel) {
         job.thread_num = pool->team.thread_num;
         pool->team.parallel(work_in_team, &job, 0, 0);
         return;
     }
-    submit(pool, &job);
+    const int most = count - 1 < job.helpers ? (int)(count - 1) : job.helpers;
+    const int wanted = most - hand_out(pool, &job, most);
+    if (wanted > 0)
+        enqueue(pool, &job, wanted);
     work_on(&job, 0);
     /* Asked again: fn may have forked, and this may be the child. */
-    if (!lost_in_fork(pool))
-        withdraw(pool, &job);
+    if (lost_in_fork(pool))
+        return;
+    if (wanted > 0)
+        dequeue(pool, &job);
+    wait_for_workers(pool, &job);
 }
 
 int lf_pool_limit(int threads)
