@@ -12,15 +12,24 @@ static const char *title_of(const char *path)
     return strcmp(path, "-") == 0 ? NULL : path;
 }
 
+/* The account. The first time on a machine this measures its CPU. */
+static int account(const cli_session *s, lf_program *program, bool json, char **out)
+{
+    cli_progress_begin("measuring this CPU, once");
+    lf_status status = lf_program_explain(program, s->dims, json, out);
+    cli_progress_end();
+    return status == LF_OK ? CLI_OK : cli_fail_status(status, lf_program_message(program));
+}
+
 /* Writes the page, all of it or nothing; or prints it. */
 static int write_page(const cli_session *s, lf_program *program)
 {
     char *json = NULL, *page = NULL;
     const char *path = s->options->html;
-    lf_status status = lf_program_explain(program, s->dims, true, &json);
-    if (status != LF_OK)
-        return cli_fail_status(status, lf_program_message(program));
-    status = lf_page_print(s->context, title_of(s->options->model), json, true, &page);
+    int code = account(s, program, true, &json);
+    if (code != CLI_OK)
+        return code;
+    lf_status status = lf_page_print(s->context, title_of(s->options->model), json, true, &page);
     lf_string_free(json);
     if (status == LF_OK && cli_is_stdout(path))
         fputs(page, stdout);
@@ -33,9 +42,9 @@ static int write_page(const cli_session *s, lf_program *program)
 static int print(const cli_session *s, lf_program *program)
 {
     char *text = NULL;
-    lf_status status = lf_program_explain(program, s->dims, s->options->json, &text);
-    if (status != LF_OK)
-        return cli_fail_status(status, lf_program_message(program));
+    int code = account(s, program, s->options->json, &text);
+    if (code != CLI_OK)
+        return code;
     size_t length = strlen(text);
     fputs(text, stdout);
     if (length == 0 || text[length - 1] != '\n')

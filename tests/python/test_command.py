@@ -10,6 +10,7 @@ import pty
 import re
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -699,3 +700,14 @@ def test_progress_only_on_a_terminal_and_gone_afterwards(command, model):
             break
     assert status == 0 and re.search(r"\rtiming \.\.\. 1 s", seen)
     assert re.search(r"\r +\r$", seen)
+
+
+def test_measuring_the_machine_says_so(command, model, tmp_path, monkeypatch):
+    """The first account on a machine takes longer than the ones that follow; where that is a second, it says why."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    start = time.monotonic()
+    status, first = on_a_terminal([command, "explain", model])
+    assert status == 0 and list((tmp_path / "linfuse").glob("cpu-*.json"))
+    if time.monotonic() - start > 2.5:
+        assert re.search(r"\rmeasuring this CPU, once \.\.\. 1 s.*\r +\r$", first, re.S)
+    assert on_a_terminal([command, "explain", model]) == (0, "")
