@@ -277,6 +277,17 @@ CASE(the_verifier_names_the_fault)
     BREAK(plan, plan->storage[named("x")], LF_NOT_STORED, "it reads what is not stored");
 }
 
+CASE(the_verifier_checks_where_slices_lie)
+{
+    const lf_plan *plan =
+        plan_of("input x f32[B, 8]\ny = relu(x)\na = slice(y, 1, 3, 8)\nb = exp(a)\nreturn y, b\n");
+    lf_phase *p = &plan->group[0].phase[1];
+    assert_int_equal(p->step[0].kind, LF_STEP_LOAD);
+    assert_true(lf_extent_is(p->step[0].from.first, 3));
+    BREAK(plan, p->step[0].from.first.coef, 4, "past the end of a kept value's row");
+    BREAK(plan, p->step[0].from.stride[1].coef, 2, "past the end of a kept value's row");
+}
+
 CASE(the_verifier_checks_what_is_held)
 {
     const lf_plan *plan =
@@ -327,6 +338,7 @@ int main(void)
         TEST(no_exps_where_they_do_not_pay),
         TEST(checked_builds_verify),
         TEST(the_verifier_names_the_fault),
+        TEST(the_verifier_checks_where_slices_lie),
         TEST(the_verifier_checks_what_is_held),
         TEST(the_verifier_checks_what_is_carried),
     };

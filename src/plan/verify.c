@@ -29,6 +29,18 @@ static lf_status check_grid(const check *c, const lf_access *a, bool one_row, lf
     return rows_fit && lf_extent_same(columns, width) ? LF_OK : bad(c, "an access does not cover its grid", a->index);
 }
 
+/* One past the last element that its columns reach in a row; 0 where a name says how many. */
+static int64_t columns_end(const lf_access *a)
+{
+    bool known = lf_extent_known(a->first);
+    int64_t last = a->first.coef;
+    for (int i = a->row_axes; i < a->rank; i++) {
+        known = known && (a->stride[i].coef == 0 || (lf_extent_known(a->extent[i]) && lf_extent_known(a->stride[i])));
+        last += (a->extent[i].coef - 1) * a->stride[i].coef;
+    }
+    return known ? last + 1 : 0;
+}
+
 /* What it names exists, and was finished by an earlier phase. */
 static lf_status check_source(const check *c, const lf_access *a, int32_t phase)
 {
@@ -51,6 +63,8 @@ static lf_status check_source(const check *c, const lf_access *a, int32_t phase)
     }
     if (a->place != LF_KEPT || a->index >= g->kepts)
         return bad(c, "it reads from nowhere", a->index);
+    if (lf_extent_known(g->kept[a->index].width) && columns_end(a) > g->kept[a->index].width.coef)
+        return bad(c, "it reads past the end of a kept value's row", a->index);
     if (g->kept[a->index].in_input >= 0)
         return LF_OK;
     for (int32_t p = 0; p < phase; p++)
