@@ -440,7 +440,7 @@ def _index(site: Site, given: dict[str, Any]) -> Value:
     x, index = given["input"], given["index"]
     words = list(index) if isinstance(index, tuple) else [index]
     if not all(one is None or one is Ellipsis or isinstance(one, (int, slice)) for one in words):
-        raise Unsupported("an index that is a tensor, or only known at the call")
+        raise Unsupported("an index that is a list or a tensor, or only known at the call")
     taken = sum(one is not None and one is not Ellipsis for one in words)
     if Ellipsis in words:
         at = words.index(Ellipsis)
