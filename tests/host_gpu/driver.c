@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The machine of machine.h behind the functions of the CUDA driver and of NVRTC: a model on "cuda" is compiled,
- * prepared and launched as on a GPU, and its kernels run. The device has capability 7.5 (no tensor cores) and a few
- * multiprocessors. Its memory begins as NaN and ends at a page that nobody may touch. */
+ * prepared and launched as on a GPU, and its kernels run. The device has a few multiprocessors, and is the oldest that
+ * has the units that LINFUSE_CUDA names: capability 7.5 (no tensor cores) or 8.0. Its memory begins as NaN and ends at
+ * a page that nobody may touch. */
 #define _GNU_SOURCE /* memory in a file without a name */
 #include <dlfcn.h>
 #include <pthread.h>
@@ -88,6 +89,16 @@ static int set_bytes(lf_cuda_ptr to, unsigned char value, size_t bytes, void *st
 
 /* ---- the device ---- */
 
+typedef struct model {
+    int major, minor, shared; /* shared: bytes of it that a block can have */
+} model;
+
+static model device_model(void)
+{
+    const char *units = getenv("LINFUSE_CUDA");
+    return units && strcmp(units, "mma") == 0 ? (model){8, 0, 163 << 10} : (model){7, 5, 64 << 10};
+}
+
 static int device_attribute(int *value, int attribute, int device)
 {
     enum { MULTIPROCESSORS = 16, L2 = 38, MAJOR = 75, MINOR = 76, SHARED = 97 };
@@ -95,9 +106,9 @@ static int device_attribute(int *value, int attribute, int device)
     switch (attribute) {
     case MULTIPROCESSORS: *value = UNITS; break;
     case L2: *value = 1 << 20; break;
-    case MAJOR: *value = 7; break;
-    case MINOR: *value = 5; break;
-    case SHARED: *value = HOST_GPU_RAW; break;
+    case MAJOR: *value = device_model().major; break;
+    case MINOR: *value = device_model().minor; break;
+    case SHARED: *value = device_model().shared; break;
     default: *value = 0;
     }
     return 0;
@@ -160,7 +171,7 @@ static int module_load(void **out, const void *image)
     }
     if (m->library)
         return 0;
-    failure = "a library that cannot be loaded";
+    failure = m->file >= 0 ? dlerror() : "no memory for the library";
     module_unload(m);
     *out = NULL;
     return INVALID;
@@ -237,8 +248,8 @@ static void add_kernels(lf_str *text)
     lf_str calls = {0};
     for (const char *at = text->text; (at = strstr(at, begins));) {
         at += strlen(begins);
-        if (strncmp(at, "__launch_bounds__", strlen("__launch_bounds__")) == 0)
-            at = strchr(at, '\n') + 1;
+        while (strncmp(at, "__", 2) == 0) /* bounds of a launch */
+            at = strchr(at, ')') + 1, at += strspn(at, " \n");
         lf_str_addf(&calls, "HOST_GPU_KERNEL(%.*s)\n", (int)strcspn(at, "("), at);
     }
     if (calls.text)
@@ -303,15 +314,15 @@ static int compile(void *program, int count, const char *const *options)
 {
     char folder[] = "/tmp/linfuse_host_gpu_XXXXXX", path[sizeof folder + 16], command[1024];
     job *j = program;
-    (void)count, (void)options;
+    (void)count;
     if (!translate(j) || !mkdtemp(folder))
         return INVALID;
     snprintf(path, sizeof path, "%s/text.cpp", folder);
     snprintf(command, sizeof command,
-             "cd %s && g++ -std=c++17 -O2 -march=native -ffp-contract=off -w -nostdinc++ -fno-exceptions -fno-rtti "
-             "-fPIC -fno-semantic-interposition -fsanitize=alignment -fno-sanitize-recover=alignment "
-             "-shared -Wl,--as-needed -include %s/cuda.h text.cpp -o image 2>log",
-             folder, HOST_GPU_FOLDER);
+             "cd %s && g++ -std=c++17 -D__CUDA_ARCH__=%d0 -O2 -march=native -ffp-contract=off -w -nostdinc++ "
+             "-fno-exceptions -fno-rtti -fPIC -fno-semantic-interposition -fsanitize=alignment "
+             "-fno-sanitize-recover=alignment -shared -Wl,--as-needed -include %s/cuda.h text.cpp -o image 2>log",
+             folder, atoi(strchr(options[0], '_') + 1), HOST_GPU_FOLDER);
     const bool good = write_file(path, &j->text) && system(command) == 0;
     snprintf(path, sizeof path, "%s/log", folder);
     read_file(path, &j->log);
@@ -369,7 +380,8 @@ static void drop_cache(void)
 static void begin_process(void)
 {
     const char *order = getenv("LINFUSE_HOST_GPU");
-    host_gpu_downwards = order && strcmp(order, "down") == 0;
+    host_gpu_downwards = order && strstr(order, "down");
+    host_gpu_late = order && strstr(order, "late");
     if (mkdtemp(cache) && setenv("XDG_CACHE_HOME", cache, 1) == 0)
         atexit(drop_cache);
 }

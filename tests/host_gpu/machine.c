@@ -10,24 +10,35 @@
 
 #include "base/dtype.h"
 
-enum { WARP = 32, MOST_WARPS = HOST_GPU_MOST_THREADS / WARP, BARRIERS = 16, STACK = 128 << 10 };
+enum { WARP = 32, MOST_WARPS = HOST_GPU_MOST_THREADS / WARP, BARRIERS = 16, STACK = 128 << 10, COPIES = 256 };
 
 host_gpu_index host_gpu_thread, host_gpu_block, host_gpu_block_size, host_gpu_grid_size;
-int host_gpu_downwards;
+unsigned host_gpu_raw_bytes;
+int host_gpu_downwards, host_gpu_late;
 
 typedef enum state { READY, WAITING, PAUSED, DONE } state;
+
+typedef struct copy {
+    void *to;
+    const void *from;
+    unsigned bytes, given;
+    int group; /* of the thread's, counted from 0 */
+} copy;
 
 typedef struct thread {
     void *stack_pointer; /* where it left off */
     unsigned index;
     state state;
     int barrier;         /* WAITING: for it; -1: for its warp */
+    int copies, groups;  /* copies that are not made yet; groups that were committed */
+    copy copy[COPIES];   /* in order */
 } thread;
 
 typedef struct warp {
     int met;             /* how many wait for the others */
     int turn;            /* which of the two rows of values is being brought: the other may still be read */
     uint64_t value[2][WARP];
+    void *mine[WARP];
 } warp;
 
 typedef struct block {
@@ -111,7 +122,8 @@ static void make_ready(thread *t, unsigned index, unsigned char *stack_end)
     void (*begin)(void) = host_gpu_begin;
     memset(top, 0, (SAVED + 2) * sizeof *top);
     memcpy(&top[RETURN], &begin, sizeof begin);
-    *t = (thread){.stack_pointer = top, .index = index, .state = READY};
+    t->stack_pointer = top, t->index = index, t->state = READY;
+    t->copies = t->groups = 0;
 }
 
 static void run_thread(thread *t)
@@ -193,12 +205,14 @@ unsigned host_gpu_f16_of(float number)
     return bits;
 }
 
-float host_gpu_of_f16(unsigned bits)
+void host_gpu_together(void *mine, host_gpu_work *work)
 {
-    const uint16_t from = (uint16_t)bits;
-    float number;
-    lf_to_f32(LF_F16, &from, 1, &number, 1);
-    return number;
+    const unsigned lane = machine.now->index % WARP;
+    warp *w = &machine.here->warp[machine.now->index / WARP];
+    w->mine[lane] = mine;
+    if (w->met == WARP - 1)
+        work(w->mine);
+    host_gpu_warp_sync();
 }
 
 void host_gpu_pause(void)
@@ -210,6 +224,41 @@ void host_gpu_trap(const char *why)
 {
     machine.error = why;
     leave(DONE);
+}
+
+/* ---- copies ---- */
+
+static void make_copy(const copy *c)
+{
+    memcpy(c->to, c->from, c->given);
+    memset((char *)c->to + c->given, 0, c->bytes - c->given);
+}
+
+void host_gpu_copy(void *to, const void *from, unsigned bytes, unsigned given)
+{
+    thread *t = machine.now;
+    const copy c = {to, from, bytes, given, t->groups};
+    if (!host_gpu_late)
+        make_copy(&c);
+    else if (t->copies < COPIES)
+        t->copy[t->copies++] = c;
+    else
+        host_gpu_trap("more copies under way than this machine remembers");
+}
+
+void host_gpu_copy_commit(void)
+{
+    machine.now->groups++;
+}
+
+void host_gpu_copy_wait(int latest)
+{
+    thread *t = machine.now;
+    int made = 0;
+    while (made < t->copies && t->copy[made].group < t->groups - latest)
+        make_copy(&t->copy[made++]);
+    t->copies -= made;
+    memmove(t->copy, t->copy + made, (size_t)t->copies * sizeof *t->copy);
 }
 
 /* ---- blocks ---- */
@@ -229,20 +278,32 @@ static bool begin_block(block *b, unsigned index)
     return true;
 }
 
+/* One of its warps until all of that one's threads wait or are done. False: they did already. */
+static bool run_warp(block *b, unsigned first)
+{
+    bool ran = false, any = true;
+    while (any && !machine.error) {
+        any = false;
+        for (unsigned i = 0; i < WARP && !machine.error; i++) {
+            thread *t = &b->thread[first + (host_gpu_downwards ? WARP - 1 - i : i)];
+            if (t->state == READY) {
+                run_thread(t);
+                ran = any = true;
+            }
+        }
+    }
+    return ran;
+}
+
 /* Until all of its threads wait or are done. */
 static void run_ready(block *b)
 {
-    const unsigned threads = host_gpu_block_size.x;
+    const unsigned warps = host_gpu_block_size.x / WARP;
     bool any = true;
     while (any && !machine.error) {
         any = false;
-        for (unsigned i = 0; i < threads && !machine.error; i++) {
-            thread *t = &b->thread[host_gpu_downwards ? threads - 1 - i : i];
-            if (t->state == READY) {
-                run_thread(t);
-                any = true;
-            }
-        }
+        for (unsigned i = 0; i < warps; i++)
+            any = run_warp(b, (host_gpu_downwards ? warps - 1 - i : i) * WARP) || any;
     }
 }
 
@@ -320,6 +381,7 @@ const char *host_gpu_run(host_gpu_kernel *kernel, void **params, host_gpu_index 
     if (!has_stacks())
         return "no memory";
     machine.kernel = kernel, machine.params = params, machine.shared = shared, machine.error = NULL;
+    host_gpu_raw_bytes = shared.raw_bytes;
     host_gpu_block_size = size, host_gpu_grid_size = grid;
     for (unsigned y = 0; y < grid.y && !machine.error; y++) {
         host_gpu_block.y = y;

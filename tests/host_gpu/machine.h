@@ -2,15 +2,16 @@
 /* A GPU on the host, for tests where there is none: generated CUDA C, compiled as C++ (cuda.h), runs here, one thread
  * at a time, each on a stack of its own. Included by C (machine.c, driver.c, tests) and by the kernels' C++.
  *
- * A thread runs until it waits: for its warp, for a barrier of the block, or for another block. Then the next one runs,
- * in order of thread and block, up or down (host_gpu_downwards). So the order is the same in every run, and where a
- * barrier is missing some thread is too far ahead in one order or in the other. A block's shared memory is copied to
- * where the kernel has it when the block's turn comes. What would hang is an error: a warp or a barrier that not all
- * threads come to, blocks that wait for nothing. So are a vector at an address that is no multiple of its size, and
- * shared memory beyond what the launch asked for.
+ * A thread runs until it waits: for its warp, for a barrier of the block, or for another block. Then the next one of
+ * its warp runs, then, when all of that wait, the next warp, in order of thread and block, up or down
+ * (host_gpu_downwards). So the order is the same in every run, and where a barrier is missing some warp is too far
+ * ahead in one order or in the other. A block's shared memory is copied to where the kernel has it when the block's
+ * turn comes. What would hang is an error: a warp or a barrier that not all threads come to, blocks that wait for
+ * nothing. So are a vector at an address that is no multiple of its size, and shared memory beyond what the launch
+ * asked for.
  *
- * It runs the kernels of the ordinary units, which are also what redoes rows for the others. It does not run
- * tensor cores (mma.sync, wgmma), copies by hardware (cp.async, TMA) or clusters. */
+ * It runs the kernels of the ordinary units, which are also what redoes rows for the others, and those of tensor cores
+ * as Ampere has them. It does not run Hopper's tensor cores (wgmma), copies by TMA, or clusters. */
 #ifndef LF_TESTS_HOST_GPU_MACHINE_H
 #define LF_TESTS_HOST_GPU_MACHINE_H
 
@@ -26,6 +27,7 @@ typedef struct host_gpu_index {
 
 /* Of the thread that runs. */
 extern host_gpu_index host_gpu_thread, host_gpu_block, host_gpu_block_size, host_gpu_grid_size;
+extern unsigned host_gpu_raw_bytes; /* of shared memory that the launch asked for */
 
 /* What a thread may wait for. */
 void host_gpu_warp_sync(void);
@@ -34,11 +36,18 @@ unsigned long long host_gpu_shuffle_xor(unsigned long long value, int lanes);
 void host_gpu_barrier(int id, int threads);
 /* All threads of the block meet; the sum of what they bring. */
 int host_gpu_vote(int value);
-/* An f16's bits, and what they are. */
-unsigned host_gpu_f16_of(float number);
-float host_gpu_of_f16(unsigned bits);
+unsigned host_gpu_f16_of(float number); /* its bits */
 /* Until other blocks had their turn. */
 void host_gpu_pause(void);
+/* The threads of a warp meet, each with something of its own; the last to come does the work for all of them. */
+typedef void host_gpu_work(void **of_lanes);
+void host_gpu_together(void *mine, host_gpu_work *work);
+
+/* A copy that this thread need not wait for: `given` bytes, then zeros. It belongs to the group that is committed next,
+ * and is there when all but the `latest` groups are waited for. */
+void host_gpu_copy(void *to, const void *from, unsigned bytes, unsigned given);
+void host_gpu_copy_commit(void);
+void host_gpu_copy_wait(int latest);
 /* The kernel gives up; says why. */
 void host_gpu_trap(const char *why);
 
@@ -48,6 +57,9 @@ void host_gpu_trap(const char *why);
 
 /* Threads and blocks take their turns from the last to the first. At first as LINFUSE_HOST_GPU=down says. */
 extern int host_gpu_downwards;
+/* Copies that are not waited for are made as late as they can be: when they are waited for; otherwise at once. At first
+ * as LINFUSE_HOST_GPU=late says, or =down,late. */
+extern int host_gpu_late;
 /* Texts are compiled with the one in the place of the other: a mistake that is to be found. NULL: as they are. */
 extern const char *host_gpu_change_from, *host_gpu_change_to;
 
@@ -62,7 +74,7 @@ typedef struct host_gpu_shared {
     unsigned raw_bytes, own_bytes; /* raw: of the launch; own: of the kernel */
 } host_gpu_shared;
 
-enum { HOST_GPU_MOST_THREADS = 384, HOST_GPU_MOST_BLOCKS = 4, HOST_GPU_RAW = 96 << 10 };
+enum { HOST_GPU_MOST_THREADS = 384, HOST_GPU_MOST_BLOCKS = 4, HOST_GPU_RAW = 227 << 10 };
 
 /* Runs a grid to its end. NULL, or why it could not. together: blocks wait for each other, so all must be resident. */
 const char *host_gpu_run(host_gpu_kernel *kernel, void **params, host_gpu_index grid, host_gpu_index block,
