@@ -21,7 +21,7 @@ from torch import fx
 from torch.fx import Node
 
 from . import native, ops, weights
-from .homes import DTYPES, NATIVE, floats
+from .homes import DTYPES, FLOATS, NATIVE
 from .native import Dtype, Value
 from .notices import NEEDS_GRADIENTS, not_supported
 from .ops import Unsupported
@@ -101,9 +101,8 @@ def check_tensor(value: Any, device: torch.device, mask: bool = False) -> torch.
         raise Unsupported("its result is no tensor" if value is not None else "its result is not known")
     if not isinstance(value, FakeTensor) and type(value) not in (torch.Tensor, torch.nn.Parameter):
         raise Unsupported(f"a tensor of the class {type(value).__name__}")
-    if value.dtype not in floats(device) and not (mask and value.dtype is torch.bool):
-        where = " on a GPU" if value.dtype in NATIVE and value.dtype.is_floating_point else ""
-        raise Unsupported(f"dtype {str(value.dtype).removeprefix('torch.')}{where}")
+    if value.dtype not in FLOATS and not (mask and value.dtype is torch.bool):
+        raise Unsupported(f"dtype {str(value.dtype).removeprefix('torch.')}")
     if value.device != device:
         raise Unsupported(elsewhere(value.device, device))
     if value.layout is not torch.strided or value.is_neg():
@@ -381,7 +380,7 @@ class Capture:
         """Declares an input or a parameter."""
         tensor = example(node)
         param = is_param(node)
-        known = tensor.dtype in floats(self.context.device)
+        known = tensor.dtype in FLOATS
         convert = not tensor.shape and tensor.dtype in _CONVERTED and not known
         checked = tensor.to(torch.float32) if convert else tensor
         if not tensor.shape and tensor.device.type == "cpu":  # goes with tensors of any device

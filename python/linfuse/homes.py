@@ -19,11 +19,7 @@ DTYPES = {
     Dtype.f32: torch.float32, Dtype.f16: torch.float16, Dtype.bf16: torch.bfloat16, Dtype.i64: torch.int64,
 }
 NATIVE = {theirs: ours for ours, theirs in DTYPES.items()}
-
-
-def floats(device: torch.device) -> tuple[torch.dtype, ...]:
-    """The types that values on a device may have; GPUs have f32 alone so far."""
-    return (torch.float32,) if device.type == "cuda" else (torch.float32, torch.float16, torch.bfloat16)
+FLOATS = tuple(dtype for dtype in NATIVE if dtype.is_floating_point)  # what is calculated with
 
 
 def quick_empty(kind: str) -> Callable[..., torch.Tensor]:

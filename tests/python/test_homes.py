@@ -103,6 +103,24 @@ def test_inputs_are_copied_to_where_wide_loads_may_read(gpu):
     assert_fused()
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision(gpu, dtype):
+    """Fused as on the CPU; what begins between two places where wide loads may read is copied."""
+    module = nn.Sequential(nn.Linear(20, 12), nn.Tanh()).eval().to(dtype)
+    with torch.no_grad():
+        run, args = without_guards(module, torch.randn(5, 20).to(dtype))
+        for x in (torch.randn(5, 20).to(dtype), torch.randn(101).to(dtype)[1:].view(5, 20)):
+            given = [x if one.shape == x.shape else one for one in args]
+            (y,) = run(*given)
+            assert y.dtype is dtype
+            assert_close([y], reference(module, x), module(x))
+        assert program().slots[0].inputs[0] % cuda.ALIGNED == 0
+        module[0].weight.mul_(2)
+        assert_close(run(*given), reference(module, x), module(x))
+    assert {options.workspace_bytes for options in gpu["ran"]} == {512}
+    assert_fused()
+
+
 def test_a_captured_call_keeps_its_slot_and_weights(gpu):
     module, x = nn.Sequential(nn.Linear(20, 12), nn.Tanh()).eval(), torch.randn(5, 20)
     with torch.no_grad():

@@ -231,14 +231,11 @@ def test_grad_and_no_grad_alternate():
     assert y.is_inference() and linfuse.stats().fused_calls == 3
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, *[torch.bfloat16, torch.float16] * ON_GPU])
-def test_other_dtypes(dtype):
-    """A CPU has the narrow ones (test_torch_types.py)."""
-    module = GeluSoftmax().eval().to(dtype)
-    x = torch.randn(5, 48).to(dtype)
+def test_doubles():
+    module, x = GeluSoftmax().eval().double(), torch.randn(5, 48).double()
     with torch.no_grad():
         assert torch.equal(compiled(module)(x), module(x))
-    assert str(dtype).removeprefix("torch.") in reasons() and linfuse.stats().fused_calls == 0
+    assert "float64" in reasons() and linfuse.stats().fused_calls == 0
 
 
 def test_non_contiguous_inputs():

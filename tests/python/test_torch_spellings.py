@@ -23,7 +23,7 @@ NAMES = "x w b y u v n m r h p t o".split()
 #   x [B,16] w [24,16] b [24]   h = linear(x, w, b) [B,24]   p = |h| + 0.5   t = h with an axis between [B,1,24]
 #   y [B,24]   u [8,24]   v, n [24], n > 0   m [B,8]   r [24,8]   o: a number in a 0-dim tensor
 POOL = ["2", "(2,)", "3, 2", "3, stride=2, padding=1", "kernel_size=4, ceil_mode=True", "5, 1, 2"]
-HALVES = ["torch.bfloat16", "dtype=torch.float16"] * (not ON_GPU)  # GPUs have f32 alone so far
+HALVES = ["torch.bfloat16", "dtype=torch.float16"]
 TURN = ["0, 1", "1, 0", "-1, -2"]
 ARGUMENTS = {
     "linear": ("x", ["w, b", "w", "weight=w, bias=b", "w, bias=None"], ""),
@@ -75,8 +75,8 @@ ARGUMENTS = {
     "Tensor.detach": ("h", [""], "* 2"),
     "torch.detach": ("h", [""], "* 2"),
     "Tensor.float": ("h", [""], "* 2"),
-    "Tensor.half": ("h", [""] * (not ON_GPU), "* 2"),
-    "Tensor.bfloat16": ("h", [""] * (not ON_GPU), "* 2"),
+    "Tensor.half": ("h", [""], "* 2"),
+    "Tensor.bfloat16": ("h", [""], "* 2"),
     "Tensor.type": ("h", ["torch.float32", *HALVES], "* 2"),
     "Tensor.to": ("h", ["torch.float32", "'cuda'" if ON_GPU else "'cpu'", "y", *HALVES], "* 2"),
     "Tensor.type_as": ("h", ["y"], "* 2"),
