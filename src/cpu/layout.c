@@ -25,9 +25,15 @@ enum {
     GEMM_ROWS_A_THREAD = 64,
     NEAR_ROWS_A_THREAD = 16,
     OTHER_ROWS_A_THREAD = 4,
-    /* With half of them a strip of w is read as fast as it is multiplied with; fewer are done no sooner. */
-    ROWS_A_READ = 2,
-    TILE_ROWS = 2, /* what a tile costs beside its rows, and a strip beside its tiles */
+    /* With so many a strip of w is read as fast as it is multiplied with; fewer are done no sooner. NEAR: as above;
+     * SHARED: all of w stays in the last-level cache, of SHARED_BYTES at least. */
+    ROWS_A_READ = 32,
+    SHARED_ROWS_A_READ = 16,
+    NEAR_ROWS_A_READ = 8,
+    SHARED_BYTES = 8 << 20,
+    /* What a tile costs beside its rows, and a strip beside its tiles, in rows. */
+    TILE_ROWS = 2,
+    STRIP_ROWS = 4,
     /* What a loop that threads share costs: 2 us and more with many threads, in steps on elements. */
     LOOP_WORK = 1 << 14,
     /* A product does about so many operations while a step does one. */
@@ -125,13 +131,18 @@ static int64_t gemm_rows(bool columns)
     return columns ? COLUMN_ROWS : lf_min64(GEMM_ROWS, second_level_cache() / 3 / ROW_BYTES);
 }
 
-/* All of w is small enough to be met again soon: to read it once more, for fewer rows at a time, costs little. */
-static bool w_is_near(const lf_group_at *g)
+static double w_bytes(const lf_group_at *g)
 {
     double columns = 0;
     for (int32_t i = 0; i < g->products; i++)
         columns += (double)g->product[i].n;
-    return columns * (double)g->k * sizeof(float) <= 2.0 * (double)second_level_cache();
+    return columns * (double)g->k * sizeof(float);
+}
+
+/* All of w is small enough to be met again soon: to read it once more, for fewer rows at a time, costs little. */
+static bool w_is_near(const lf_group_at *g)
+{
+    return w_bytes(g) <= 2.0 * (double)second_level_cache();
 }
 
 /* The fewest rows for each thread with which threads do not share w. */
@@ -184,8 +195,10 @@ static bool has_phase_worth_waking(const lf_group_at *g)
 /* How long a thread takes to multiply so many rows by a strip of w, in rows. Few wait for the strip to be read. */
 static int64_t piece_time(const lf_group_at *g, int mr, int64_t rows)
 {
-    return g->packs < 0 ? rows + 1
-                        : lf_max64(rows + TILE_ROWS * (1 + lf_ceil_div(rows, mr)), rows_a_thread(g) / ROWS_A_READ);
+    const int64_t read = w_is_near(g)                  ? NEAR_ROWS_A_READ
+                         : w_bytes(g) <= SHARED_BYTES ? SHARED_ROWS_A_READ
+                                                      : ROWS_A_READ;
+    return g->packs < 0 ? rows + 1 : lf_max64(rows + TILE_ROWS * lf_ceil_div(rows, mr) + STRIP_ROWS, read);
 }
 
 /* When the last thread is done with a grid of so many blocks and strips. Threads are never equally fast, so a part of a
