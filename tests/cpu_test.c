@@ -137,13 +137,15 @@ static void ops_match(void **state)
                                  : op == LF_OP_pow ? ", 3"
                                  : op == LF_OP_to  ? ", \"f32\""
                                                    : "";
+        const bool logical = op == LF_OP_logical_and || op == LF_OP_logical_or; /* of tensors alone */
+        const char *tensors = row->arg_count == 2 ? ", y" : op == LF_OP_where ? ", y, x" : "";
+        const char *others = logical ? ", p" : row->arg_count == 2 ? ", 1.5" : op == LF_OP_where ? ", p, 1.5" : "";
         const char *of = op == LF_OP_log1p ? "p" : "b"; /* close to its pole it magnifies what the product rounded */
         char text[512];
         snprintf(text, sizeof text,
                  "input x f32[B, 300]\ninput y f32[B, 300]\nparam w f32[40, 300]\na = %s(x%s%s)\nb = linear(x, w)\n"
                  "p = abs(b)\nc = %s(%s%s%s)\nreturn a, c\n",
-                 row->name, row->arg_count == 2 ? ", y" : "", attributes, row->name, of,
-                 row->arg_count == 2 ? ", 1.5" : "", attributes);
+                 row->name, tensors, attributes, row->name, of, others, attributes);
         const cpu_model m = {row->name, text, 1, false, 3e-4};
         const int64_t batch = 19;
         both_ways(&m, (extents){40, 300}, &batch, 1, lf_kern_pick(), 1);
