@@ -50,6 +50,9 @@ static const struct {
     {"reduce_in_turn", "input x f32[B, 5, 24]\n" LINEAR "c = max(a, dim=[1, 2])\nreturn c\n", "wb", ""},
     {"sum_of_one", X "param w f32[1, 24]\nparam b f32[1]\na = linear(x, w, b)\nd = sum(a, dim=1)\nreturn d\n", "wb",
      ""},
+    {"silu_by_hand", X LINEAR "c = sigmoid(a)\nd = mul(a, c)\nreturn d\n", "wb", ""},
+    {"gelu_by_hand", X LINEAR "c = div(a, 1.4142135623730951)\nd = erf(c)\ne = add(d, 1)\nf = mul(a, 0.5)\n"
+                     "g = mul(f, e)\nreturn g\n", "wb", ""},
     {"max_through_monotone", X LINEAR "c = tanh(a)\nm = max(c, dim=1)\nreturn m\n", "wb", ""},
 };
 enum { LAWS = sizeof laws / sizeof *laws };

@@ -25,7 +25,7 @@ const lf_rule_table lf_rules_driver = LF_TABLE(driver_rules);
 
 static const lf_rule_table *const tables[] = {
     &lf_rules_neutral,  &lf_rules_clamp,  &lf_rules_shape,  &lf_rules_slice,   &lf_rules_norm,   &lf_rules_linear,
-    &lf_rules_collapse, &lf_rules_reduce, &lf_rules_itself, &lf_rules_softmax, &lf_rules_driver,
+    &lf_rules_collapse, &lf_rules_reduce, &lf_rules_itself, &lf_rules_softmax, &lf_rules_spelled, &lf_rules_driver,
 };
 
 const lf_rule *lf_rule_row(size_t index)

@@ -30,7 +30,8 @@ typedef struct lf_rule_table {
     size_t count;
 } lf_rule_table;
 extern const lf_rule_table lf_rules_neutral, lf_rules_clamp, lf_rules_shape, lf_rules_slice, lf_rules_norm,
-    lf_rules_linear, lf_rules_collapse, lf_rules_reduce, lf_rules_itself, lf_rules_softmax, lf_rules_driver;
+    lf_rules_linear, lf_rules_collapse, lf_rules_reduce, lf_rules_itself, lf_rules_softmax, lf_rules_spelled,
+    lf_rules_driver;
 
 /* Beside each node of the graph being built. */
 typedef struct lf_side {
