@@ -6,7 +6,7 @@ BUILD := build/release
 COMMAND := $(BUILD)/linfuse
 
 .PHONY: all demo test test-torch test-exhaustive test-gpu sanitize-gpu pack-gpu tested bench bench-cuda bench-models \
-	bench-torch install wheel clean help
+	bench-loss bench-torch install wheel clean help
 
 all: $(BUILD)/build.ninja
 	@tools/build $(BUILD) $(JOBS)
@@ -26,6 +26,7 @@ help:
 	@echo "make bench     beside PyTorch and ONNX Runtime on this CPU (BENCH=--quick: in three minutes)"
 	@echo "make bench-torch  torch.compile's linfuse backend beside eager and inductor on this CPU (BENCH=--quick)"
 	@echo "make bench-models  whole models through torch.compile, beside eager and inductor (BENCH=--small: two cores)"
+	@echo "make bench-loss  the loss head beside eager and inductor (BENCH=\"--device cuda\": Liger and CCE, too)"
 	@echo "make bench-cuda  beside PyTorch on a GPU (BENCH=\"--only lse\", BUILT=DIR likewise)"
 	@echo "make install   into PREFIX ($(PREFIX)), below DESTDIR where that is set"
 	@echo "make wheel     for x86-64 and 64-bit Arm, glibc 2.17 or newer, into build/wheels"
@@ -110,6 +111,10 @@ bench-torch: $(BUILD)/build.ninja .venv-bench/ready
 bench-models: $(BUILD)/build.ninja .venv-bench/ready
 	@tools/build $(BUILD) $(JOBS) liblinfuse.so liblinfuse_shortcut.so
 	@.venv-bench/bin/python bench/models.py $(BENCH)
+
+bench-loss: $(BUILD)/build.ninja .venv-bench/ready
+	@tools/build $(BUILD) $(JOBS) liblinfuse.so liblinfuse_shortcut.so
+	@.venv-bench/bin/python bench/loss.py $(BENCH)
 
 .venv-bench/ready: requirements-bench.txt
 	@tools/setup test

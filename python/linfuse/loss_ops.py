@@ -22,6 +22,7 @@ from torch import Tensor
 from . import loss_ranks
 from .loss_tiles import Extra, Gradients, Head, Slopes, Stats, found, none_yet, stats_of, sums_in
 
+_PIECE = 1 << 20  # numbers that are scaled at a time
 _library = torch.library.Library("linfuse", "FRAGMENT")  # the ops go when it does
 _HEAD = "Tensor x, Tensor weight, Tensor? bias, Tensor target, Tensor? class_weight, int ignore_index, " \
     "float label_smoothing, float? softcap, float temperature, ScalarType operand"
@@ -260,8 +261,12 @@ def _loss_backward(ctx: Any, of_loss: Tensor | None, *_: Any) -> tuple[Any, ...]
 
 
 def _scaled(gradient: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
-    """Rounded once, without a copy in between."""
-    return torch.mul(gradient, scale, out=torch.empty_like(gradient, dtype=dtype))
+    """Rounded once, and without a copy in between: on a CPU PyTorch makes one, so that there it is done in pieces."""
+    scaled = torch.empty_like(gradient, dtype=dtype)
+    rows = _PIECE // max(gradient[:1].numel(), 1) + 1 if _may_ask(gradient) else max(len(gradient), 1)
+    for begin in range(0, len(gradient), rows):
+        torch.mul(gradient[begin : begin + rows], scale, out=scaled[begin : begin + rows])
+    return scaled
 
 
 # ---- head_rows ----

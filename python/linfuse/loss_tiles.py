@@ -21,6 +21,7 @@ from torch import Tensor
 # product of fewer than some 10^4 columns does not fill the machine.
 _WORDS = {"cpu": 2048}
 _WORDS_ELSEWHERE = 16384
+_SMALL = 4 << 20  # bytes of logits that are not worth cutting: a tile's
 # Bytes of the logits that are kept while a gradient is made of them. A chunk of rows reads and writes all of the
 # weight's gradient, so a larger one moves less memory: 64 MiB is 512 rows of 32,768 words, 1 GiB 2048 rows of 131,072.
 _KEPT = {"cpu": 64 << 20}
@@ -119,11 +120,13 @@ class Head:
         return [Tile(begin, min(begin + step, words)) for begin in range(0, words, step)]
 
     def chunks(self, rows: int, keep: bool) -> Iterator[slice]:
-        """Rows a tile has. Logits that are kept are at most a quarter of all rows', down to 16 rows."""
+        """Rows a tile has. Logits that are kept are at most a quarter of all rows', unless they are few, down to 16
+        rows."""
         device = self.weight.device.type
         if keep:
-            fit = _KEPT.get(device, _KEPT_ELSEWHERE) // (self.weight.shape[0] * self.dtype.itemsize or 1)
-            step = max(min(fit, math.ceil(rows / 4)) // _STEP, 1) * _STEP
+            row = max(self.weight.shape[0], 1) * self.dtype.itemsize
+            fit, few = _KEPT.get(device, _KEPT_ELSEWHERE) // row, _SMALL // row
+            step = max(min(fit, max(math.ceil(rows / 4), few)) // _STEP, 1) * _STEP
         else:
             step = _ROWS if device == "cpu" else 4 * _ROWS
         return (slice(begin, min(begin + step, rows)) for begin in range(0, rows, step))
