@@ -133,6 +133,12 @@ template <bool near> inline void copy_async(unsigned to, const void *from, int b
         host_gpu_trap("a misaligned address");
     host_gpu_copy(&shared_at<uint4>(to), from, 16, (unsigned)bytes);
 }
+inline void copy_eight_async(unsigned to, const void *from, int bytes)
+{
+    if ((size_t)from % 8 != 0)
+        host_gpu_trap("a misaligned address");
+    host_gpu_copy(&shared_at<uint2>(to), from, 8, (unsigned)bytes);
+}
 inline void copy_word_async(unsigned to, const float *from) { host_gpu_copy(&shared_at<float>(to), from, 4, 4); }
 inline void copy_commit() { host_gpu_copy_commit(); }
 template <int n> inline void copy_wait() { host_gpu_copy_wait(n); }
