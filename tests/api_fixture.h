@@ -241,7 +241,8 @@ static inline lf_tensor tensor_of(const lf_model *model, lf_port port, size_t in
     const int rank = lf_model_port_rank(model, port, index);
     for (int axis = 0; axis < rank; axis++)
         extents[axis] = lf_model_port_extent(model, port, index, axis, dims);
-    return (lf_tensor){.data = data, .rank = rank, .extents = extents};
+    return (lf_tensor){
+        .data = data, .dtype = lf_model_port_dtype(model, port, index), .rank = rank, .extents = extents};
 }
 
 static inline void tensors_bind(const tensors *t, lf_call *call)

@@ -19,7 +19,7 @@ static void tables_convert_floats(void **state)
     (void)state;
     for (size_t t = 0; lf_kern_at(t); t++)
         for (int type = 0; type < LF_DTYPES; type++, cases++) {
-            assert_int_equal(lf_kern_at(t)->load[type] != NULL, lf_dtype_is_float((lf_dtype)type));
+            assert_non_null(lf_kern_at(t)->load[type]);
             assert_int_equal(lf_kern_at(t)->store[type] != NULL, lf_dtype_is_float((lf_dtype)type));
         }
 }

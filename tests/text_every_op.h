@@ -33,6 +33,8 @@ static const char every_op[] =
     "t1 = to(input, dtype=\"f32\")\n" "t2 = to(t1, dtype=\"bf16\")\n"
     "e1 = erf(x)\n" "e2 = expm1(e1)\n" "e3 = log1p(e2)\n" "e4 = softsign(e3)\n" "e5 = logsigmoid(e4)\n"
     "e6 = hardshrink(e5, lambd=0.25)\n" "e7 = softshrink(e6, lambd=2)\n"
+    "input k i64[B, S]\n" "input j i64[B]\n" "l1 = cross_entropy(s, k, d, ignore_index=3, label_smoothing=0.25)\n"
+    "l2 = cross_entropy(x, j, reduction=\"sum\")\n" "l3 = cross_entropy(s, k, reduction=\"none\")\n"
     "return b6, v5, b6, x, linear\n";
 
 #endif

@@ -131,18 +131,26 @@ static uint32_t f32_of_f32(uint32_t bits)
             memcpy(to + i * stride * (int64_t)sizeof bits, &bits, sizeof bits);                                      \
         }                                                                                                            \
     }
-#define CONVERT_INDEX(name, type)
+#define CONVERT_INDEX(name, type)                                                                                    \
+    static void read_##name(const unsigned char *from, int64_t stride, float *to, int64_t count)                     \
+    {                                                                                                                \
+        for (int64_t i = 0; i < count; i++) {                                                                        \
+            type position;                                                                                           \
+            memcpy(&position, from + i * stride * (int64_t)sizeof position, sizeof position);                        \
+            to[i] = (float)position;                                                                                 \
+        }                                                                                                            \
+    }
 #define LF_DTYPE(name, id, bits, use, npy) CONVERT_##use(name, bits)
 #include "base/dtypes.def"
 #undef LF_DTYPE
 
-/* NULL: it is no FLOAT. */
+/* write is NULL: it is no FLOAT. */
 static const struct {
     void (*read)(const unsigned char *from, int64_t stride, float *to, int64_t count);
     void (*write)(const float *from, unsigned char *to, int64_t stride, int64_t count);
 } converts[] = {
 #define ROW_FLOAT(name) {read_##name, write_##name}
-#define ROW_INDEX(name) {NULL, NULL}
+#define ROW_INDEX(name) {read_##name, NULL}
 #define LF_DTYPE(name, id, bits, use, npy) [LF_##id] = ROW_##use(name),
 #include "base/dtypes.def"
 #undef LF_DTYPE
@@ -151,12 +159,12 @@ static const struct {
 bool lf_dtype_is_float(lf_dtype type)
 {
     assert((unsigned)type < LF_DTYPES);
-    return converts[type].read != NULL;
+    return converts[type].write != NULL;
 }
 
 void lf_to_f32(lf_dtype type, const void *from, int64_t stride, float *to, int64_t count)
 {
-    assert(lf_dtype_is_float(type));
+    assert((unsigned)type < LF_DTYPES);
     converts[type].read(from, stride, to, count);
 }
 

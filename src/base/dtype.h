@@ -35,10 +35,10 @@ bool lf_dtype_parse(const char *text, size_t length, lf_dtype *out);
 /* Is it one that kernels calculate with, in f32? */
 bool lf_dtype_is_float(lf_dtype type);
 
-/* to[i] = from[i * stride] for i < count, from of a float type: exact. Back: rounded to nearest, ties to even, overflow
- * to infinity, denormals kept. A NaN keeps its sign and the leading bits of its payload, and between f32 and f16, or
- * from f32 to bf16, becomes quiet: the same bits as F16C and the ARM instructions give. Elements may lie at any
- * address. */
+/* to[i] = from[i * stride] for i < count: exact, but for positions past 2^24, which are rounded. Back, to a float type:
+ * rounded to nearest, ties to even, overflow to infinity, denormals kept. A NaN keeps its sign and the leading bits of
+ * its payload, and between f32 and f16, or from f32 to bf16, becomes quiet: the same bits as F16C and the ARM
+ * instructions give. Elements may lie at any address. */
 void lf_to_f32(lf_dtype type, const void *from, int64_t stride, float *to, int64_t count);
 void lf_from_f32(lf_dtype type, const float *from, void *to, int64_t stride, int64_t count);
 /* The same from one float type to another, count elements side by side that do not overlap. */

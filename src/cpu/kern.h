@@ -110,8 +110,8 @@ typedef struct lf_kern {
     void (*stream)(int64_t n, const float *from, float *to);
     void (*stream_end)(void);
 
-    /* out[i] = from[i] for i < n, from of the type: exact. And back, rounded as lf_from_f32 does. By lf_dtype; NULL for
-     * types that are no floats. Any alignment of elements; they lie apart. */
+    /* out[i] = from[i] for i < n, from of the type, as lf_to_f32 does. And back, as lf_from_f32 does; NULL for types
+     * that are no floats. By lf_dtype. Any alignment of elements; they lie apart. */
     void (*load[LF_DTYPES])(int64_t n, const void *from, float *out);
     void (*store[LF_DTYPES])(int64_t n, const float *from, void *out);
 

@@ -42,6 +42,11 @@ static void load_f32(int64_t n, const void *from, float *out)
     memcpy(out, from, (size_t)n * sizeof *out);
 }
 
+static void load_i64(int64_t n, const void *from, float *out)
+{
+    lf_to_f32(LF_I64, from, 1, out, n);
+}
+
 static void store_f32(int64_t n, const float *from, void *out)
 {
     memcpy(out, from, (size_t)n * sizeof *from);
@@ -49,6 +54,6 @@ static void store_f32(int64_t n, const float *from, void *out)
 
 /* The table's entries. */
 #define LOAD_OF_FLOAT(name) load_##name
-#define LOAD_OF_INDEX(name) NULL
+#define LOAD_OF_INDEX(name) load_##name
 #define STORE_OF_FLOAT(name) store_##name
 #define STORE_OF_INDEX(name) NULL

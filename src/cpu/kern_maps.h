@@ -114,6 +114,7 @@ static inline vec normalized_far(vec x, vec mean, vec square, float eps)
 #define DEFINE_POOL DEFINE_MAP
 #define DEFINE_VIEW DEFINE_MAP
 #define DEFINE_MOVE DEFINE_MAP
+#define DEFINE_LOSS(name, ...)
 #define DEFINE_GUARD DEFINE_MAP
 
 #define LF_OP(name, kind, monoid, laws, flops, tolerance, signature, ...) DEFINE_##kind(name, __VA_ARGS__)
@@ -129,6 +130,7 @@ static inline vec normalized_far(vec x, vec mean, vec square, float eps)
 #define MAP_OF_POOL(name) map_##name
 #define MAP_OF_VIEW(name) map_##name
 #define MAP_OF_MOVE(name) map_##name
+#define MAP_OF_LOSS(name) NULL
 #define MAP_OF_GUARD(name) map_##name
 #define MAP_ONE_OF_LEAF(name) NULL
 #define MAP_ONE_OF_PRODUCT(name) NULL
@@ -138,4 +140,5 @@ static inline vec normalized_far(vec x, vec mean, vec square, float eps)
 #define MAP_ONE_OF_POOL(name) NULL
 #define MAP_ONE_OF_VIEW(name) NULL
 #define MAP_ONE_OF_MOVE(name) NULL
+#define MAP_ONE_OF_LOSS(name) NULL
 #define MAP_ONE_OF_GUARD(name) NULL

@@ -299,18 +299,18 @@ static lf_status bind(binding *b, size_t count)
     return bind_numbers(b);
 }
 
-/* What PyTorch would refuse to mix: a product's operands are of one type; a norm's other values are of its input's
- * type, or of f32. */
+/* What PyTorch would refuse to mix: a product's operands are of one type, and so are a loss's input and weight; a
+ * norm's other values are of its input's type, or of f32. (Positions are inference's business.) */
 static lf_status check_types(binding *b)
 {
     const lf_kind kind = b->row->kind;
     const lf_dtype first = b->row->arg_count > 0 ? b->g->node[b->arg[0]].dtype : LF_F32;
-    for (int i = 0; i < b->row->param_count && (kind == LF_PRODUCT || kind == LF_NORMALIZE); i++) {
+    for (int i = 0; i < b->row->param_count && (kind == LF_PRODUCT || kind == LF_NORMALIZE || kind == LF_LOSS); i++) {
         const lf_param_info *p = &b->row->param[i];
         if ((p->type != 'T' && p->type != 'V') || b->arg[p->slot] == LF_NONE)
             continue;
         const lf_node_info *arg = &b->g->node[b->arg[p->slot]];
-        if (arg->dtype == first || (kind == LF_NORMALIZE && arg->dtype == LF_F32))
+        if (arg->dtype == first || (kind == LF_NORMALIZE && arg->dtype == LF_F32) || !lf_dtype_is_float(arg->dtype))
             continue;
         return wrong(b, b->from[i],
                      "%s %s is %s, and %s %s is %s; PyTorch does not mix them here: cast one with to(...)",

@@ -13,10 +13,8 @@ lf_status lf_graph_copy(const lf_graph *from, lf_graph *to)
     for (lf_node n = 0; n < from->count && status == LF_OK; n++) {
         const lf_node_info *info = lf_at(from, n);
         lf_node copy = LF_NONE;
-        if (info->op == LF_OP_constant)
-            status = lf_graph_constant(to, info->value, &info->shape, &copy);
-        else if (lf_op_row(info->op)->kind == LF_LEAF)
-            status = lf_graph_leaf(to, info->op, info->name, info->dtype, &info->shape, &copy);
+        if (lf_op_row(info->op)->kind == LF_LEAF)
+            status = lf_graph_leaf_like(to, info, &copy);
         else
             status = lf_graph_op(to, info->name, info->op, info->arg, info->attr, &copy);
         assert(status != LF_OK || copy == n);

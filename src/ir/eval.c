@@ -20,6 +20,7 @@ static const kind_eval eval_of[] = {
     [LF_POOL] = {lf_eval_pool, NULL},
     [LF_VIEW] = {NULL, NULL},
     [LF_MOVE] = {lf_eval_move, NULL},
+    [LF_LOSS] = {lf_eval_loss, NULL},
     [LF_GUARD] = {NULL, NULL},
 };
 
@@ -109,12 +110,12 @@ static double *new_value(evaluation *e, lf_node n, int64_t count)
 static lf_status reach_leaf(evaluation *e, lf_node n, int64_t count)
 {
     const lf_node_info *node = lf_at(e->g, n);
-    if (node->op == LF_OP_constant) {
+    if (node->op == LF_OP_constant || node->op == LF_OP_positions) {
         double *to = new_value(e, n, count);
         if (!to && count > 0)
             return lf_fail_nomem(e->diag, "a constant in double precision");
         for (int64_t i = 0; i < count; i++)
-            to[i] = node->value;
+            to[i] = node->op == LF_OP_positions ? (double)i : node->value;
         return LF_OK;
     }
     e->value[n].data = e->bound[n];

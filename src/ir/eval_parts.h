@@ -23,6 +23,7 @@ void lf_eval_reduce(const lf_site *s);
 void lf_eval_normalize(const lf_site *s);
 void lf_eval_pool(const lf_site *s);
 void lf_eval_product(const lf_site *s);
+void lf_eval_loss(const lf_site *s);
 
 /* Doubles of scratch; at most a few per element of arguments and result, a constant for a product. */
 int64_t lf_eval_reduce_scratch(const lf_site *s);
@@ -43,6 +44,8 @@ static inline double lf_read(const lf_bound *b, int64_t index)
         return b->f64[index];
     if (b->dtype == LF_F32)
         return (double)((const float *)b->data)[index];
+    if (b->dtype == LF_I64)
+        return (double)((const int64_t *)b->data)[index];
     float number;
     lf_to_f32(b->dtype, (const char *)b->data + (size_t)index * lf_dtype_size(b->dtype), 1, &number, 1);
     return (double)number;

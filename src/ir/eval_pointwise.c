@@ -308,6 +308,25 @@ static double eval_maximum(const double *v, const double *a)
     return v[0] > v[1] || isnan(v[0]) ? v[0] : v[1];
 }
 
+static double eval_equals(const double *v, const double *a)
+{
+    (void)a;
+    return v[0] == v[1];
+}
+
+static double eval_pick(const double *v, const double *a)
+{
+    (void)a;
+    return v[1] == 0 ? 0 : v[0];
+}
+
+static double eval_label(const double *v, const double *a)
+{
+    if (v[1] == a[0])
+        return 0;
+    return v[1] >= 0 && v[1] < a[1] ? v[0] : NAN;
+}
+
 /* By op; a POINTWISE row of ops.def without its function here does not compile. */
 #define FN_LEAF(name)      NULL
 #define FN_PRODUCT(name)   NULL
@@ -317,6 +336,7 @@ static double eval_maximum(const double *v, const double *a)
 #define FN_POOL(name)      NULL
 #define FN_VIEW(name)      NULL
 #define FN_MOVE(name)      NULL
+#define FN_LOSS(name)      NULL
 #define FN_GUARD(name)     NULL
 static eval_fn *const function_of[LF_OP_COUNT] = {
 #define LF_OP(name, kind, ...) [LF_OP_##name] = FN_##kind(name),

@@ -226,7 +226,8 @@ static stat_fn *const statistic_of[LF_MONOID_COUNT] = {
 
 /* ---- what an op makes of its statistic ---- */
 
-/* REDUCE: the value (x unused); NORMALIZE: the element x anew. a: eps, for those that have one. */
+/* REDUCE: the value, x being what stands beside the statistic (0: nothing); NORMALIZE: the element x anew. a: eps, for
+ * those that have one. */
 typedef double finish_fn(double x, double r0, double r1, double a);
 
 static double finish_result(double x, double r0, double r1, double a)
@@ -239,6 +240,12 @@ static double finish_logsumexp(double x, double r0, double r1, double a)
 {
     (void)x, (void)a;
     return isinf(r0) ? r0 : r0 + log(r1);
+}
+
+static double finish_above(double x, double r0, double r1, double a)
+{
+    (void)a;
+    return r0 - x + log(r1);
 }
 
 static double finish_softmax(double x, double r0, double r1, double a)
@@ -307,6 +314,7 @@ static double window_max_pool1d(const lf_bound *x, int64_t row, int64_t begin, i
 #define FN_POOL(name)      {.window = window_##name}
 #define FN_VIEW(name)      {0}
 #define FN_MOVE(name)      {0}
+#define FN_LOSS(name)      {0}
 #define FN_GUARD(name)     {0}
 static const struct {
     finish_fn *finish;
@@ -349,7 +357,7 @@ void lf_eval_reduce(const lf_site *s)
     finish_fn *finish = site_finish(s);
     take_statistic(s, &sp, s->out, s->scratch);
     for (int64_t o = 0; o < sp.stats; o++)
-        s->out[o] = finish(0, s->out[o], s->scratch[o], 0);
+        s->out[o] = finish(lf_is_bound(&s->arg[1]) ? lf_read(&s->arg[1], o) : 0, s->out[o], s->scratch[o], 0);
 }
 
 /* With running statistics there is one a channel, whatever the op would have taken its own over. */

@@ -290,6 +290,24 @@ lf_status lf_graph_constant(lf_graph *g, double value, const lf_shape *shape, lf
     return append(g, &info, NULL, out);
 }
 
+lf_status lf_graph_positions(lf_graph *g, lf_extent count, lf_node *out)
+{
+    assert(lf_extent_known(count) && count.coef >= 1);
+    lf_node_info info = {.op = LF_OP_positions, .dtype = LF_F32, .shape = {.rank = 1, .dim = {count}}};
+    for (int i = 0; i < LF_MAX_ARGS; i++)
+        info.arg[i] = LF_NONE;
+    return append(g, &info, NULL, out);
+}
+
+lf_status lf_graph_leaf_like(lf_graph *g, const lf_node_info *like, lf_node *out)
+{
+    if (like->op == LF_OP_constant)
+        return lf_graph_constant(g, like->value, &like->shape, out);
+    if (like->op == LF_OP_positions)
+        return lf_graph_positions(g, like->shape.dim[0], out);
+    return lf_graph_leaf(g, like->op, like->name, like->dtype, &like->shape, out);
+}
+
 /* ---- ops ---- */
 
 void lf_op_defaults(lf_op op, lf_attr *attrs)

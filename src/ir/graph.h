@@ -94,6 +94,11 @@ lf_status lf_graph_leaf(lf_graph *g, lf_op op, const char *name, lf_dtype dtype,
 /* Appends a constant: every element of the shape is value. */
 lf_status lf_graph_constant(lf_graph *g, double value, const lf_shape *shape, lf_node *out);
 
+/* Appends the numbers 0 to count - 1, f32[count], as a value that is computed with the parameters. */
+lf_status lf_graph_positions(lf_graph *g, lf_extent count, lf_node *out);
+/* Appends a leaf like that of another graph with the same symbols. */
+lf_status lf_graph_leaf_like(lf_graph *g, const lf_node_info *like, lf_node *out);
+
 /* Appends an op with its arguments and attributes in slots, inferring dtype and shape; the checked way in for the
  * reader, the builder and rewrites alike. attrs may be NULL: all defaults. name may be NULL.
  * Fails: LF_ERR_MODEL with a message that names op, argument and extents; LF_ERR_NOMEM. */
@@ -115,6 +120,11 @@ lf_status lf_graph_return(lf_graph *g, const lf_node *nodes, size_t count);
 /* Copies a finished graph into an empty, initialised one: same nodes, same numbers. Fails: LF_ERR_NOMEM. */
 lf_status lf_graph_copy(const lf_graph *from, lf_graph *to);
 
+/* Copies a finished graph into an empty, initialised one, each loss made of other ops (expand.c). Values keep their
+ * names. into: one per node of `from`: the node that computes it.
+ * Fails: LF_ERR_MODEL past LF_MAX_NODES, LF_ERR_NOMEM. */
+lf_status lf_graph_expand(const lf_graph *from, lf_graph *to, lf_node *into);
+
 /* The value the model called name, LF_NONE when there is none; made-up names are not found. */
 lf_node lf_graph_find(const lf_graph *g, const char *name, size_t length);
 /* The same, made-up names included. */
@@ -133,6 +143,10 @@ lf_status lf_infer(const lf_graph *g, lf_op op, const lf_node *args, const lf_at
 /* Whether the model can be run at these values of its named extents: no tensor too large to count, no statistic that
  * PyTorch refuses (one value a channel in training, the largest of none). Fails: LF_ERR_DATA. */
 lf_status lf_graph_check_dims(const lf_graph *g, const int64_t *dims, lf_diag *diag);
+
+/* Whether every target of a loss is one of its classes, or ignored. inputs: one address per input, row-major, in host
+ * memory. Fails: LF_ERR_DATA. */
+lf_status lf_graph_check_targets(const lf_graph *g, const int64_t *dims, const void *const *inputs, lf_diag *diag);
 
 /* ---- reading a node ---- */
 

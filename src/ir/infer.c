@@ -195,6 +195,16 @@ static lf_status matmul(const site *s)
 
 /* ---- reductions ---- */
 
+/* Values beside the first that are not put into the statistic have the result's extents, or broadcast to them. */
+static lf_status check_beside(const site *s)
+{
+    lf_shape wide;
+    for (int i = 1; i < s->row->arg_count; i++)
+        if (!broadcast(s->out, shape_of(s, i), &wide) || !lf_shape_same(&wide, s->out))
+            return wrong(s, "%s does not broadcast to %s", text_of(s, i), lf_shape_text(s->g, s->out));
+    return LF_OK;
+}
+
 static lf_status reduce(const site *s)
 {
     const lf_attr *dims = attr_of(s, "dim");
@@ -214,7 +224,7 @@ static lf_status reduce(const site *s)
         if (!gone || keep)
             s->out->dim[s->out->rank++] = gone ? lf_extent_of(1) : s->x->dim[i];
     }
-    return LF_OK;
+    return check_beside(s);
 }
 
 /* ---- normalizations ---- */
@@ -328,6 +338,51 @@ static lf_status batch_norm(const site *s)
         status = check_running(s, !training);
     if (!status && training)
         status = check_several(s, s->x->dim[0], "channel");
+    return status;
+}
+
+/* ---- losses ---- */
+
+/* Classes and an ignored index stay below this where f32 holds every integer. */
+#define LARGEST_POSITION 16777216
+
+static lf_status check_target(const site *s, int classes)
+{
+    const lf_node_info *target = &s->g->node[s->arg[1]];
+    lf_shape wants = {0};
+    for (int i = 0; i < s->x->rank; i++)
+        if (i != classes)
+            wants.dim[wants.rank++] = s->x->dim[i];
+    if (target->dtype != LF_I64)
+        return wrong(s, "%s is %s; it counts classes, which takes i64", text_of(s, 1), lf_dtype_name(target->dtype));
+    if (!lf_shape_same(&target->shape, &wants))
+        return wrong(s, "%s has to be %s for %s", text_of(s, 1), lf_shape_text(s->g, &wants), text_of(s, 0));
+    return LF_OK;
+}
+
+/* Classes are axis 1, or 0 where there is no other; a target for each of what is left. */
+static lf_status cross_entropy(const site *s)
+{
+    const double smoothing = attr_of(s, "label_smoothing")->number, ignored = attr_of(s, "ignore_index")->number;
+    const int axis = s->x->rank > 1;
+    if (s->x->rank == 0)
+        return wrong(s, "%s has no extents; classes are extent 1, or 0 where there is no other", text_of(s, 0));
+    const lf_extent classes = s->x->dim[axis];
+    if (!lf_extent_known(classes))
+        return wrong(s, "%s: the classes, extent %d, have to be a number", text_of(s, 0), axis);
+    if (classes.coef > LARGEST_POSITION)
+        return wrong(s, "%s has more than %d classes, the most there can be", text_of(s, 0), LARGEST_POSITION);
+    if (ignored < -LARGEST_POSITION || ignored > LARGEST_POSITION)
+        return wrong(s, "ignore_index is %.0f; it lies between -%d and %d", ignored, LARGEST_POSITION,
+                     LARGEST_POSITION);
+    if (smoothing < 0.0 || smoothing > 1.0)
+        return wrong(s, "label_smoothing is %g; it lies between 0 and 1", smoothing);
+    lf_status status = check_target(s, axis);
+    if (!status)
+        status = check_vector(s, 2, &(lf_shape){.rank = 1, .dim = {classes}});
+    *s->out = s->g->node[s->arg[1]].shape;
+    if (attr_of(s, "reduction")->number < 2.0) /* mean, sum */
+        s->out->rank = 0;
     return status;
 }
 
@@ -535,6 +590,7 @@ static rule *const own_rule[LF_OP_COUNT] = {
     [LF_OP_group_norm] = group_norm,
     [LF_OP_instance_norm] = instance_norm,
     [LF_OP_batch_norm] = batch_norm,
+    [LF_OP_cross_entropy] = cross_entropy,
     [LF_OP_dropout] = dropout,
     [LF_OP_reshape] = reshape,
     [LF_OP_squeeze] = squeeze,
@@ -543,6 +599,12 @@ static rule *const own_rule[LF_OP_COUNT] = {
     [LF_OP_transpose] = transpose,
     [LF_OP_slice] = slice,
 };
+
+/* Views, the target of a loss, and what losses are made of. */
+static bool takes_positions(const site *s, int slot)
+{
+    return s->row->kind == LF_VIEW || (slot == 1 && (s->row->kind == LF_LOSS || s->row->laws & LF_LAW_HIDDEN));
+}
 
 static lf_status check_args(const site *s)
 {
@@ -555,8 +617,8 @@ static lf_status check_args(const site *s)
         if (s->arg[i] < 0 || s->arg[i] >= s->g->count)
             return wrong(s, "%s is value %d, which is not one of this graph's", p->name, (int)s->arg[i]);
     }
-    for (int i = 0; i < s->row->arg_count && s->row->kind != LF_VIEW; i++)
-        if (s->arg[i] != LF_NONE && !lf_dtype_is_float(s->g->node[s->arg[i]].dtype))
+    for (int i = 0; i < s->row->arg_count; i++)
+        if (s->arg[i] != LF_NONE && !lf_dtype_is_float(s->g->node[s->arg[i]].dtype) && !takes_positions(s, i))
             return wrong(s, "%s is %s, which counts positions; it takes f32, f16 or bf16", text_of(s, i),
                          lf_dtype_name(s->g->node[s->arg[i]].dtype));
     return LF_OK;
@@ -565,7 +627,7 @@ static lf_status check_args(const site *s)
 /* ---- types ---- */
 
 /* PyTorch's promotion: of two types the one that holds both's numbers, f32 for the two narrow ones. Values of rank 0
- * count only where no other has extents, and numbers written in the model do not count. */
+ * count only where no other has extents; numbers written in the model, and positions, do not count. */
 static lf_dtype promoted(const site *s)
 {
     lf_dtype type[2] = {LF_F32, LF_F32}; /* of rank 0, of higher ranks */
@@ -573,7 +635,7 @@ static lf_dtype promoted(const site *s)
     for (int i = 0; i < s->row->arg_count; i++) {
         const lf_node_info *arg = s->arg[i] == LF_NONE ? NULL : &s->g->node[s->arg[i]];
         const bool chooses = strcmp(param_of_arg(s, i)->name, "condition") == 0; /* between the others, as they are */
-        if (!arg || arg->op == LF_OP_constant || chooses)
+        if (!arg || arg->op == LF_OP_constant || chooses || !lf_dtype_is_float(arg->dtype))
             continue;
         const int ranked = arg->shape.rank > 0;
         type[ranked] = any[ranked] && type[ranked] != arg->dtype ? LF_F32 : arg->dtype;

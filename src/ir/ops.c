@@ -10,7 +10,7 @@
 #include <string.h>
 
 /* ops.def writes laws short. */
-enum { COMMUTES = LF_LAW_COMMUTES, IDEMPOTENT = LF_LAW_IDEMPOTENT, KEEPS = LF_LAW_KEEPS };
+enum { COMMUTES = LF_LAW_COMMUTES, IDEMPOTENT = LF_LAW_IDEMPOTENT, KEEPS = LF_LAW_KEEPS, HIDDEN = LF_LAW_HIDDEN };
 
 /* Expressions are stringified directly, so that names such as INFINITY or isinf stay as written. */
 static lf_op_info op_table[LF_OP_COUNT] = {
@@ -241,8 +241,8 @@ bool lf_op_commutes(lf_op op, double alpha)
 
 bool lf_op_public(lf_op op)
 {
-    lf_kind kind = lf_op_row(op)->kind;
-    return kind != LF_LEAF && kind != LF_GUARD;
+    const lf_op_info *row = lf_op_row(op);
+    return row->kind != LF_LEAF && row->kind != LF_GUARD && !(row->laws & LF_LAW_HIDDEN);
 }
 
 const char *lf_kind_name(lf_kind kind)
@@ -250,7 +250,8 @@ const char *lf_kind_name(lf_kind kind)
     static const char *const name[] = {
         [LF_LEAF] = "leaf",     [LF_PRODUCT] = "product",     [LF_POINTWISE] = "pointwise",
         [LF_REDUCE] = "reduce", [LF_NORMALIZE] = "normalize", [LF_POOL] = "pool",
-        [LF_VIEW] = "view",     [LF_MOVE] = "move",           [LF_GUARD] = "guard"};
+        [LF_VIEW] = "view",     [LF_MOVE] = "move",           [LF_LOSS] = "loss",
+        [LF_GUARD] = "guard"};
     assert((size_t)kind < sizeof name / sizeof name[0]);
     return name[kind];
 }

@@ -8,7 +8,7 @@
 
 /* What an op is to the passes. A pass may switch on kinds, never on ops. */
 typedef enum lf_kind {
-    LF_LEAF,      /* input, param, constant */
+    LF_LEAF,      /* input, param, constant, positions */
     LF_PRODUCT,   /* x W^T, or x W */
     LF_POINTWISE, /* each element by itself, arguments broadcast */
     LF_REDUCE,    /* a statistic over some extents, which go away (or stay as 1) */
@@ -16,14 +16,16 @@ typedef enum lf_kind {
     LF_POOL,      /* a statistic over windows of the last extent */
     LF_VIEW,      /* the same elements in the same order under another shape */
     LF_MOVE,      /* elements in another order, or some of them */
+    LF_LOSS,      /* what rows lose to their targets; made of other kinds before anything is rewritten */
     LF_GUARD      /* a value and the witness of its rewrite (rewrites only) */
 } lf_kind;
 
 enum { /* laws: what rewrites may rely on */
     LF_LAW_COMMUTES = 1,   /* f(x, y) = f(y, x), bit for bit */
     LF_LAW_IDEMPOTENT = 2, /* f(f(x)) = f(x), for one set of attributes */
-    LF_LAW_KEEPS = 4       /* an element of the first value that is not finite leaves one in its row that is not either;
+    LF_LAW_KEEPS = 4,      /* an element of the first value that is not finite leaves one in its row that is not either;
                             * said of ops whose expression does not show it */
+    LF_LAW_HIDDEN = 8      /* no law: models cannot name it */
 };
 
 typedef enum lf_op {

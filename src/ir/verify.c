@@ -24,8 +24,10 @@ static lf_status check_leaf(const lf_graph *g, lf_node n)
         return broken(g, n, "extents out of range");
     if (node->op == LF_OP_param && !lf_extent_known(all))
         return broken(g, n, "a parameter with a named extent");
-    if (node->op == LF_OP_constant && node->dtype != LF_F32)
+    if ((node->op == LF_OP_constant || node->op == LF_OP_positions) && node->dtype != LF_F32)
         return broken(g, n, "a constant that is not f32");
+    if (node->op == LF_OP_positions && (node->shape.rank != 1 || !lf_extent_known(all)))
+        return broken(g, n, "positions that are not one known extent");
     return LF_OK;
 }
 

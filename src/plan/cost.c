@@ -334,6 +334,13 @@ static double op_spans(const lf_graph *g, lf_node n, const int64_t *dims)
     return spans;
 }
 
+/* A loss: classes that one target chooses from. */
+static double classes_of(const lf_graph *g, lf_node n)
+{
+    const lf_shape *x = &lf_at(g, lf_arg_of(g, n, 0))->shape;
+    return (double)x->dim[x->rank > 1].coef;
+}
+
 /* The statistic, then the op on each element of its value, then a norm's weight and bias. */
 static void count_op(const lf_graph *g, lf_node n, const int64_t *dims, const lf_device *d, work *w)
 {
@@ -343,6 +350,12 @@ static void count_op(const lf_graph *g, lf_node n, const int64_t *dims, const lf
         add_statistic(w, row->monoid, LF_SPAN_WINDOW, op_fed(g, n, dims), 0, d);
     else if (row->monoid != LF_MONOID_none && !lf_uses_running_stats(g, n))
         add_statistic(w, row->monoid, LF_SPAN_ROW, op_fed(g, n, dims), op_spans(g, n, dims), d);
+    if (row->kind == LF_LOSS) {
+        const double fed = op_fed(g, n, dims);
+        add_statistic(w, LF_MONOID_maxsumexp, LF_SPAN_ROW, fed, fed / classes_of(g, n), d);
+        add_op(w, LF_OP_pick, fed, d);
+        return;
+    }
     add_op(w, lf_at(g, n)->op, outputs, d);
     if (row->kind != LF_NORMALIZE)
         return;

@@ -216,13 +216,28 @@ static const char *place_product(lowering *l, member *m)
 /* What a spanned node's statistic walks over. */
 static lf_grid fed_grid(const member *m) { return (lf_grid){false, m->spanned.width}; }
 
+/* What a reduction reads beside its statistic, on the grid of its value. */
+static const char *place_beside(lowering *l, member *m)
+{
+    const lf_node_info *info = lf_at(l->context->graph, m->node);
+    for (int i = 1; i < lf_op_row(info->op)->arg_count; i++) {
+        reading r;
+        const char *why = read_arg(l, &info->shape, m->grid, m->row_axes, info->arg[i], &r);
+        if (why)
+            return why;
+        const int level = r.inside < 0 ? 0 : l->m[r.inside].level + (r.identity ? 0 : 1);
+        m->level = level > m->level ? level : m->level;
+    }
+    return NULL;
+}
+
 /* A node with a statistic of its first argument. */
 static const char *place_spanned(lowering *l, member *m)
 {
     const lf_graph *g = l->context->graph;
     const lf_node_info *info = lf_at(g, m->node);
     lf_kind kind = lf_kind_of(g, m->node);
-    for (int i = 1; i < lf_op_row(info->op)->arg_count; i++)
+    for (int i = 1; i < lf_op_row(info->op)->arg_count && kind != LF_REDUCE; i++)
         if (!outside(l, info->arg[i]))
             return "its weight is computed by the other kernel";
     const char *why = lf_span_classify(g, m->node, l->b.rows, &m->spanned);
@@ -237,7 +252,7 @@ static const char *place_spanned(lowering *l, member *m)
     m->level = m->feed_level + 1;
     m->row_axes = m->spanned.row_axes;
     m->grid = kind == LF_NORMALIZE ? fed_grid(m) : (lf_grid){m->spanned.span == LF_SPAN_COLUMN, m->spanned.results};
-    return NULL;
+    return kind == LF_REDUCE ? place_beside(l, m) : NULL;
 }
 
 /* Elements in another order are read from where they are stored; some of a row's, also from what the group keeps. */
@@ -295,7 +310,8 @@ static const char *place(lowering *l, member *m)
         break;
     case LF_LEAF:
     case LF_VIEW:
-        assert(!"leaves and views are no members");
+    case LF_LOSS:
+        assert(!"leaves and views are no members, losses are made of others");
     }
     return why;
 }
@@ -557,10 +573,14 @@ static int32_t emit_stat(lowering *l, const member *m)
 static void emit_reduced(lowering *l, member *m)
 {
     const lf_graph *g = l->context->graph;
-    const lf_op_info *row = lf_op_row(lf_at(g, m->node)->op);
+    const lf_node_info *info = lf_at(g, m->node);
+    const lf_op_info *row = lf_op_row(info->op);
+    const int results = lf_monoid_row(row->monoid)->results;
     int32_t stat = emit_stat(l, m), arg[3] = {-1, -1, -1};
     double attr[3];
-    for (int i = 0; i < lf_monoid_row(row->monoid)->results; i++) {
+    for (int i = 1; i < row->arg_count; i++)
+        arg[results + i - 1] = fetch(l, &info->shape, m->grid, m->row_axes, info->arg[i], m->phase);
+    for (int i = 0; i < results; i++) {
         lf_access from = lf_access_whole(LF_STAT, stat, l->b.rows, m->grid);
         from.result = i;
         arg[i] = lf_step_load(&l->b, m->phase, m->node, &from);

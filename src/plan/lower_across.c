@@ -9,6 +9,17 @@ static int32_t load_or_number(lf_builder *b, int32_t phase, lf_node node, const 
                                       : lf_step_load(b, phase, node, from);
 }
 
+/* What a reduction reads beside its statistic, an element a row. */
+static int32_t load_beside(lf_builder *b, int32_t phase, lf_node n, lf_node arg)
+{
+    const lf_graph *g = b->context->graph;
+    const lf_shape *shape = &lf_at(g, n)->shape;
+    lf_extent stride[LF_MAX_RANK] = {{0}};
+    lf_broadcast_strides(&lf_at(g, arg)->shape, shape, stride);
+    const lf_access from = lf_access_axes(LF_VALUE, b->context->base[arg], shape, stride, shape->rank);
+    return load_or_number(b, phase, arg, &from);
+}
+
 /* Axes in order of the grid: those the statistic keeps, then those it spans. Gives how many are kept. */
 static int across_order(const lf_shape *shape, unsigned axes, int *order)
 {
@@ -62,6 +73,8 @@ lf_status lf_lower_across(const lf_lower_context *context, lf_node n, lf_group *
         from.extent[1] = reduce ? lf_extent_of(1) : width;
         arg[slot++] = lf_step_load(&b, last, n, &from);
     }
+    for (int i = 1; reduce && i < row->arg_count; i++)
+        arg[slot++] = load_beside(&b, last, n, info->arg[i]);
     int32_t step = slot == 1 ? arg[0] : lf_step_op(&b, last, n, info->op, arg, attr);
     if (!reduce)
         step = lf_lower_affine(&b, last, n, step, order, kept);

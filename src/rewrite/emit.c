@@ -107,10 +107,8 @@ static lf_status write_node(emission *e, lf_node n)
     for (int i = 0; i < LF_MAX_ARGS; i++)
         args[i] = info->arg[i] == LF_NONE ? LF_NONE : e->map[info->arg[i]];
     lf_status status;
-    if (info->op == LF_OP_constant)
-        status = lf_graph_constant(e->out, info->value, &info->shape, &made);
-    else if (leaf)
-        status = lf_graph_leaf(e->out, info->op, info->name, info->dtype, &info->shape, &made);
+    if (leaf)
+        status = lf_graph_leaf_like(e->out, info, &made);
     else
         status =
             lf_graph_op(e->out, watched || e->renamed[n] ? NULL : name_of(e, n), info->op, args, info->attr, &made);

@@ -45,6 +45,8 @@ static bool same_node(const lf_node_info *a, const lf_node_info *b)
         return false;
     if (a->op == LF_OP_constant)
         return same_bits(a->value, b->value) && lf_shape_same(&a->shape, &b->shape);
+    if (a->op == LF_OP_positions)
+        return lf_shape_same(&a->shape, &b->shape);
     if (lf_op_row(a->op)->kind == LF_LEAF)
         return false;
     if (!same_attrs(a->op, a->attr, b->attr))
@@ -265,8 +267,10 @@ lf_node lf_rw_copy(lf_rw *rw, const lf_node_info *info, const lf_node *args, boo
         return lf_rw_full(rw, info->value, &info->shape);
     if (lf_op_row(info->op)->kind != LF_LEAF)
         return make(rw, info->op, args, info->attr, fresh);
-    lf_node n = LF_NONE;
-    return ready(rw) ? made(rw, lf_graph_leaf(rw->g, info->op, info->name, info->dtype, &info->shape, &n)) : LF_NONE;
+    lf_node n = LF_NONE, found = ready(rw) && info->op == LF_OP_positions ? *entry_of(rw, info) : LF_NONE;
+    if (found != LF_NONE)
+        return found;
+    return ready(rw) ? made(rw, lf_graph_leaf_like(rw->g, info, &n)) : LF_NONE;
 }
 
 bool lf_rw_alike(const lf_rw *rw, lf_node a, lf_node b)

@@ -298,6 +298,10 @@ lf_status lf_call_run(lf_call *call, const lf_run_options *options)
     lf_status status = lf_call_ready(call, options);
     if (status != LF_OK)
         return status;
+    if (call->memory == LF_HOST)
+        status = lf_graph_check_targets(&call->program->written, call->dims, call->input, &call->diag);
+    if (status != LF_OK)
+        return status;
     const int before = lf_pool_limit(options->threads);
     status = call->program->on.backend->run(call->state, &call->job, &call->diag);
     lf_pool_limit(before);

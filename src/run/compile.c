@@ -85,6 +85,26 @@ static lf_status find_batch(lf_program *p)
     return LF_OK;
 }
 
+/* Losses are made of other ops, which are rewritten. */
+static lf_status rewrite_expanded(lf_program *p, lf_variant *v, const lf_rewrite_options *rewrite)
+{
+    lf_graph expanded;
+    lf_arena arena;
+    lf_arena_init(&arena);
+    lf_status status = lf_graph_init(&expanded, &arena, &p->diag);
+    if (status == LF_OK)
+        status = lf_graph_expand(&p->written, &expanded, v->home);
+    lf_node *home = status == LF_OK ? lf_arena_array(&arena, (size_t)expanded.count + 1, sizeof *home) : NULL;
+    if (status == LF_OK && !home)
+        status = lf_fail_nomem(&p->diag, "the program");
+    if (status == LF_OK)
+        status = lf_rewrite(&expanded, rewrite, &v->graph, home, &v->notes);
+    for (lf_node n = 0; n < p->written.count && status == LF_OK; n++)
+        v->home[n] = home[v->home[n]];
+    lf_arena_free(&arena);
+    return status;
+}
+
 static lf_status build_variant(lf_program *p, lf_variant *v, const lf_rewrite_options *rewrite, bool fuse)
 {
     lf_status status = lf_graph_init(&v->graph, &p->arena, &p->diag);
@@ -92,12 +112,9 @@ static lf_status build_variant(lf_program *p, lf_variant *v, const lf_rewrite_op
     if (status == LF_OK && !v->home)
         status = lf_fail_nomem(&p->diag, "the program");
     if (status == LF_OK && rewrite)
-        status = lf_rewrite(&p->written, rewrite, &v->graph, v->home, &v->notes);
-    if (status == LF_OK && !rewrite) {
-        status = lf_graph_copy(&p->written, &v->graph);
-        for (lf_node n = 0; n < p->written.count; n++)
-            v->home[n] = n;
-    }
+        status = rewrite_expanded(p, v, rewrite);
+    if (status == LF_OK && !rewrite)
+        status = lf_graph_expand(&p->written, &v->graph, v->home);
     if (status == LF_OK)
         status = lf_graph_verify(&v->graph);
     lf_plan_options options = {0};

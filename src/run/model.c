@@ -348,6 +348,7 @@ bool lf_model_rows_independent(const lf_model *model, bool *has_rows)
 typedef struct bindings {
     lf_bound *bound;
     const int64_t **extents; /* one list per input, borrowed */
+    const void **input;      /* one per input, its elements in order */
     void **copy;
     int32_t copies;
 } bindings;
@@ -357,8 +358,9 @@ static lf_status bindings_begin(lf_model *m, bindings *b)
     const lf_graph *g = &m->graph;
     b->bound = calloc((size_t)g->count + 1, sizeof *b->bound);
     b->extents = calloc((size_t)g->inputs + 1, sizeof *b->extents);
+    b->input = calloc((size_t)g->inputs + 1, sizeof *b->input);
     b->copy = calloc((size_t)g->inputs + (size_t)g->params + 1, sizeof *b->copy);
-    return b->bound && b->extents && b->copy ? LF_OK : lf_fail_nomem(&m->diag, "evaluation");
+    return b->bound && b->extents && b->input && b->copy ? LF_OK : lf_fail_nomem(&m->diag, "evaluation");
 }
 
 static void bindings_end(bindings *b)
@@ -366,6 +368,7 @@ static void bindings_end(bindings *b)
     for (int32_t i = 0; i < b->copies; i++)
         free(b->copy[i]);
     free(b->copy);
+    free(b->input);
     free(b->extents);
     free(b->bound);
 }
@@ -395,6 +398,7 @@ static lf_status bind_all(lf_model *m, bindings *b, const lf_tensor *inputs, con
     for (int32_t i = 0; i < g->inputs && status == LF_OK; i++) {
         status = bind(m, b, "input", g->input[i], &inputs[i]);
         b->extents[i] = inputs[i].extents;
+        b->input[i] = b->bound[g->input[i]].data;
     }
     for (int32_t i = 0; i < g->params && status == LF_OK; i++)
         status = bind(m, b, "parameter", g->param[i], &params[i]);
@@ -415,6 +419,8 @@ static lf_status eval(lf_model *m, bindings *b, const lf_tensor *inputs, const l
         if (!outputs[i] && lf_shape_count(&lf_at(g, g->output[i])->shape, dims) > 0)
             status = lf_fail(&m->diag, LF_ERR_ARG, "output %s: the address must not be NULL",
                              lf_at(g, g->output[i])->name);
+    if (status == LF_OK)
+        status = lf_graph_check_targets(g, dims, b->input, &m->diag);
     return status == LF_OK ? lf_eval(g, dims, b->bound, g->output, (size_t)g->outputs, outputs, &m->diag) : status;
 }
 

@@ -22,8 +22,8 @@ rng = np.random.default_rng(20240607)
 
 
 class Case:
-    """One model: `leaves` {name: array}; x and y are inputs, the others parameters. reference: torch tensors to torch
-    tensor(s). scale: the same for the size of what is summed."""
+    """One model: `leaves` {name: array}; x, y and t are inputs, t of positions, the others parameters. reference: torch
+    tensors to torch tensor(s). scale: the same for the size of what is summed."""
 
     def __init__(self, body, leaves, reference, scale=None, named=()):
         self.leaves = {k: np.asarray(v, np.float32) for k, v in leaves.items()}
@@ -32,12 +32,12 @@ class Case:
         lines = []
         for name, value in self.leaves.items():
             extents = [str(e) for e in value.shape]
-            if name == "x":
-                for axis, symbol in enumerate(named):
-                    extents[axis] = symbol
+            for axis, symbol in enumerate(named if name in "xt" else ()):
+                extents[axis] = symbol
+                if name == "x":
                     self.dims.append(value.shape[axis])
-            kind = "input" if name in "xy" else "param"
-            lines.append(f"{kind} {name} f32[{', '.join(extents)}]")
+            kind = "input" if name in "xyt" else "param"
+            lines.append(f"{kind} {name} {'i64' if name == 't' else 'f32'}[{', '.join(extents)}]")
         self.body = body if "\n" in body else f"r = {body}\nreturn r"
         self.text = "\n".join(lines) + "\n" + self.body + "\n"
         self.name = f"{len(CASES)}: {body}".replace("\n", "; ")
@@ -520,6 +520,41 @@ case(
 )
 
 
+# ---- losses ----
+
+
+def cross_entropy(**options):
+    return lambda x, t, w=None: F.cross_entropy(x, t.long(), w, **options)
+
+
+def targets(*shape, classes, ignored=-100, share=0.2):
+    t = rng.integers(0, classes, shape)
+    return np.where(rng.random(shape) < share, ignored, t)
+
+
+for reduction, smoothing, weighted in itertools.product(("mean", "sum", "none"), (0, 0.1, 1), (False, True)):
+    for shape in ((7, 5), (1, 1), (4, 9, 3), (2, 3, 2, 4)):
+        for x in samples(*shape):
+            options = {"label_smoothing": smoothing, "reduction": reduction, "ignore_index": 2}
+            case(
+                f"cross_entropy(x, t, {'w, ' if weighted else ''}label_smoothing={smoothing}, "
+                f'reduction="{reduction}", ignore_index=2)',
+                {"x": x, "t": targets(*shape[:1], *shape[2:], classes=shape[1], ignored=2)}
+                | ({"w": rng.random(shape[1])} if weighted else {}),
+                cross_entropy(**options),
+                scale=lambda x, t, w=None: torch.as_tensor(100.0, dtype=torch.float64),
+                named="B",
+            )
+case("cross_entropy(x, t)", {"x": normal(6), "t": np.asarray(3)}, cross_entropy())
+case("cross_entropy(x, t)", {"x": 300 * normal(6, 40), "t": targets(6, classes=40)}, cross_entropy())
+for reduction in ("mean", "sum", "none"):  # nothing but rows to be left out
+    case(
+        f'cross_entropy(x, t, reduction="{reduction}")',
+        {"x": normal(3, 4), "t": np.full(3, -100)},
+        cross_entropy(reduction=reduction),
+    )
+
+
 # ---- the tool ----
 
 
@@ -536,7 +571,7 @@ class Tool:
     def run(self, c):
         if self.process is None or self.process.poll() is not None:
             self.process = subprocess.Popen([self.path], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        kinds = [[v for k, v in c.leaves.items() if (k in "xy") == is_input] for is_input in (True, False)]
+        kinds = [[v for k, v in c.leaves.items() if (k in "xyt") == is_input] for is_input in (True, False)]
         data = b"".join(v.astype("=f4").tobytes() for v in kinds[0] + kinds[1])
         text = c.text.encode()
         self.process.stdin.write(

@@ -28,6 +28,7 @@ __device__ __forceinline__ float *block_kept(int which) { return (float *)scratc
 // W neighbours, in one access where the address allows it. fixed: nobody writes there while the kernel runs. aligned:
 // it is known to allow it.
 template <bool fixed> __device__ __forceinline__ float read(const float *p) { return fixed ? __ldg(p) : *p; }
+template <bool fixed> __device__ __forceinline__ float read(const i64 *p) { return (float)*p; } // a position
 template <bool fixed, class E> __device__ __forceinline__ float read(const E *p)
 {
     return fixed ? E{__ldg(&p->bits)} : *p;
@@ -46,6 +47,10 @@ template <bool fixed, bool aligned, int W> __device__ __forceinline__ void load(
     } else {
         EACH v[w] = read<fixed>(p + w);
     }
+}
+template <bool fixed, bool aligned, int W> __device__ __forceinline__ void load(float (&v)[W], const i64 *p)
+{
+    EACH v[w] = read<fixed>(p + w);
 }
 template <bool fixed, bool aligned, int W, class E> __device__ __forceinline__ void load(float (&v)[W], const E *p)
 {
