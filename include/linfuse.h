@@ -474,6 +474,93 @@ LF_API int64_t lf_call_rows_redone(const lf_call *call);
 /* Bytes of workspace the call holds. */
 LF_API size_t lf_call_memory(const lf_call *call);
 
+/* ---- the loss of a language model, with its gradient ---- */
+
+/* Linear and cross-entropy for training without Python: of tokens x [M, K] and words weight [N, K] the logits
+ * x weight^T + bias, a loss of each token, and the gradients. The M x N logits are never in memory: they are made for
+ * LF_LOSS_TOKENS tokens at a time, and used up. A gradient's sums over tokens are of f32, in an order that depends on
+ * nothing but the targets; so the bits do not depend on threads. All tensors are in host memory. */
+enum { LF_LOSS_TOKENS = 192 };
+
+typedef enum lf_reduction { LF_MEAN = 0, LF_SUM } lf_reduction;
+
+/* How logits become a loss: PyTorch's formulas where PyTorch has them. */
+typedef struct lf_loss_options {
+    lf_reduction reduction;
+    int64_t ignore_index;      /* tokens with this target are left out: they cost nothing, and their gradient is 0 */
+    double label_smoothing;    /* from 0 to 1 */
+    double softcap;            /* logits are softcap * tanh(linear / softcap); 0: as they are */
+    double temperature;        /* logits are then divided by it; 0 means 1 */
+    double z_loss;             /* z_loss * logsumexp^2 is added for each token; a mean divides it by their number */
+    const float *class_weight; /* one number a word of the whole vocabulary; NULL: all are 1 */
+    int64_t first_word, words; /* which of how many words weight's first row is. words 0: weight has all of them */
+    int threads;               /* how many may work on it; 0, or more than the context's thread count, means that */
+} lf_loss_options;
+/* What to begin with: struct lf_loss_options options = LF_LOSS_OPTIONS; */
+#define LF_LOSS_OPTIONS {.ignore_index = -100}
+
+/* What a loss is of. Everything is borrowed. */
+typedef struct lf_loss {
+    lf_tensor x, weight;   /* [M, K], [N, K] of f32, f16 or bf16, row-major */
+    lf_tensor bias;        /* [N], of these types; data NULL: there is none */
+    const int64_t *target; /* M of them, words of the whole vocabulary */
+    lf_loss_options options;
+} lf_loss;
+
+/* What a token's loss, and its gradient, take from the logits: statistics over some of the words. Those of several
+ * ranks are combined in order of rank. All 0 for tokens that are left out. */
+typedef struct lf_loss_row {
+    float largest; /* of the logits */
+    float sum;     /* of exp(logit - largest) */
+    float target;  /* the target's logit; 0 where that is another rank's word */
+    float all;     /* sum of class weight * logit: for label_smoothing */
+    float spread;  /* sum of exp(logit - largest) * (logit - largest): for entropy */
+} lf_loss_row;
+
+/* Gradients to be computed; data NULL: not wanted. x [M, K], weight [N, K], bias [N] of f32, f16 or bf16, overwritten.
+ * Where several ranks share the words, x is this rank's share of a sum over ranks. */
+typedef struct lf_loss_gradient {
+    lf_tensor x, weight, bias;
+} lf_loss_gradient;
+
+/* The loss, and its gradients times `scale`, in one pass over the tokens: three products, or one where no gradient is
+ * wanted. For a weight that has all words.
+ * context:  gets the message of a failure.
+ * value:    gets the loss: a sum, or a mean, which is NaN where every token is left out. May be NULL.
+ * scale:    the gradient of what follows; 1 where the loss itself is minimised.
+ * gradient: may be NULL.
+ * Fails:    LF_ERR_DATA (a type, an extent, an option, a target that is no word). */
+LF_API lf_status lf_loss_step(lf_context *context, const lf_loss *loss, double scale, double *value,
+                              const lf_loss_gradient *gradient);
+
+/* The statistics of each token over weight's words.
+ * rows:     M of them. */
+LF_API lf_status lf_loss_rows(lf_context *context, const lf_loss *loss, lf_loss_row *rows);
+/* Combines the statistics of several ranks, in order of rank.
+ * count:    tokens.
+ * parts:    [ranks][count].
+ * rows:     count; may be parts. */
+LF_API lf_status lf_loss_combine(lf_context *context, int64_t count, int ranks, const lf_loss_row *parts,
+                                 lf_loss_row *rows);
+/* Numbers of each token from statistics over all words; 0 for those left out. Where the loss is of one token alone,
+ * with neither smoothing nor weights nor z_loss, it is minus the logarithm of the target's probability.
+ * rows:     M.
+ * each, lse, entropy: M numbers each: the loss, logsumexp, entropy of the softmax; any may be NULL.
+ * value:    their loss reduced, as lf_loss_step has it; may be NULL. */
+LF_API lf_status lf_loss_values(lf_context *context, const lf_loss *loss, const lf_loss_row *rows, float *each,
+                                float *lse, float *entropy, double *value);
+/* The gradients of these numbers: the tiles of logits are made again, which is four products with lf_loss_rows. The
+ * options' reduction does not matter.
+ * rows:     M, over all words.
+ * by_each, by_lse, by_entropy: M numbers each: what comes from behind; NULL stands for 0.
+ * Fails:    as lf_loss_step. */
+LF_API lf_status lf_loss_backward(lf_context *context, const lf_loss *loss, const lf_loss_row *rows,
+                                  const float *by_each, const float *by_lse, const float *by_entropy,
+                                  const lf_loss_gradient *gradient);
+/* Bytes that these functions allocate while they run, and free.
+ * gradient: what is wanted; may be NULL. 0 where the tensors do not fit each other. */
+LF_API size_t lf_loss_workspace(lf_context *context, const lf_loss *loss, const lf_loss_gradient *gradient);
+
 /* ---- the op table ---- */
 
 /* An op that a model may use: its name, its kind, its arguments with their defaults as PyTorch has them. NULL where

@@ -127,14 +127,13 @@ def without_numbers(page):
     return re.sub(r"-?\d[\d.]*(e-?\d+)?( ?[kMGT]?(FLOP|B)(/[sB])?| [µum]?s)?x?%?", "N", words).split()
 
 
-@pytest.fixture(scope="module")
-def serve(root, library, tmp_path_factory):
-    """examples/serve.c, built as its first comment says, on the library as built."""
+def built(root, library, folder, name):
+    """examples/NAME.c, built as its first comment says, on the library as built."""
     compiler = os.environ.get("CC") or shutil.which("cc")
-    program = tmp_path_factory.mktemp("serve") / "serve"
+    program = folder / name
     words = [compiler, "-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Werror", f"-I{root / 'include'}"]
     words += [
-        root / "examples" / "serve.c",
+        root / "examples" / f"{name}.c",
         "-o",
         program,
         f"-L{library.parent}",
@@ -143,6 +142,22 @@ def serve(root, library, tmp_path_factory):
     ]
     done = subprocess.run(list(map(str, words)), capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
+    return program
+
+
+def test_trained_by_c(root, library, tmp_path):
+    """It learns; what it prints is the same on any number of threads."""
+    done = subprocess.run(
+        [built(root, library, tmp_path, "train_head"), "200"], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    losses = [float(line.split()[-1]) for line in done.stdout.splitlines()]
+    assert len(losses) == 5 and losses[0] > 4 and losses[-1] < 1.2
+
+
+@pytest.fixture(scope="module")
+def serve(root, library, tmp_path_factory):
+    program = built(root, library, tmp_path_factory.mktemp("serve"), "serve")
 
     def call(*arguments, requests="", status=0):
         words = [program, *map(str, arguments)]
