@@ -27,7 +27,6 @@ struct g0 {
         float v1[W]; load<true, true>(v1, (const bf16 *)a.prepared[1] + col); // b bf16[1024]
         float v2[W]; EACH v2[w] = op_add(v0[w], v1[w], 1.0f); // a
         float v3[W]; EACH v3[w] = op_gelu(v2[w], 0.0f); // c
-        float v4[W]; load<true, ALIGNED>(v4, (const f16 *)a.in[1] + row * 1024 + col); // y f16[B, 1024]
         EACH p[w] = v3[w]; // for the maxsumexp of the row
     }
     static __device__ __forceinline__ void end(const Args &a, const i64 row, const int tile, const int tiles, const First &first, const Rest &rest)
