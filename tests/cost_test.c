@@ -378,7 +378,7 @@ static const struct { const char *op, *args; } special[] = {
     {"logsumexp", "x, dim=2"}, {"softmax", "x, dim=2"}, {"log_softmax", "x, dim=2"}, {"layer_norm", "x, [8], q, q"},
     {"rms_norm", "x, [8], q"}, {"group_norm", "x, 3, p, p"}, {"batch_norm", "x, p, p, p, p"}, {"avg_pool1d", "x, 2"},
     {"max_pool1d", "x, 2"}, {"to", "x, \"f32\""}, {"reshape", "x, [-1, 8]"}, {"unsqueeze", "x, 0"},
-    {"transpose", "x, 1, 2"},
+    {"transpose", "x, 1, 2"}, {"where", "x, y, x"},
 };
 
 static const char *arguments(const lf_op_info *row)
