@@ -72,7 +72,8 @@ def with_gradients(function, tensors, *rest, double=False, seed=1, **options):
     x, weight, bias = leaves
     result = function(x, weight, *rest, bias, **options)
     results = [one for one in (result if isinstance(result, tuple) else [result]) if one is not None]
-    upstream = [torch.randn(one.shape, generator=torch.Generator().manual_seed(seed)).to(one) for one in results]
+    generator = torch.Generator().manual_seed(seed)
+    upstream = [torch.randn(one.shape, generator=generator, device="cpu").to(one) for one in results]
     given = [one for one in leaves if one is not None]
     return [one.detach() for one in results] + list(torch.autograd.grad(results, given, upstream))
 
@@ -309,6 +310,7 @@ class Counted(TorchDispatchMode):
         return max(size for size, _ in self.sizes)
 
 
+@not_on_gpu
 @pytest.mark.parametrize("reduction", ["mean", "none"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_logits_are_never_stored(reduction, dtype):
@@ -324,6 +326,7 @@ def test_logits_are_never_stored(reduction, dtype):
     assert counted.largest <= max(tile, 4 * words * features) < rows * words * dtype.itemsize / 2
 
 
+@not_on_gpu
 def test_kept_logits_have_a_budget(monkeypatch):
     """A quarter of the rows, or what a budget allows: the logits of a chunk, not each of its tiles, are within it."""
     monkeypatch.setitem(loss_tiles._KEPT, "cpu", 1 << 20)
