@@ -386,7 +386,7 @@ static const char *arguments(const lf_op_info *row)
     for (size_t i = 0; i < sizeof special / sizeof special[0]; i++)
         if (strcmp(special[i].op, row->name) == 0)
             return special[i].args;
-    return row->kind == LF_POINTWISE && row->arg_count == 2 ? "x, y" : "x";
+    return row->kind != LF_POINTWISE || row->arg_count == 1 ? "x" : row->arg_count == 2 ? "x, y" : "x, y, x";
 }
 
 static void every_op_has_a_cost(void **state)

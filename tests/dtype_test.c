@@ -432,7 +432,7 @@ static void pointwise_ops_match(void **state)
             char text[512];
             snprintf(text, sizeof text,
                      "input x f32[B, {N}]\nparam y f32[{N}]\na = %s(x%s%s)\nb = mul(a, 2)\nreturn a, b\n", row->name,
-                     row->arg_count == 2 ? ", y" : "", attributes);
+                     (const char *[]){"", ", y", ", y, x"}[row->arg_count - 1], attributes);
             char *typed = typed_text(text, 300, 1, typings[k]);
             const cpu_model m = {row->name, NULL, 1, false, 1e-6};
             for (size_t t = 0; lf_kern_at(t); t++)

@@ -408,23 +408,24 @@ static void check_positions(const lf_kern *kern, lf_op op, const float *x, const
             }
 }
 
-/* A model of one op over `elements`: op(x) or op(x, y), with attributes as text. */
-static void eval_op(lf_op op, const char *attributes, const float *x, const float *y, int64_t elements, double *out,
-                    float attr[3])
+/* A model of one op over `elements`: op(x), op(x, y) or op(x, y, z), with attributes as text. */
+static void eval_op(lf_op op, const char *attributes, const float *x, const float *y, const float *z, int64_t elements,
+                    double *out, float attr[3])
 {
+    static const char *const inputs[] = {"", "input y f32[E]\n", "input y f32[E]\ninput z f32[E]\n"},
+                      *const more[] = {"", ", y", ", y, z"};
+    const int others = lf_op_row(op)->arg_count - 1;
     lf_arena arena;
     lf_diag diag = {0};
     lf_graph g;
     lf_arena_init(&arena);
-    bool two = lf_op_row(op)->arg_count == 2;
     char text[512];
-    int length =
-        snprintf(text, sizeof text, "input x f32[E]\n%sv = %s(x%s%s%s)\nreturn v\n", two ? "input y f32[E]\n" : "",
-                 lf_op_row(op)->name, two ? ", y" : "", *attributes ? ", " : "", attributes);
+    int length = snprintf(text, sizeof text, "input x f32[E]\n%sv = %s(x%s%s%s)\nreturn v\n", inputs[others],
+                          lf_op_row(op)->name, more[others], *attributes ? ", " : "", attributes);
     lf_status status = lf_graph_init(&g, &arena, &diag);
     if (status != LF_OK || lf_text_read(&g, "map", text, (size_t)length) != LF_OK)
         fail_msg("%s", diag.text);
-    lf_bound bound[3] = {{.data = x}, {.data = y}, {0}};
+    lf_bound bound[4] = {{.data = x}, {.data = y}, {.data = z}, {0}};
     if (lf_eval(&g, &elements, bound, g.output, 1, &out, &diag) != LF_OK)
         fail_msg("%s", diag.text);
     double numbers[3];
@@ -458,8 +459,8 @@ static void check_op(const lf_kern *kern, lf_op op, const char *attributes, cons
     float attr[3];
     for (int i = 0; i < ELEMENTS; i++)
         nudged[i] = x[i] * (float)(1 + 2 * UNIT);
-    eval_op(op, attributes, nudged, y, ELEMENTS, moved, attr);
-    eval_op(op, attributes, x, y, ELEMENTS, ref, attr);
+    eval_op(op, attributes, nudged, y, z, ELEMENTS, moved, attr);
+    eval_op(op, attributes, x, y, z, ELEMENTS, ref, attr);
     for (int i = 0; i < ELEMENTS; i += LF_STRIP)
         kern->map[op](ELEMENTS - i < LF_STRIP ? ELEMENTS - i : LF_STRIP, x + i, y + i, z + i, attr, out + i);
     for (int i = 0; i < ELEMENTS; i++, cases++) {
