@@ -40,7 +40,6 @@ NAMINGS = tuple(Naming(rank, ones, several) for rank in (2, 1) for several in (T
 NAMINGS += (Naming(99, False, False),)
 
 
-_KINDS = {row.name: row.kind for row in native.ops()}
 _MASKS = frozenset("gt lt ge le eq ne logical_and logical_or logical_not".split())  # ops that give what is a bool
 DEVICES = ("cpu", "cuda")  # PyTorch's names of what linfuse runs on
 _LEAVES = ("placeholder", "get_attr")
@@ -336,9 +335,9 @@ class Capture:
         tensors = [value for value in given.values() if isinstance(value, Value)]
         if not tensors:
             return given
-        product = _KINDS[op] == "product"
+        product = ops.KINDS[op] == "product"
         counting = [one for one in tensors if self.shape(one)] or tensors
-        types = {self.model.value_dtype(one) for one in (counting if _KINDS[op] == "pointwise" else tensors[:1])}
+        types = {self.model.value_dtype(one) for one in (counting if ops.KINDS[op] == "pointwise" else tensors[:1])}
         promoted = types.pop() if len(types) == 1 else Dtype.f32
         if not product and promoted is NATIVE[self.out_dtype]:
             return given

@@ -1,14 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What PyTorch computes faster than linfuse: products in bf16, where the CPU has instructions for them.
+"""What PyTorch computes faster than linfuse: large products in bf16, and small parts without a product.
 
-linfuse multiplies in f32, whatever the operands' type. PyTorch's oneDNN uses AVX512-BF16 or AMX, which do twice as much
-at once or more, behind some 15 us that each of its products takes first. So it wins where a product is large. Measured
-on one core of an AMD EPYC with AVX512-BF16, linear and GELU, eager's time in bf16 by linfuse's:
+Products in bf16, where the CPU has instructions for them:
+
+PyTorch's oneDNN uses AVX512-BF16 or AMX, which do twice as much at once or more, behind some 15 us that each of its
+products takes first. So it wins where a product is large. Measured on one core of an AMD EPYC with AVX512-BF16 while
+linfuse multiplied in f32 alone, linear and GELU, eager's time in bf16 by linfuse's:
 
     multiply-adds   1 M: 1.07 to 1.63   4 M: 0.93   17 M: 0.58 to 0.75   67 M: 0.73   270 M: 0.47
     one row         1 M: 1.46           4 M: 0.96 (memory is what both wait for)
 
+Since linfuse uses AVX512-BF16 itself, the parts of BERT base and a Llama of 1024 features take eager's time (0.99 to
+1.11), but for products of rows that their kernel makes first, which it still multiplies in f32: 0.62.
+
 In f16 linfuse is faster at all sizes (4x to 70x from 16 rows on): oneDNN has no such instructions there to use.
+
+Parts without a product, where inductor compiles what is around them. Measured on one core of an AMD EPYC with AVX-512,
+inductor's time by linfuse's, both as whole graphs:
+
+                         layer_norm   rms_norm   silu, mul   mul, add   gelu, softmax   logsumexp
+    f32, 128 x 768             0.88       0.67        0.86       0.62            1.52        1.07
+    f32, 2048 x 4096           4.16       4.39        4.93       4.69            3.34        1.15
+    bf16, 128 x 768            0.78       0.82        0.93       0.69            1.78        1.17
+    bf16, 2048 x 4096          0.65       0.47        0.82       0.60            1.16        1.22
+
+Large results in f32 are faster because their memory is used again (memory.py).
 """
 
 from __future__ import annotations
@@ -17,16 +33,26 @@ import functools
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch.fx import Node
 
-from . import native, ops
+from . import memory, native, ops
 from .capture import Capture, example, hints
 
 MOST = 1 << 21  # multiply-adds of a product that linfuse runs
 REASON = "a large product in bf16: PyTorch's is faster on this CPU"
+_EXPS = ("softmax", "log_softmax", "logsumexp")
+SMALL = "small, with no product beside it: inductor fuses it with what is around it"
+
+
+def pays(part: Iterable[Node]) -> bool:
+    """Whether a part is worth a call: several ops, or one that linfuse does better at alone: a product, and what PyTorch
+    goes over memory for more than once."""
+    rows = [found[0].row for found in map(ops.find, part) if found]
+    working = [row.op for row in rows if row.kind == "compute"]
+    return len(working) > 1 or any(op == "logsumexp" or ops.KINDS.get(op) in ("product", "normalize") for op in working)
 
 
 @functools.cache
@@ -52,13 +78,28 @@ def _is_large(node: Node) -> bool:
     return math.prod(rows) > 1 and math.prod(rows) * columns * inputs > MOST
 
 
-def left_to_pytorch(nodes: Iterable[Node], capture: Capture, options: Mapping[str, str]) -> list[Node]:
-    """The products of a part that PyTorch should run. A part that rewriting leaves little to multiply in is kept: a
-    mean over a product's columns needs no product."""
+def left_to_the_rest(parts: Iterable[Sequence[Node]]) -> dict[Node, str]:
+    """What a compiler that fuses should have, and why: small parts of no product and no softmax. It goes over memory as
+    often as linfuse would, in one loop with what is before and behind, and needs no call of a part."""
+    return {node: SMALL for nodes in parts if not any(map(_gains, nodes)) for node in nodes}
+
+
+def _gains(node: Node) -> bool:
+    """Whether linfuse does better with the node than a compiler that fuses, too."""
+    found, made = ops.find(node), example(node)
+    if found is None or not isinstance(made, torch.Tensor):
+        return False
+    large = made.device.type == "cpu" and made.dtype is torch.float32 and math.prod(hints(made)) * 4 >= memory.LEAST
+    return large or ops.KINDS.get(found[0].row.op) == "product" or found[0].row.op in _EXPS
+
+
+def left_to_pytorch(nodes: Iterable[Node], capture: Capture, options: Mapping[str, str]) -> dict[Node, str]:
+    """The products of a part that PyTorch should run, and why. A part that rewriting leaves little to multiply in is
+    kept: a mean over a product's columns needs no product."""
     large = [node for node in nodes if _is_large(node)]
     if not large or options.get("device", "cpu") != "cpu" or not has_bf16_products():
-        return []
+        return {}
     dims = [max(1, size) for size in capture.dim_hints]
     words = {f"dim.{name}": str(size) for name, size in zip(capture.model.dim_names(), dims)}
     account = json.loads(native.Compiled(capture.model, {**options, **words}).explain(dims, json=True))
-    return large if account["fused"]["flops"] > 2 * MOST else []
+    return dict.fromkeys(large, REASON) if account["fused"]["flops"] > 2 * MOST else {}

@@ -121,6 +121,7 @@ _ALIASES = {
 }
 # Arguments that choose no other result, whatever they are.
 _NO_MATTER = {"inplace", "_stacklevel", "memory_format", "cudnn_enable", "cudnn_enabled"}
+KINDS = {row.name: row.kind for row in native.ops()}  # of linfuse's ops: product, pointwise ...
 _LF_PARAMS = {row.name: [re.split("[=:]", p)[0].split()[1] for p in row.signature.split(", ") if p]
               for row in native.ops()}
 

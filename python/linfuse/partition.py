@@ -29,7 +29,6 @@ from .notices import ALONE, not_supported, warn_once
 from .rest import Eager, InductorFailed, Rest
 
 _CALLS = ("call_function", "call_method", "call_module")
-_KINDS = {row.name: row.kind for row in native.ops()}
 
 
 def is_scalar(node: Node) -> bool:
@@ -180,7 +179,7 @@ class Split:
                     blocked[node] = f"a view of {escaped[root].name}, which is wanted too"
         if blocked:
             return blocked
-        return {} if outputs and _pays(part) else dict.fromkeys(part, ALONE)
+        return {} if outputs and choice.pays(part) else dict.fromkeys(part, ALONE)
 
 
     def _block_mask(self, node: Node, blocked: dict[Node, str]) -> None:
@@ -197,17 +196,6 @@ def is_mask(node: Node) -> bool:
     """Whether a node's value is a tensor of type bool."""
     value = example(node)
     return isinstance(value, torch.Tensor) and value.dtype is torch.bool
-
-
-def _pays_alone(op: str) -> bool:
-    """Whether linfuse does better at one such op: a product, and what PyTorch goes over memory for more than once."""
-    return op == "logsumexp" or _KINDS.get(op) in ("product", "normalize")
-
-
-def _pays(part: list[Node]) -> bool:
-    rows = [found[0].row for found in map(ops.find, part) if found]
-    working = [row for row in rows if row.kind == "compute"]
-    return len(working) > 1 or any(_pays_alone(row.op) for row in working)
 
 
 # ---- the graph around the parts ----
@@ -237,34 +225,46 @@ def _split(module: GraphModule, context: weights.Context, options: dict[str, str
     """Parts fused, the rest as it is. choose: what PyTorch is faster at stays there."""
     work = Split(module.graph, context)
     work.probe()
-    captures: dict[int, Capture] = {}
-    while True:
-        parts = work.settle()
-        captures = {}
-        for stage, nodes in parts.items():
-            made = _captured(work, nodes)
-            slower = choice.left_to_pytorch(nodes, made, options) if choose and isinstance(made, Capture) else []
-            if isinstance(made, str):
-                work.reasons.update(dict.fromkeys(nodes, made))
-            elif slower:
-                work.reasons.update(dict.fromkeys(slower, choice.REASON))
-            else:
-                captures[stage] = made
-        if len(captures) == len(parts):
-            break
-    left = [Left(node.name, target_name(node), why) for node, why in work.reasons.items()
-            if not (work.idle(node) or running.is_own(node))]
+    parts, captures = _settled(work, options, choose)
+    left = _left(work)
     whole = _as_a_whole(module, work, parts, captures, options, strict) if not left else None
     if whole is not None:
         return CompiledGraph([whole], [], whole.entry())
     # Updates of running statistics write without PyTorch's knowledge, and inductor has to know.
     if not rest.takes(left, bool(parts)) or any(map(running.is_own, module.graph.nodes)):
         rest = Eager()
+    elif choose and rest.fuses:
+        while slower := choice.left_to_the_rest(parts.values()):  # what stays may be cut anew
+            work.reasons.update(slower)
+            parts, captures = _settled(work, options, choose)
+        left = _left(work)
     try:
         return _around(module, work, parts, captures, options, strict, left, rest)
     except InductorFailed as why:
         warn_once("inductor", f"inductor failed ({why}), so what linfuse does not fuse runs in PyTorch op by op")
         return _around(module, work, parts, captures, options, strict, left, Eager())
+
+
+def _settled(work: Split, options: dict[str, str], choose: bool) -> tuple[dict[int, list[Node]], dict[int, Capture]]:
+    """Parts that can be captured, by stage, and as models."""
+    while True:
+        parts = work.settle()
+        captures: dict[int, Capture] = {}
+        for stage, nodes in parts.items():
+            made = _captured(work, nodes)
+            if isinstance(made, str):
+                work.reasons.update(dict.fromkeys(nodes, made))
+            elif choose and (slower := choice.left_to_pytorch(nodes, made, options)):
+                work.reasons.update(slower)
+            else:
+                captures[stage] = made
+        if len(captures) == len(parts):
+            return parts, captures
+
+
+def _left(work: Split) -> list[Left]:
+    return [Left(node.name, target_name(node), why) for node, why in work.reasons.items()
+            if not (work.idle(node) or running.is_own(node))]
 
 
 def _captured(work: Split, nodes: list[Node]) -> Capture | str:

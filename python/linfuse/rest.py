@@ -27,6 +27,8 @@ _FEW = 8  # ops
 class Rest(Protocol):
     """How the graph around the parts runs."""
 
+    fuses: bool  # whether it has ops that follow each other in one loop, too
+
     def takes(self, left: Sequence[Left], around_parts: bool) -> bool:
         """Whether it is for a graph of which this is left."""
         ...
@@ -47,6 +49,8 @@ class Rest(Protocol):
 class Eager:
     """Node by node, in PyTorch."""
 
+    fuses = False
+
     def takes(self, left: Sequence[Left], around_parts: bool) -> bool:
         return True
 
@@ -61,6 +65,20 @@ class Eager:
         return module.forward
 
 
+class Told(Eager):
+    """The same for an account of a graph that inductor is to compile: it is left what inductor would be."""
+
+    fuses = True
+
+    def takes(self, left: Sequence[Left], around_parts: bool) -> bool:
+        return _pays(left, around_parts)
+
+
+def _pays(left: Sequence[Left], around_parts: bool) -> bool:
+    """Whether inductor's seconds are worth what is left."""
+    return sum(one.computes for one in left) > (_FEW if around_parts else 0)
+
+
 class InductorFailed(Exception):
     """Why inductor did not compile a graph."""
 
@@ -69,13 +87,14 @@ class Inductor:
     """Compiled by inductor, for inputs like these, in a mode of torch.compile. always: not only where that pays: it
     takes seconds, which a few ops between parts are not worth."""
 
+    fuses = True
+
     def __init__(self, inputs: Sequence[Any], mode: str, always: bool):
         self._inputs, self._mode, self._always = list(inputs), mode, always
         self._entries: dict[Part, _Entry] = {}
 
     def takes(self, left: Sequence[Left], around_parts: bool) -> bool:
-        few = _FEW if around_parts and not self._always else 0
-        return sum(one.computes for one in left) > few
+        return _pays(left, around_parts and not self._always)
 
     def known(self, part: Part) -> Part:
         key = hashlib.sha256(repr((native.version(), part.identity())).encode()).hexdigest()

@@ -29,6 +29,7 @@ from .cuda import in_use, on
 from .fused import CompiledGraph, Part
 from .native import Error, Status
 from .partition import compile_module
+from .rest import Told
 
 
 @dataclass
@@ -165,7 +166,7 @@ def trace(of: Subject, options: Mapping[str, str], whole: bool = False) -> list[
 
     def record(module: GraphModule, _inputs: list[Any]) -> Callable[..., Any]:
         forward = GraphModule(module, module.graph.__deepcopy__()).forward  # as written, to be run
-        compiled = compile_module(module, lambda _: dict(options), file=whole)
+        compiled = compile_module(module, lambda _: dict(options), file=whole, rest=None if whole else Told())
         graph = Graph(module, compiled, ())
         graphs.append(graph)
 

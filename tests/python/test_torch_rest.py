@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import linfuse
-from linfuse import rest
+from linfuse import choice, rest
 from torch_door import DEVICE, assert_close, compiled, fresh, no_compiler, reference
 
 begin_and_end = fresh(11)
@@ -113,6 +113,30 @@ def test_inductor_is_asked_where_it_pays(monkeypatch):
     assert asked(monkeypatch, few, none, views, much, rest="inductor") == [True, True, False, True]
     assert asked(monkeypatch, few, none, views, much, rest="eager") == [False] * 4
     assert asked(monkeypatch, views, fallback="error") == [False]
+
+
+def test_small_parts_without_a_product_are_inductors(monkeypatch):
+    """Where it compiles what is around them; op by op around them, they are fused. explain tells."""
+    monkeypatch.setattr(torch._inductor, "compile", lambda module, *rest: module)
+    linear, x = nn.Linear(8, 8).eval(), torch.randn(4, 8, device=DEVICE)
+
+    def model(x):
+        h = F.gelu(linear(x))
+        for _ in range(9):
+            h = h.cumsum(0)
+        h = (F.silu(h) * h + 1).cumsum(0)
+        return torch.softmax(F.relu(h), 1)
+
+    with torch.no_grad():
+        for kind, parts in (("inductor", 2), ("auto", 2), ("eager", 3)):
+            torch._dynamo.reset()
+            linfuse.reset_stats()
+            torch.testing.assert_close(compiled(model, rest=kind)(x), model(x))
+            assert linfuse.stats().fused_parts == parts
+            said = "; ".join(one.reason for one in linfuse.stats().fallbacks)
+            assert (choice.SMALL in said) == (parts == 2), said
+        told = linfuse.explain(model, x)
+    assert len(told.parts) == 2 and [one.op for one in told.fallbacks if one.why == choice.SMALL]
 
 
 def test_changed_parameters_count():
