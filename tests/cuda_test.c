@@ -171,10 +171,19 @@ static void a_row_that_is_made_on_the_way_is_read_again(void **state)
         }
 }
 
+/* A program that is not run. */
+static rig planned_for_cuda(const char *text)
+{
+    rig r = {.context = context_of(1)};
+    r.model = model_of(r.context, text);
+    r.program = program_of(r.context, r.model, "device=h200");
+    return r;
+}
+
 /* How rows come that a product of one column multiplies and that are wanted again. */
 static bool come_by(const char *how, const char *text, lf_gpu_unit unit, bool aligned, unsigned ring)
 {
-    rig r = rig_begin(1, text, NULL);
+    rig r = planned_for_cuda(text);
     lf_cuda_source source;
     assert_int_equal(lf_cuda_emit(r.program->fused.plan, r.program->task.guarded ? r.program->exact.plan : NULL,
                                   (lf_cuda_target){.unit = unit, .aligned = aligned}, &source, NULL),
@@ -362,15 +371,6 @@ static void every_family_compiles(void **state)
 }
 
 /* The text for a target, in which these words stand. */
-/* A program that is not run. */
-static rig planned_for_cuda(const char *text)
-{
-    rig r = {.context = context_of(1)};
-    r.model = model_of(r.context, text);
-    r.program = program_of(r.context, r.model, "device=h200");
-    return r;
-}
-
 static void compile_target(const rig *r, lf_cuda_target target, const char *words, const char *for_arch)
 {
     lf_cuda_source source;

@@ -48,8 +48,8 @@ SMALL = "small, with no product beside it: inductor fuses it with what is around
 
 
 def pays(part: Iterable[Node]) -> bool:
-    """Whether a part is worth a call: several ops, or one that linfuse does better at alone: a product, and what PyTorch
-    goes over memory for more than once."""
+    """Whether a part is worth a call: several ops, or one that linfuse does better at alone: a product, and what
+    PyTorch goes over memory for more than once."""
     rows = [found[0].row for found in map(ops.find, part) if found]
     working = [row.op for row in rows if row.kind == "compute"]
     return len(working) > 1 or any(op == "logsumexp" or ops.KINDS.get(op) in ("product", "normalize") for op in working)

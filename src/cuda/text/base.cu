@@ -58,7 +58,8 @@ template <bool fixed, bool aligned, int W, class E> __device__ __forceinline__ v
 #pragma unroll
         for (int i = 0; i < W / 4; ++i) {
             const uint2 q = fixed ? __ldg((const uint2 *)p + i) : *((const uint2 *)p + i);
-            v[4 * i] = E::low(q.x), v[4 * i + 1] = E::high(q.x), v[4 * i + 2] = E::low(q.y), v[4 * i + 3] = E::high(q.y);
+            v[4 * i] = E::low(q.x), v[4 * i + 1] = E::high(q.x);
+            v[4 * i + 2] = E::low(q.y), v[4 * i + 3] = E::high(q.y);
         }
     } else if (W == 2 && (aligned || ((size_t)p & 3) == 0)) {
         const unsigned q = fixed ? __ldg((const unsigned *)p) : *(const unsigned *)p;

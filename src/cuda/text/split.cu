@@ -89,8 +89,8 @@ template <int MODE> __device__ __forceinline__ float scale_of(const row_range &r
     return __uint_as_float((unsigned)(127 + e) << 23);
 }
 
-// A row that begins at a multiple of four elements, by way of shared memory, where every thread keeps what it is to split:
-// all of it is under way at once, by little code.
+// A row that begins at a multiple of four elements, by way of shared memory, where every thread keeps what it is to
+// split: all of it is under way at once, by little code.
 enum { MOST_TURNS = 16 };
 template <int T, int MODE, i64 K, i64 LINES, class E> struct kept_row {
     enum {
