@@ -17,6 +17,7 @@
 #define __noinline__
 #define __grid_constant__
 #define __launch_bounds__(...)
+#define __cluster_dims__(...)
 #define __align__(bytes) alignas(bytes)
 
 alignas(1024) unsigned char raw[HOST_GPU_RAW];
@@ -74,6 +75,7 @@ inline unsigned exchange_of(unsigned *p, unsigned x)
 }
 inline unsigned atomicMax(unsigned *p, unsigned x) { return exchange_of(p, max(*p, x)); }
 inline unsigned atomicOr(unsigned *p, unsigned x) { return exchange_of(p, *p | x); }
+inline unsigned atomicInc(unsigned *p, unsigned most) { return exchange_of(p, *p >= most ? 0 : *p + 1); }
 inline void __threadfence() {} // one thread runs at a time
 
 // A vector's address is a multiple of its size (g++ asks: -fsanitize=alignment).
@@ -95,13 +97,17 @@ template <int threads> inline void meet(int barrier) { host_gpu_barrier(barrier,
     __builtin_unreachable();
 }
 
-template <class T> inline T __shfl_xor_sync(unsigned, T x, int lanes)
+template <class T> inline T __shfl_sync(unsigned, T x, int lane)
 {
     unsigned long long bits = 0;
     memcpy(&bits, &x, sizeof x);
-    bits = host_gpu_shuffle_xor(bits, lanes);
+    bits = host_gpu_shuffle(bits, (unsigned)lane);
     memcpy(&x, &bits, sizeof x);
     return x;
+}
+template <class T> inline T __shfl_xor_sync(unsigned all, T x, int lanes)
+{
+    return __shfl_sync(all, x, (int)threadIdx.x % 32 ^ lanes);
 }
 
 inline unsigned __reduce_max_sync(unsigned, unsigned x)
@@ -215,5 +221,6 @@ template <class... P> inline void call_with(void (*kernel)(P...), void **params)
     call_with(kernel, params, numbers<__integer_pack((int)sizeof...(P))...>());
 }
 // Follows the text, for each of its kernels: what host_gpu_run calls.
-#define HOST_GPU_KERNEL(name)                                                                                          \
-    extern "C" void host_gpu_call_##name(void **params) { call_with(name, params); }
+#define HOST_GPU_KERNEL(name, cluster)                                                                                 \
+    extern "C" void host_gpu_call_##name(void **params) { call_with(name, params); }                                   \
+    extern "C" const unsigned host_gpu_cluster_##name = cluster;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The machine of machine.h behind the functions of the CUDA driver and of NVRTC: a model on "cuda" is compiled,
  * prepared and launched as on a GPU, and its kernels run. The device has a few multiprocessors, and is the oldest that
- * has the units that LINFUSE_CUDA names: capability 7.5 (no tensor cores) or 8.0. Its memory begins as NaN and ends at
- * a page that nobody may touch. */
+ * has the units that LINFUSE_CUDA names: capability 7.5 (no tensor cores), 8.0 or 9.0. Its memory begins as NaN and
+ * ends at a page that nobody may touch. */
 #define _GNU_SOURCE /* memory in a file without a name */
 #include <dlfcn.h>
 #include <pthread.h>
@@ -96,7 +96,9 @@ typedef struct model {
 static model device_model(void)
 {
     const char *units = getenv("LINFUSE_CUDA");
-    return units && strcmp(units, "mma") == 0 ? (model){8, 0, 163 << 10} : (model){7, 5, 64 << 10};
+    return !units || strcmp(units, "plain") == 0 ? (model){7, 5, 64 << 10}
+           : strcmp(units, "mma") == 0           ? (model){8, 0, 163 << 10}
+                                                 : (model){9, 0, HOST_GPU_RAW};
 }
 
 static int device_attribute(int *value, int attribute, int device)
@@ -121,6 +123,33 @@ static int device_name(char *name, int length, int device)
     return 0;
 }
 
+static int clusters(int *count, void *of, const lf_cuda_config *config)
+{
+    (void)of;
+    *count = HOST_GPU_MOST_BLOCKS / (int)config->attribute->value[0];
+    return 0;
+}
+
+static int tensor_map(void *map, int type, unsigned rank, void *at, const uint64_t *extents, const uint64_t *strides,
+                      const uint32_t *box, const uint32_t *steps, int interleave, int swizzle, int promotion, int fill)
+{
+    enum { SWIZZLE_128 = 3, RANK = 3 };
+    host_gpu_map m = {.at = at, .type = type};
+    memcpy(m.extent, extents, sizeof m.extent);
+    memcpy(m.stride, strides, sizeof m.stride);
+    memcpy(m.box, box, sizeof m.box);
+    memcpy(map, &m, sizeof m);
+    if (rank != RANK || swizzle != SWIZZLE_128 || strides[0] % 16 != 0 || strides[1] % 16 != 0)
+        return INVALID;
+    return fake_tensor_map(map, type, rank, at, extents, strides, box, steps, interleave, swizzle, promotion, fill);
+}
+
+static int tensor_map_move(void *map, void *at)
+{
+    memcpy(map, &at, sizeof at); /* what it begins with */
+    return (uintptr_t)at % 16 == 0 ? 0 : INVALID;
+}
+
 static int error_string(int error, const char **text)
 {
     (void)error;
@@ -135,6 +164,7 @@ enum { FUNCTIONS = 8, KERNEL_NAME = 64 };
 typedef struct function {
     host_gpu_kernel *kernel;
     host_gpu_shared shared;
+    unsigned cluster;
 } function;
 
 typedef struct module {
@@ -180,7 +210,7 @@ static int module_load(void **out, const void *image)
 static int function_get(void **out, void *of, const char *name)
 {
     module *m = of;
-    char call[sizeof "host_gpu_call_" + KERNEL_NAME];
+    char call[sizeof "host_gpu_cluster_" + KERNEL_NAME];
     snprintf(call, sizeof call, "host_gpu_call_%s", name);
     void *kernel = dlsym(m->library, call);
     if (!kernel || m->functions == FUNCTIONS)
@@ -189,6 +219,8 @@ static int function_get(void **out, void *of, const char *name)
     memcpy(&f->kernel, &kernel, sizeof kernel);
     f->shared.raw = dlsym(m->library, "raw");
     f->shared.own = dlsym(m->library, "scratch");
+    snprintf(call, sizeof call, "host_gpu_cluster_%s", name);
+    f->cluster = *(const unsigned *)dlsym(m->library, call);
     *out = f;
     return 0;
 }
@@ -202,7 +234,7 @@ static int launch(const lf_cuda_config *config, void *of, void **params, void **
     shared.own_bytes = (unsigned)lf_cuda_own_shared((int)config->bx);
     pthread_mutex_lock(&running);
     const char *error = host_gpu_run(f->kernel, params, (host_gpu_index){config->gx, config->gy, config->gz},
-                                     (host_gpu_index){config->bx, config->by, config->bz}, shared,
+                                     (host_gpu_index){config->bx, config->by, config->bz}, shared, f->cluster,
                                      config->attributes > 0);
     if (error)
         failure = error;
@@ -216,9 +248,12 @@ static int launch(const lf_cuda_config *config, void *of, void **params, void **
  * text. */
 static const struct exchange {
     const char *from, *to;
+    bool rare; /* there are texts that do not have it */
 } exchanges[] = {
-    {lf_text_ptx, ""}, /* cuda.h has them */
-    {"for (int spin = 0; spin < (1 << 27); ++spin) {", "for (;; host_gpu_pause()) {"},
+    {lf_text_ptx, "", false}, /* cuda.h has them */
+    {lf_text_ptx_hopper, "#include \"" HOST_GPU_FOLDER "/hopper.h\"\n", true},
+    {lf_text_ptx_wgmma, "#include \"" HOST_GPU_FOLDER "/wgmma.h\"\n", true},
+    {"for (int spin = 0; spin < (1 << 27); ++spin) {", "for (;; host_gpu_pause()) {", false},
 };
 
 typedef struct job {
@@ -247,10 +282,13 @@ static void add_kernels(lf_str *text)
     static const char begins[] = "__global__ void ";
     lf_str calls = {0};
     for (const char *at = text->text; (at = strstr(at, begins));) {
+        int cluster = 1;
         at += strlen(begins);
-        while (strncmp(at, "__", 2) == 0) /* bounds of a launch */
+        while (strncmp(at, "__", 2) == 0) { /* bounds of a launch */
+            sscanf(at, "__cluster_dims__(%d", &cluster);
             at = strchr(at, ')') + 1, at += strspn(at, " \n");
-        lf_str_addf(&calls, "HOST_GPU_KERNEL(%.*s)\n", (int)strcspn(at, "("), at);
+        }
+        lf_str_addf(&calls, "HOST_GPU_KERNEL(%.*s, %d)\n", (int)strcspn(at, "("), at, cluster);
     }
     if (calls.text)
         lf_str_addn(text, calls.text, calls.length);
@@ -297,7 +335,7 @@ static int program_free(void **program)
 static bool translate(job *j)
 {
     for (size_t i = 0; i < sizeof exchanges / sizeof *exchanges; i++)
-        if (!exchange(&j->text, exchanges[i].from, exchanges[i].to)) {
+        if (!exchange(&j->text, exchanges[i].from, exchanges[i].to) && !exchanges[i].rare) {
             lf_str_addf(&j->log, "error: the text has no longer '%s'\n", exchanges[i].from);
             return false;
         }
@@ -399,6 +437,9 @@ static void own_functions(lf_cuda_driver *to)
     to->device_attribute = device_attribute;
     to->device_name = device_name;
     to->error_string = error_string;
+    to->clusters = clusters;
+    to->tensor_map = tensor_map;
+    to->tensor_map_move = tensor_map_move;
     to->module_load = module_load;
     to->module_unload = module_unload;
     to->function_get = function_get;

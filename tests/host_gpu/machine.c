@@ -1,67 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE /* MAP_ANONYMOUS */
-#include "machine.h"
+#include "machine_parts.h"
 
-#include <stdbool.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
 #include "base/dtype.h"
 
-enum { WARP = 32, MOST_WARPS = HOST_GPU_MOST_THREADS / WARP, BARRIERS = 16, STACK = 128 << 10, COPIES = 256 };
-
 host_gpu_index host_gpu_thread, host_gpu_block, host_gpu_block_size, host_gpu_grid_size;
 unsigned host_gpu_raw_bytes;
 int host_gpu_downwards, host_gpu_late;
 
-typedef enum state { READY, WAITING, PAUSED, DONE } state;
-
-typedef struct copy {
-    void *to;
-    const void *from;
-    unsigned bytes, given;
-    int group; /* of the thread's, counted from 0 */
-} copy;
-
-typedef struct thread {
-    void *stack_pointer; /* where it left off */
-    unsigned index;
-    state state;
-    int barrier;         /* WAITING: for it; -1: for its warp */
-    int copies, groups;  /* copies that are not made yet; groups that were committed */
-    copy copy[COPIES];   /* in order */
-} thread;
-
-typedef struct warp {
-    int met;             /* how many wait for the others */
-    int turn;            /* which of the two rows of values is being brought: the other may still be read */
-    uint64_t value[2][WARP];
-    void *mine[WARP];
-} warp;
-
-typedef struct block {
-    unsigned index;
-    bool alive;
-    thread thread[HOST_GPU_MOST_THREADS];
-    warp warp[MOST_WARPS];
-    int met[BARRIERS], votes, result;
-    unsigned char *shared; /* while another block runs: raw, then the kernel's own */
-} block;
-
-static struct {
-    host_gpu_kernel *kernel;
-    void **params;
-    host_gpu_shared shared;
-    const char *error;
-    bool moved; /* a thread did something other than to pause once more */
-    unsigned char *stacks;
-    block block[HOST_GPU_MOST_BLOCKS];
-    block *here;
-    thread *now;
-    void *scheduler; /* its stack pointer, while a thread runs */
-} machine;
+host_gpu_state host_gpu_machine;
+#define machine host_gpu_machine
 
 /* ---- a thread's turn ---- */
 
@@ -101,7 +53,7 @@ enum { SAVED = 20, RETURN = 11 };
 #error "host_gpu_switch is not written for this processor"
 #endif
 
-static void leave(state as)
+void host_gpu_leave(state as)
 {
     thread *t = machine.now;
     t->state = as;
@@ -112,7 +64,7 @@ static void leave(state as)
 void host_gpu_begin(void)
 {
     machine.kernel(machine.params);
-    leave(DONE);
+    host_gpu_leave(DONE);
     abort(); /* nobody goes on with it */
 }
 
@@ -136,8 +88,7 @@ static void run_thread(thread *t)
 
 /* ---- what threads call ---- */
 
-/* Whoever waits for this barrier goes on. */
-static void release(block *b, int barrier, unsigned first, unsigned end)
+void host_gpu_release(block *b, int barrier, unsigned first, unsigned end)
 {
     for (unsigned i = first; i < end; i++)
         if (b->thread[i].state == WAITING && b->thread[i].barrier == barrier)
@@ -147,7 +98,7 @@ static void release(block *b, int barrier, unsigned first, unsigned end)
 static void wait_at(int barrier)
 {
     machine.now->barrier = barrier;
-    leave(WAITING);
+    host_gpu_leave(WAITING);
 }
 
 void host_gpu_barrier(int id, int threads)
@@ -160,7 +111,7 @@ void host_gpu_barrier(int id, int threads)
         return;
     }
     b->met[id] = 0;
-    release(b, id, 0, host_gpu_block_size.x);
+    host_gpu_release(b, id, 0, host_gpu_block_size.x);
 }
 
 int host_gpu_vote(int value)
@@ -180,22 +131,21 @@ void host_gpu_warp_sync(void)
     const unsigned first = machine.now->index / WARP * WARP;
     warp *w = &machine.here->warp[first / WARP];
     if (++w->met < WARP) {
-        wait_at(-1);
+        wait_at(ITS_WARP);
         return;
     }
     w->met = 0;
     w->turn ^= 1;
-    release(machine.here, -1, first, first + WARP);
+    host_gpu_release(machine.here, ITS_WARP, first, first + WARP);
 }
 
-unsigned long long host_gpu_shuffle_xor(unsigned long long value, int lanes)
+unsigned long long host_gpu_shuffle(unsigned long long value, unsigned from)
 {
-    const unsigned lane = machine.now->index % WARP;
     warp *w = &machine.here->warp[machine.now->index / WARP];
     uint64_t *brought = w->value[w->turn];
-    brought[lane] = value;
+    brought[machine.now->index % WARP] = value;
     host_gpu_warp_sync();
-    return brought[(lane ^ (unsigned)lanes) % WARP];
+    return brought[from % WARP];
 }
 
 unsigned host_gpu_f16_of(float number)
@@ -217,13 +167,13 @@ void host_gpu_together(void *mine, host_gpu_work *work)
 
 void host_gpu_pause(void)
 {
-    leave(PAUSED);
+    host_gpu_leave(PAUSED);
 }
 
 void host_gpu_trap(const char *why)
 {
     machine.error = why;
-    leave(DONE);
+    host_gpu_leave(DONE);
 }
 
 /* ---- copies ---- */
@@ -272,19 +222,20 @@ static bool begin_block(block *b, unsigned index)
     memset(b->met, 0, sizeof b->met);
     memset(b->warp, 0, sizeof b->warp);
     memset(shared, 0xff, bytes); /* NaN, for whoever reads what nobody has written */
-    b->shared = shared, b->index = index, b->alive = true, b->votes = 0;
+    b->shared = shared, b->index = index, b->alive = true, b->votes = b->cluster_met = b->cluster_turn = 0;
     for (unsigned i = 0; i < host_gpu_block_size.x; i++)
         make_ready(&b->thread[i], i, machine.stacks + (slot * HOST_GPU_MOST_THREADS + i + 1) * STACK);
     return true;
 }
 
-/* One of its warps until all of that one's threads wait or are done. False: they did already. */
+/* One of its warps until all of that one's threads wait or are done, or somebody is let go on. False: they did
+ * already. */
 static bool run_warp(block *b, unsigned first)
 {
     bool ran = false, any = true;
     while (any && !machine.error) {
         any = false;
-        for (unsigned i = 0; i < WARP && !machine.error; i++) {
+        for (unsigned i = 0; i < WARP && !machine.error && machine.woken < 0; i++) {
             thread *t = &b->thread[first + (host_gpu_downwards ? WARP - 1 - i : i)];
             if (t->state == READY) {
                 run_thread(t);
@@ -295,15 +246,20 @@ static bool run_warp(block *b, unsigned first)
     return ran;
 }
 
-/* Until all of its threads wait or are done. */
+/* Until all of its threads wait or are done. Where copies are made at once, so is what they let go on. */
 static void run_ready(block *b)
 {
     const unsigned warps = host_gpu_block_size.x / WARP;
-    bool any = true;
-    while (any && !machine.error) {
-        any = false;
-        for (unsigned i = 0; i < warps; i++)
-            any = run_warp(b, (host_gpu_downwards ? warps - 1 - i : i) * WARP) || any;
+    unsigned i = 0, idle = 0;
+    machine.woken = -1;
+    while (idle < warps && !machine.error) {
+        unsigned first = (host_gpu_downwards ? warps - 1 - i : i) * WARP;
+        if (machine.woken >= 0)
+            first = (unsigned)machine.woken / WARP * WARP;
+        else
+            i = (i + 1) % warps;
+        machine.woken = -1;
+        idle = run_warp(b, first) ? 0 : idle + 1;
     }
 }
 
@@ -311,7 +267,7 @@ static void run_ready(block *b)
 static bool run_block(block *b)
 {
     const host_gpu_shared *s = &machine.shared;
-    bool done = true, paused = false;
+    bool done = true, hopes = false; /* for something from elsewhere */
     machine.here = b;
     host_gpu_block.x = b->index;
     memcpy(s->raw, b->shared, s->raw_bytes);
@@ -319,35 +275,46 @@ static bool run_block(block *b)
     run_ready(b);
     memcpy(b->shared, s->raw, s->raw_bytes);
     memcpy(b->shared + s->raw_bytes, s->own, s->own_bytes);
+    machine.here = NULL;
     for (unsigned i = 0; i < host_gpu_block_size.x; i++) {
         thread *t = &b->thread[i];
         done = done && t->state == DONE;
-        paused = paused || t->state == PAUSED;
+        hopes = hopes || t->state == PAUSED || t->state == WATCHING ||
+                (t->state == WAITING && t->barrier == ITS_CLUSTER);
         t->state = t->state == PAUSED ? READY : t->state;
     }
     b->alive = !done;
-    if (!done && !paused && !machine.error)
+    if (!done && !hopes && !machine.error)
         machine.error = "threads of a block wait for others that do not come";
     return done;
 }
 
-/* Blocks that pause are asked again, until all of them do nothing else. */
+/* The blocks of a cluster begin together. Returns how many. */
+static unsigned begin_cluster(block *b, unsigned begun, unsigned grid)
+{
+    for (unsigned i = 0; i < machine.cluster; i++)
+        if (b[i].alive || begun == grid)
+            return 0;
+    for (unsigned i = 0; i < machine.cluster; i++)
+        if (!begin_block(&b[i], host_gpu_downwards ? grid - 1 - begun - i : begun + i))
+            machine.error = "no memory";
+    return machine.cluster;
+}
+
+/* Blocks that pause are asked again, until all of them do nothing else; then copies by hardware have their turn. */
 static void run_blocks(unsigned grid)
 {
     unsigned begun = 0, ended = 0;
     while (ended < grid && !machine.error) {
         machine.moved = false;
-        for (int i = 0; i < HOST_GPU_MOST_BLOCKS && !machine.error; i++) {
+        for (unsigned i = 0; i < HOST_GPU_MOST_BLOCKS && !machine.error; i++) {
             block *b = &machine.block[i];
-            if (!b->alive && begun < grid) {
-                if (!begin_block(b, host_gpu_downwards ? grid - 1 - begun : begun))
-                    machine.error = "no memory";
-                begun++;
-            }
+            if (i % machine.cluster == 0)
+                begun += begin_cluster(b, begun, grid);
             if (b->alive && !machine.error)
                 ended += run_block(b);
         }
-        if (!machine.moved && !machine.error)
+        if (!machine.moved && !machine.error && !host_gpu_make_box() && !machine.error)
             machine.error = "blocks wait for others that do not come";
     }
 }
@@ -373,20 +340,22 @@ static bool is_untouched(const host_gpu_shared *s)
 }
 
 const char *host_gpu_run(host_gpu_kernel *kernel, void **params, host_gpu_index grid, host_gpu_index size,
-                         host_gpu_shared shared, int together)
+                         host_gpu_shared shared, unsigned cluster, int together)
 {
     if (size.x > HOST_GPU_MOST_THREADS || size.x % WARP != 0 || size.y * size.z * grid.z != 1 ||
-        shared.raw_bytes > HOST_GPU_RAW || (together && grid.x * grid.y > HOST_GPU_MOST_BLOCKS))
+        shared.raw_bytes > HOST_GPU_RAW || grid.x % cluster != 0 ||
+        (together && grid.x * grid.y > HOST_GPU_MOST_BLOCKS))
         return "a launch that is too large";
     if (!has_stacks())
         return "no memory";
     machine.kernel = kernel, machine.params = params, machine.shared = shared, machine.error = NULL;
-    host_gpu_raw_bytes = shared.raw_bytes;
+    machine.cluster = cluster, host_gpu_raw_bytes = shared.raw_bytes;
     host_gpu_block_size = size, host_gpu_grid_size = grid;
     for (unsigned y = 0; y < grid.y && !machine.error; y++) {
         host_gpu_block.y = y;
         run_blocks(grid.x);
     }
+    host_gpu_forget_boxes();
     for (int i = 0; i < HOST_GPU_MOST_BLOCKS; i++) {
         machine.block[i].alive = false;
         free(machine.block[i].shared);

@@ -10,8 +10,12 @@
  * nothing. So are a vector at an address that is no multiple of its size, and shared memory beyond what the launch
  * asked for.
  *
- * It runs the kernels of the ordinary units, which are also what redoes rows for the others, and those of tensor cores
- * as Ampere has them. It does not run Hopper's tensor cores (wgmma), copies by TMA, or clusters. */
+ * Copies that threads need not wait for are made at once, and threads that a barrier in shared memory lets go on run at
+ * once; or (host_gpu_late) copies are made as late as they can be: a thread's own when it waits for them, those by
+ * hardware when no thread can do anything else. Products on Hopper are made when they are waited for, and read shared
+ * memory then. Blocks of a cluster run together.
+ *
+ * Fences are nothing here: where one is missing only a GPU shows it. */
 #ifndef LF_TESTS_HOST_GPU_MACHINE_H
 #define LF_TESTS_HOST_GPU_MACHINE_H
 
@@ -31,7 +35,7 @@ extern unsigned host_gpu_raw_bytes; /* of shared memory that the launch asked fo
 
 /* What a thread may wait for. */
 void host_gpu_warp_sync(void);
-unsigned long long host_gpu_shuffle_xor(unsigned long long value, int lanes);
+unsigned long long host_gpu_shuffle(unsigned long long value, unsigned from); /* what lane `from` brings */
 /* So many threads of the block meet at barrier id. */
 void host_gpu_barrier(int id, int threads);
 /* All threads of the block meet; the sum of what they bring. */
@@ -48,6 +52,46 @@ void host_gpu_together(void *mine, host_gpu_work *work);
 void host_gpu_copy(void *to, const void *from, unsigned bytes, unsigned given);
 void host_gpu_copy_commit(void);
 void host_gpu_copy_wait(int latest);
+
+/* ---- of Hopper; places are offsets in raw, ranks those of blocks in a cluster ---- */
+
+int host_gpu_rank(void);
+/* The same place in another block. */
+void *host_gpu_in_cluster(unsigned place, int rank, unsigned bytes);
+void host_gpu_cluster_arrive(void);
+void host_gpu_cluster_wait(void);
+
+/* Barriers in shared memory. */
+void host_gpu_mbarrier_init(unsigned place, int count);
+void host_gpu_mbarrier_end(unsigned place);
+/* Expects so many bytes more, and arrives. */
+void host_gpu_mbarrier_arrive(unsigned place, int rank, int bytes);
+/* Has the phase of this parity ended? Waits until one ends. */
+unsigned host_gpu_mbarrier_try(unsigned place, int parity);
+
+/* What stands for a tensor map: boxes of rows of 128 bytes. */
+typedef struct host_gpu_map {
+    const char *at;
+    unsigned long long extent[3], stride[2];
+    unsigned box[3];
+    int type; /* CUtensorMapDataType */
+    unsigned char unused[64];
+} host_gpu_map;
+
+/* Copies by hardware, which tell a barrier how many bytes have come. raw_at: the address of place 0, for the swizzle.
+ * mask: of ranks. */
+void host_gpu_copy_row(unsigned to, const void *from, unsigned bytes, unsigned barrier);
+void host_gpu_copy_box(unsigned to, unsigned raw_at, const host_gpu_map *map, int row, int line, unsigned barrier,
+                       unsigned mask);
+
+/* A product of four warps, of which this thread's is one and has a quarter of the rows, and its lanes their sums: made
+ * when the first of them waits for all but the `latest` groups of products, and all have come so far. */
+typedef void host_gpu_product(void **sums, int quarter, unsigned long long left, unsigned long long right, int columns,
+                              int keep);
+void host_gpu_later(host_gpu_product *product, void **sums, unsigned long long left, unsigned long long right,
+                    int columns, int keep);
+void host_gpu_later_commit(void);
+void host_gpu_later_wait(int latest); /* every thread */
 /* The kernel gives up; says why. */
 void host_gpu_trap(const char *why);
 
@@ -76,9 +120,10 @@ typedef struct host_gpu_shared {
 
 enum { HOST_GPU_MOST_THREADS = 384, HOST_GPU_MOST_BLOCKS = 4, HOST_GPU_RAW = 227 << 10 };
 
-/* Runs a grid to its end. NULL, or why it could not. together: blocks wait for each other, so all must be resident. */
+/* Runs a grid to its end. NULL, or why it could not. cluster: blocks of one. together: blocks wait for each other, so
+ * all must be resident. */
 const char *host_gpu_run(host_gpu_kernel *kernel, void **params, host_gpu_index grid, host_gpu_index block,
-                         host_gpu_shared shared, int together);
+                         host_gpu_shared shared, unsigned cluster, int together);
 
 #ifdef __cplusplus
 }
