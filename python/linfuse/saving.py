@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import ctypes
 import inspect
-import re
 import json
 import os
 import pathlib
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 

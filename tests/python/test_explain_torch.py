@@ -50,8 +50,14 @@ def test_precision_of_the_cpu():
 
 
 def test_same_as_the_command(tmp_path, linfuse_command):
-    """The account of the module is the command's of the saved model."""
-    model, x = Net().eval(), torch.rand(16, 32)
+    """The account of the module is the command's of the saved model. Two outputs keep their names; one becomes y."""
+
+    class Two(Net):
+        def forward(self, x):
+            found = super().forward(x)
+            return found, found.exp()
+
+    model, x = Two().eval(), torch.rand(16, 32)
     files = linfuse.save(model, x, tmp_path)
     told = linfuse_command("explain", files.model, "--batch", 16, "--device", "h200").stdout
     assert str(linfuse.explain(model, x, device="h200")).strip() == told.strip()
