@@ -19,7 +19,7 @@ def readable(value: float, units: Sequence[str]) -> str:
 
 
 def time(us: float) -> str:
-    return readable(us, ("µs", "ms", "s"))
+    return readable(us, ("us", "ms", "s"))
 
 
 def bytes_of(count: float) -> str:

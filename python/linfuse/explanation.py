@@ -14,6 +14,7 @@ from .account import Account, Fallback, Part
 from .calling import learnt
 from .native import Error, Status
 from .program import Program
+from .progress import said_if_long
 
 if TYPE_CHECKING:
     from torch import nn
@@ -57,14 +58,33 @@ def explain(
             "measure=True runs a PyTorch model where its inputs are; `linfuse bench` measures files", Status.ARG
         )
     words = {key: _word(value) for key, value in options.items()}
+    with said_if_long("explaining; the first time on a machine this measures the CPU"):
+        account, subject = _predicted(model, inputs, dims, kwargs, by_name, words)
+    if measure and subject is not None:
+        from .timing import measured
+
+        result = measured(subject, options=options, inductor=False, seconds=1.0)
+        account = dataclasses.replace(account, measured=result)
+    return account
+
+
+def _predicted(
+    model: Any,
+    inputs: tuple[Any, ...],
+    dims: Mapping[str, int] | None,
+    kwargs: Mapping[str, Any] | None,
+    by_name: Mapping[str, Any],
+    words: Mapping[str, str],
+) -> tuple[Account, Subject | None]:
+    """The account without what is measured; and a PyTorch model's subject, which may be."""
     if isinstance(model, (str, os.PathLike)):
         read = native.Model.read_file(native.Context(), model)
-        return _of_program(native.Compiled(read, words), read.dim_names(), dims or {}, os.fspath(model))
+        return _of_program(native.Compiled(read, words), read.dim_names(), dims or {}, os.fspath(model)), None
     if isinstance(model, Program):
-        if options:
-            raise Error(f"a loaded program has its options already: {', '.join(options)} cannot be given", Status.ARG)
+        if words:
+            raise Error(f"a loaded program has its options already: {', '.join(words)} cannot be given", Status.ARG)
         known = {**learnt(model.inputs, [tuple(one.shape) for one in inputs]), **(dims or {})}
-        return _of_program(model._program, model.dim_names, known, model.name)
+        return _of_program(model._program, model.dim_names, known, model.name), None
     if dims:
         raise Error(
             "dims are those of a file or a loaded program; a PyTorch model takes its extents from its inputs",
@@ -78,13 +98,7 @@ def explain(
             near = native.suggestion(key, _OPTIONS)
             taken = ", ".join(_OPTIONS)
             raise Error(f"{subject.title} takes no {key}, and linfuse's options are {taken}{near}", Status.ARG)
-    account = _of_torch(subject, words)
-    if measure:
-        from .timing import measured
-
-        result = measured(subject, options=options, inductor=False, seconds=1.0)
-        account = dataclasses.replace(account, measured=result)
-    return account
+    return _of_torch(subject, words), subject
 
 
 def _word(value: Any) -> str:

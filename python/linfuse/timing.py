@@ -7,7 +7,6 @@ import contextlib
 import math
 import os
 import statistics
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -17,6 +16,7 @@ import torch
 from torch import nn
 
 from . import amounts, tracing
+from .progress import Progress
 
 _TURN = 0.005  # s that a turn of the slowest takes at least
 _FEWEST = 5  # turns of each, however long they take
@@ -132,7 +132,7 @@ def measured(subject: tracing.Subject, options: Mapping[str, Any] | None, induct
     calls: dict[str, Callable[[], Any]] = {}
     first: dict[str, float] = {}
     left_out: dict[str, str] = {}
-    with tracing.undisturbed(subject.model), _Progress() as progress:
+    with tracing.undisturbed(subject.model), Progress() as progress:
         for name, how in backends.items():
             progress.say(f"{name}: first call")
             plain = subject.wrapped()
@@ -206,7 +206,7 @@ def _device(subject: tracing.Subject) -> str:
 
 
 def _take_turns(calls: Mapping[str, Callable[[], Any]], wait: Callable[[], None], seconds: float,
-                progress: _Progress) -> tuple[dict[str, list[float]], int]:
+                progress: Progress) -> tuple[dict[str, list[float]], int]:
     """Seconds a call, by name, a number for each turn; and how many calls a turn is."""
     slowest = max(_turn(call, 2, wait) for call in calls.values())
     count = max(1, math.ceil(_TURN / max(slowest, 1e-9)))
@@ -255,24 +255,6 @@ def _reason(why: BaseException) -> str:
         return "it has no C++ compiler that works (the variable CXX names one)"
     lines = str(why).strip().splitlines()
     return f"{type(why).__name__}: {lines[0]}" if lines else type(why).__name__
-
-
-class _Progress:
-    """A line on a terminal that is written over, and gone at the end; nothing elsewhere."""
-
-    def __init__(self) -> None:
-        self.shown = sys.stderr is not None and sys.stderr.isatty()
-
-    def say(self, text: str) -> None:
-        if self.shown:
-            sys.stderr.write(f"\r{text[:78]}\x1b[K")
-            sys.stderr.flush()
-
-    def __enter__(self) -> _Progress:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.say("")
 
 
 __all__ = ["Bench", "bench"]

@@ -16,7 +16,7 @@ from torch import nn
 from torch_door import ON_GPU, fresh, no_compiler
 
 import linfuse
-from linfuse import timing
+from linfuse import progress, timing
 
 begin_and_end = fresh(7)
 
@@ -53,7 +53,7 @@ def test_in_turns(monkeypatch):
     monkeypatch.setattr(timing, "_settle", lambda: None)
     monkeypatch.setattr(timing.time, "perf_counter", lambda: float(next(clock)))
     calls = {name: lambda name=name: said.append(name) for name in ("a", "b", "c")}
-    turns, count = timing._take_turns(calls, lambda: None, 1.0, timing._Progress())
+    turns, count = timing._take_turns(calls, lambda: None, 1.0, progress.Progress())
     assert count == 1 and {name: len(took) for name, took in turns.items()} == dict.fromkeys(calls, 5)
     assert said[6:12] == ["a", "a", "b", "b", "c", "c"] and said[12:18] == ["b", "b", "c", "c", "a", "a"]
 
@@ -134,12 +134,13 @@ def test_model_stays():
     assert all(parameter.grad is None for parameter in model.parameters()) and model.training
 
 
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
 def test_progress(monkeypatch):
     """On a terminal one line that is gone at the end; elsewhere nothing."""
-
-    class Terminal(io.StringIO):
-        def isatty(self):
-            return True
 
     for stream, shows in ((Terminal(), True), (io.StringIO(), False)):
         monkeypatch.setattr(sys, "stderr", stream)
@@ -147,6 +148,14 @@ def test_progress(monkeypatch):
         text = stream.getvalue()
         assert ("linfuse: first call" in text and "turn 5" in text) == shows and "\n" not in text
         assert text.endswith("\r\x1b[K") if shows else text == ""
+
+
+@pytest.mark.parametrize("patience, says", [(0.0, True), (60.0, False)])
+def test_explain_says_what_it_does_where_it_takes_long(monkeypatch, patience, says):
+    monkeypatch.setattr(progress, "PATIENCE", patience)
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    linfuse.explain(nn.Linear(8, 8).eval(), torch.rand(4, 8))
+    assert sys.stderr.getvalue().startswith("\rexplaining") == says and sys.stderr.getvalue().endswith("\r\x1b[K")
 
 
 def test_explain_measured():
