@@ -47,7 +47,7 @@ def linear_cross_entropy(
 ) -> Tensor:
     """F.cross_entropy(F.linear(x, weight, bias), target, ...) without the logits, and differentiable.
 
-    x             [..., K]; weight [N, K], bias [N]: float32, bfloat16 or float16, each in its own type
+    x             [..., K]; weight [N, K], bias [N]: float32, bfloat16, float16 or float64, each in its own type
     target        [...] of words, int64 or int32; or [..., N] of probabilities, in a floating type
     class_weight, ignore_index, label_smoothing, reduction   as in F.cross_entropy
     softcap       logits are softcap * tanh(linear / softcap), and then
