@@ -152,8 +152,8 @@ def _head(x: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None, class_
     if end - first < weight.shape[0]:
         weight, bias = weight[: end - first], None if bias is None else bias[: end - first]
     _check_target(x, target, class_weight, end if alone else None)
-    rows = x.reshape(-1, x.shape[-1])
-    target = target.reshape(rows.shape[0], -1) if target.is_floating_point() else target.reshape(-1)
+    rows = x.reshape(x.shape[:-1].numel(), x.shape[-1])  # -1 would be ambiguous where there are no numbers
+    target = target.reshape(rows.shape[0], target.shape[-1]) if target.is_floating_point() else target.reshape(-1)
     return _Given((rows, weight, bias, target, class_weight), _operand(x, weight),
                   None if alone else group.group_name, first)
 

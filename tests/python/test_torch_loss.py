@@ -192,6 +192,25 @@ def test_no_rows():
     assert linfuse.linear_cross_entropy(x[:0], weight, target[:0]).isnan()
     assert linfuse.linear_cross_entropy(x[:0], weight, target[:0], reduction="sum") == 0
     assert linfuse.linear_cross_entropy(x[:0], weight, target[:0], reduction="none").shape == (0,)
+    likely = torch.rand(0, WORDS)
+    assert linfuse.linear_cross_entropy(x[:0], weight, likely).isnan()
+    assert linfuse.linear_cross_entropy(x[:0], weight, likely, reduction="none").shape == (0,)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+@pytest.mark.parametrize("probabilities", [False, True])
+def test_no_features(reduction, probabilities):
+    """Logits are the bias alone."""
+    torch.manual_seed(0)
+    target = torch.rand(5, 7) if probabilities else torch.tensor([0, 6, 3, 3, 1])
+    bias = torch.randn(7, requires_grad=True)
+    again = bias.detach().clone().requires_grad_()
+    got = linfuse.linear_cross_entropy(torch.ones(5, 0), torch.ones(7, 0), target, bias, reduction=reduction)
+    want = F.cross_entropy(again.expand(5, 7), target, reduction=reduction)
+    torch.testing.assert_close(got, want)
+    got.sum().backward()
+    want.sum().backward()
+    torch.testing.assert_close(bias.grad, again.grad)
 
 
 @pytest.mark.parametrize("scale", [1e-20, 1e4, 1e30])
