@@ -171,6 +171,8 @@ def _check_target(x: Tensor, target: Tensor, class_weight: Tensor | None, words:
         raise Error(f"target is {target.dtype}; words are int64 or int32, probabilities a floating type")
     elif target.shape != x.shape[:-1]:
         raise Error(f"x {_shown(x)} and target {_shown(target)}: target is [...] where x is [..., K]")
+    if class_weight is not None and class_weight.requires_grad:
+        raise Error("class_weight requires grad, which it does not get; give class_weight.detach()")
     if class_weight is not None and class_weight.shape != (wide,):
         raise Error(f"class_weight {_shown(class_weight)}: it is [{wide}], one for each word")
 

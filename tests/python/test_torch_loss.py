@@ -409,6 +409,7 @@ def test_errors():
     says("class_weight [3]: it is [2305], one for each word", head, x, weight, target, class_weight=torch.ones(3))
     says("probabilities are [..., 2305]", head, x, weight, torch.rand(37, 5))
     says("give target.detach()", head, x, weight, torch.rand(37, WORDS, requires_grad=True))
+    says("give class_weight.detach()", head, x, weight, target, class_weight=torch.ones(WORDS, requires_grad=True))
     says("softcap is a positive number or None, not 0", head, x, weight, target, softcap=0)
     says("temperature must not be 0", head, x, weight, target, temperature=0)
     says("weight is torch.int64", head, x, weight.long(), target)
