@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from . import loss_ranks
+from . import loss_cpu, loss_ranks
 from .loss_tiles import Extra, Gradients, Head, Slopes, Stats, found, none_yet, stats_of, sums_in
 
 _PIECE = 1 << 20  # numbers that are scaled at a time
@@ -210,9 +210,17 @@ def _loss(x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, class_
     with _as_written(x):
         call = _Call.of(x, weight, bias, target, class_weight, ignore_index, label_smoothing, softcap, temperature,
                         operand, "smooth" if label_smoothing else "", 0, weight.shape[0])
+        bad = call.bad(weight.shape[0])
+        if call.target is not None and call.valid is None and loss_cpu.takes(
+                call.count, x, weight, bias, softcap, temperature, operand, z_loss):
+            total, scale, *made = _loss_fake(x, weight, bias, target, class_weight, ignore_index, label_smoothing,
+                                             softcap, temperature, operand, reduction, z_loss, want)
+            wanted = [one if asked else None for one, asked in zip(made, want)]
+            total.fill_(loss_cpu.step(x, weight, bias, call.target, class_weight, ignore_index, label_smoothing,
+                                      softcap, temperature, reduction, z_loss, wanted))
+            return total, scale.fill_(1), *made
         head = call.head
         by = counts(target, class_weight, ignore_index, label_smoothing, z_loss, reduction, head.dtype)
-        bad = call.bad(weight.shape[0])
         gradients = Gradients(head, x, want)
         losses = x.new_zeros(x.shape[0], dtype=head.dtype)
         for chunk in head.chunks(call.count, any(want)):

@@ -21,7 +21,7 @@ from torch import Tensor
 # product of fewer than some 10^4 columns does not fill the machine.
 _WORDS = {"cpu": 2048}
 _WORDS_ELSEWHERE = 16384
-_SMALL = 4 << 20  # bytes of logits that are not worth cutting: a tile's
+SMALL = 4 << 20  # bytes of logits that are not worth cutting: a tile's
 # Bytes of the logits that are kept while a gradient is made of them. A chunk of rows reads and writes all of the
 # weight's gradient, so a larger one moves less memory: 64 MiB is 512 rows of 32,768 words, 1 GiB 2048 rows of 131,072.
 _KEPT = {"cpu": 64 << 20}
@@ -125,7 +125,7 @@ class Head:
         device = self.weight.device.type
         if keep:
             row = max(self.weight.shape[0], 1) * self.dtype.itemsize
-            fit, few = _KEPT.get(device, _KEPT_ELSEWHERE) // row, _SMALL // row
+            fit, few = _KEPT.get(device, _KEPT_ELSEWHERE) // row, SMALL // row
             step = max(min(fit, max(math.ceil(rows / 4), few)) // _STEP, 1) * _STEP
         else:
             step = _ROWS if device == "cpu" else 4 * _ROWS

@@ -142,6 +142,37 @@ class RunOptions(ctypes.Structure):
     ]
 
 
+class LossOptions(ctypes.Structure):
+    """lf_loss_options: how logits become a loss. class_weight: the address of f32, or None."""
+
+    _fields_ = [
+        ("reduction", ctypes.c_int),
+        ("ignore_index", ctypes.c_int64),
+        ("label_smoothing", ctypes.c_double),
+        ("softcap", ctypes.c_double),
+        ("temperature", ctypes.c_double),
+        ("z_loss", ctypes.c_double),
+        ("class_weight", ctypes.c_void_p),
+        ("first_word", ctypes.c_int64),
+        ("words", ctypes.c_int64),
+        ("threads", ctypes.c_int),
+    ]
+
+
+class _Loss(ctypes.Structure):
+    _fields_ = [
+        ("x", _Tensor),
+        ("weight", _Tensor),
+        ("bias", _Tensor),
+        ("target", ctypes.c_void_p),
+        ("options", LossOptions),
+    ]
+
+
+class _LossGradient(ctypes.Structure):
+    _fields_ = [("x", _Tensor), ("weight", _Tensor), ("bias", _Tensor)]
+
+
 _ARG_VALUE, _ARG_NUMBER, _ARG_BOOL, _ARG_STRING, _ARG_LIST, _ARG_NONE = range(6)
 
 class _Field(ctypes.Structure):
@@ -157,6 +188,7 @@ _text, _address, _size, _int = ctypes.c_char_p, ctypes.c_void_p, ctypes.c_size_t
 _int64s = ctypes.POINTER(ctypes.c_int64)
 _status = ctypes.c_int
 _tensor = ctypes.POINTER(_Tensor)
+_loss, _loss_gradient = ctypes.POINTER(_Loss), ctypes.POINTER(_LossGradient)
 
 # name -> result, arguments. A function that is not here is not used from Python.
 _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
@@ -219,6 +251,8 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "lf_call_time": (_status, [_handle, _address, _size, ctypes.POINTER(ctypes.c_double)]),
     "lf_call_rows_redone": (ctypes.c_int64, [_handle]),
     "lf_call_memory": (_size, [_handle]),
+    "lf_loss_step": (_status, [_handle, _loss, ctypes.c_double, ctypes.POINTER(ctypes.c_double), _loss_gradient]),
+    "lf_loss_workspace": (_size, [_handle, _loss, _loss_gradient]),
     "lf_page_print": (_status, [_handle, _text, _text, ctypes.c_bool, _out]),
     "lf_account_field": (ctypes.POINTER(_Field), [_size]),
     "lf_option_word": (_text, [_text, _size]),
@@ -758,3 +792,41 @@ class Call(_Handle):
     def memory(self) -> int:
         """Bytes of workspace."""
         return int(lib.lf_call_memory(self.address))
+
+
+# ---- a loss with its gradient ----
+
+
+class Array(NamedTuple):
+    """Numbers in host memory, row-major."""
+
+    address: int
+    dtype: Dtype
+    extents: Sequence[int]
+
+
+class Loss:
+    """The mean or sum of linear and cross-entropy, and where its gradients go. Whatever has an address is borrowed.
+
+    x, weight, bias: [M, K], [N, K] and [N], bias may be None; target: the address of M words, i64; gradients: of x,
+    weight and bias, None where one is not wanted.
+    """
+
+    def __init__(self, x: Array, weight: Array, bias: Array | None, target: int, options: LossOptions,
+                 gradients: Sequence[Array | None]):
+        def described(one: Array | None) -> _Tensor:
+            return _Tensor() if one is None else _tensor_at(one.extents, one.address, one.dtype, Place.HOST)[1]
+
+        self._loss = _Loss(*map(described, (x, weight, bias)), target, options)
+        wanted = _LossGradient(*map(described, gradients)) if any(gradients) else None
+        self._gradient = None if wanted is None else ctypes.pointer(wanted)
+
+    def step(self, context: Context) -> float:
+        """Computes the gradients and gives the loss. The context is the calling thread's meanwhile."""
+        value = ctypes.c_double()
+        context._check(lib.lf_loss_step(context.address, self._loss, 1.0, value, self._gradient))
+        return value.value
+
+    def workspace(self, context: Context) -> int:
+        """Bytes that a step allocates and frees."""
+        return int(lib.lf_loss_workspace(context.address, self._loss, self._gradient))

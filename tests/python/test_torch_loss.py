@@ -13,10 +13,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import linfuse
-from linfuse import loss_ops, loss_tiles
-from torch_door import fresh, not_on_gpu
+from linfuse import loss_cpu, loss_ops, loss_tiles, native
+from torch_door import both_ways, fresh, loss_ways, not_on_gpu
 
 begin_and_end = fresh(23)
+way = loss_ways()
 ROWS, WORDS, FEATURES = 37, 2305, 19  # two tiles of words; odd everywhere
 OPTIONS = {
     "bias": (False, True),
@@ -34,6 +35,11 @@ PAIRS = sorted({
     for one, other in itertools.combinations(OPTIONS, 2)
     for left in OPTIONS[one] for right in OPTIONS[other]
 }, key=str)  # fmt: skip
+
+
+@pytest.fixture
+def torch_ops(monkeypatch):
+    monkeypatch.setattr(loss_cpu, "allowed", False)
 
 
 def logits_of(x, weight, bias, softcap, temperature):
@@ -88,6 +94,7 @@ def no_worse(got, eager, want, slack):
         assert relative(ours, right) <= max(1.5 * relative(theirs, right), slack)
 
 
+@both_ways
 @pytest.mark.parametrize("options", PAIRS, ids=lambda pairs: "-".join(
     f"{name}={value}" for name, value in pairs if value != OPTIONS[name][0]) or "plain")
 def test_options(options):
@@ -103,6 +110,7 @@ def test_options(options):
     no_worse(got, eager, want, 5e-7)
 
 
+@both_ways
 @pytest.mark.parametrize("rows, words, features", [(1, 1, 1), (1, 7, 1), (3, 8191, 5), (600, 11, 7), (130, 4097, 64)])
 @pytest.mark.parametrize("reduction", ["mean", "none"])
 def test_sizes(rows, words, features, reduction):
@@ -114,6 +122,7 @@ def test_sizes(rows, words, features, reduction):
         torch.testing.assert_close(ours.double(), right, rtol=2e-6, atol=2e-6 * float(right.abs().max()))
 
 
+@both_ways
 def test_ranks_of_x():
     tensors, target, _ = case(24, 50, 8)
     x, weight, _ = tensors
@@ -126,6 +135,7 @@ def test_ranks_of_x():
     assert torch.equal(turned, linfuse.linear_cross_entropy(x, weight, target))
 
 
+@both_ways
 @pytest.mark.parametrize("kinds", [("bfloat16", "bfloat16"), ("float16", "float16"), ("bfloat16", "float32"),
                                    ("float32", "bfloat16")], ids="-".join)
 @pytest.mark.parametrize("reduction", ["mean", "none"])
@@ -145,6 +155,7 @@ def test_types(kinds, reduction):
         assert relative(ours, right) <= max(relative(theirs, right), rounding)
 
 
+@both_ways
 def test_a_large_vocabulary_in_bf16():
     (x, weight, _), target, _ = case(24, 256_000, 8)
     target[:20] = 7  # one word in most rows
@@ -177,6 +188,7 @@ def test_logprobs():
     assert torch.equal(best, torch.where(target == -100, -1, F.linear(x, weight, bias).argmax(dim=1)))
 
 
+@both_ways
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 def test_all_rows_ignored(reduction):
     tensors, target, _ = case(bias=True)
@@ -187,6 +199,7 @@ def test_all_rows_ignored(reduction):
         assert torch.equal(ours.isnan(), theirs.isnan()) and torch.equal(ours.nan_to_num(), theirs.nan_to_num())
 
 
+@both_ways
 def test_no_rows():
     (x, weight, _), target, _ = case()
     assert linfuse.linear_cross_entropy(x[:0], weight, target[:0]).isnan()
@@ -213,6 +226,7 @@ def test_no_features(reduction, probabilities):
     torch.testing.assert_close(bias.grad, again.grad)
 
 
+@both_ways
 @pytest.mark.parametrize("scale", [1e-20, 1e4, 1e30])
 def test_tiny_and_huge_logits(scale):
     (x, weight, _), target, _ = case(bias=True)
@@ -223,6 +237,7 @@ def test_tiny_and_huge_logits(scale):
     no_worse(got, eager, want, 5e-7)
 
 
+@both_ways
 @pytest.mark.parametrize("reduction", ["mean", "none"])
 def test_infinite_logits(reduction):
     """Words switched off by a bias of -inf, also a whole tile of them, a target among them; NaN and +inf."""
@@ -261,6 +276,7 @@ def test_gradcheck(reduction):
         lambda x, weight, bias: linfuse.linear_logprobs(x, weight, target, bias, temperature=0.7), leaves)
 
 
+@both_ways
 def test_second_derivatives_are_refused():
     (x, weight, _), target, _ = case()
     x.requires_grad_()
@@ -274,7 +290,7 @@ def test_second_derivatives_are_refused():
 # ---- bits ----
 
 
-def test_a_row_does_not_depend_on_the_others():
+def test_a_row_does_not_depend_on_the_others(monkeypatch):
     """Nor on how many there are, on where it stands, on how rows are cut into chunks, or on whether logits are kept."""
     (x, weight, _), target, _ = case(700, 2305, 33)
     target.clamp_(min=0)
@@ -286,10 +302,102 @@ def test_a_row_does_not_depend_on_the_others():
     ignored[::2] = -100
     assert torch.equal(linfuse.linear_cross_entropy(x, weight, ignored, reduction="none")[1::2], whole[1::2])
     weight.requires_grad_()
+    monkeypatch.setattr(loss_cpu, "allowed", False)
     kept = linfuse.linear_cross_entropy(x, weight, target, reduction="sum").detach()
     assert kept == whole.double().sum().float()
 
 
+@not_on_gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_row_does_not_depend_on_the_others_in_c(dtype):
+    """One row that counts, among others that do not and alone, with gradients and without."""
+    (x, weight, _), target, _ = case(700, 2305, 33, dtype)
+    target.clamp_(min=0)
+    for row in (0, 5, 191, 192, 699):
+        one = torch.full_like(target, -100)
+        one[row] = target[row]
+        ahead = torch.where(torch.arange(700) < row, target, one)  # its place in a chunk is another
+        alone = linfuse.linear_cross_entropy(x[row : row + 1], weight, target[row : row + 1], reduction="sum")
+        assert linfuse.linear_cross_entropy(x, weight, one, reduction="sum") == alone
+        of_x = [with_gradients(linfuse.linear_cross_entropy, [x, weight, None], words, reduction="sum")[1][row]
+                for words in (one, ahead)]
+        assert torch.equal(*of_x)
+        leaf = weight.clone().requires_grad_()
+        assert linfuse.linear_cross_entropy(x, leaf, one, reduction="sum") == alone
+
+
+@not_on_gpu
+def test_same_bits_for_any_number_of_threads():
+    tensors, target, of_class = case(300, 4097, 33, bias=True, class_weight=True)
+    threads, found = torch.get_num_threads(), []
+    try:
+        for count in (1, 2, 3):
+            torch.set_num_threads(count)
+            found.append(with_gradients(linfuse.linear_cross_entropy, tensors, target, class_weight=of_class,
+                                        label_smoothing=0.1, z_loss=0.01))
+    finally:
+        torch.set_num_threads(threads)
+    for other in found[1:]:
+        assert all(map(torch.equal, found[0], other))
+
+
+def steps_in_c(monkeypatch):
+    """The workspaces, in bytes, of the steps that C computes from now on."""
+    seen, step = [], native.Loss.step
+
+    def watched(self, context):
+        seen.append(self.workspace(context))
+        return step(self, context)
+
+    monkeypatch.setattr(native.Loss, "step", watched)
+    return seen
+
+
+@not_on_gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_c_stores_no_logits(dtype, monkeypatch):
+    """Its workspace holds those of 192 rows; rows add what is kept of each, and which of them count."""
+    seen, words = steps_in_c(monkeypatch), 6000
+    for rows in (1000, 3000):
+        tensors, target, _ = case(rows, words, 8, dtype)
+        with_gradients(linfuse.linear_cross_entropy, tensors, target.clamp(min=0))
+    assert len(seen) == 2 and 192 * words * 4 < seen[0] < 1000 * words * 4 / 2
+    assert seen[1] - seen[0] == 2000 * (8 + 20)
+
+
+@not_on_gpu
+def test_what_c_takes(monkeypatch):
+    """Scalar losses of words; the rest is torch's, with the same results."""
+    seen = steps_in_c(monkeypatch)
+    (x, weight, bias), target, of_class = case(bias=True, class_weight=True)
+    head = linfuse.linear_cross_entropy
+
+    def taken(*args, **options):
+        seen.clear()
+        head(*args, **options)
+        return bool(seen)
+
+    assert taken(x, weight, target, bias, class_weight=of_class.half(), softcap=2.0, temperature=0.5, z_loss=0.1,
+                 label_smoothing=0.1)
+    assert taken(x.half(), weight.bfloat16(), target.int(), reduction="sum")
+    assert taken(x, weight, target, temperature=2) and taken(x.bfloat16(), weight, target)
+    assert not taken(x, weight, target, reduction="none")
+    assert not taken(x, weight, torch.rand(ROWS, WORDS))
+    assert not taken(x.double(), weight.double(), target)
+    assert not taken(x, weight, target, temperature=-1.0)
+    assert not taken(x, weight[:0], torch.full_like(target, -100))
+    for rows, by_c in ((50, True), (100, False), (767, False), (768, True)):  # 4 MiB of logits; 192 of the rows
+        (many, wide, _), _, _ = case(rows, 20_000, 2)
+        assert taken(many, wide, torch.zeros(rows, dtype=torch.int64)) == by_c
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert not taken(x, weight, target) and taken(x.bfloat16(), weight.bfloat16(), target)
+    turned = weight.t().contiguous().t()
+    assert taken(x, turned, target)
+    monkeypatch.setattr(loss_cpu, "_COPIED", turned.nbytes - 1)
+    assert not taken(x, turned, target)
+
+
+@both_ways
 def test_same_bits_again():
     tensors, target, _ = case(300, 4097, 33)
     for reduction in ("mean", "none"):
@@ -332,7 +440,7 @@ class Counted(TorchDispatchMode):
 @not_on_gpu
 @pytest.mark.parametrize("reduction", ["mean", "none"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_logits_are_never_stored(reduction, dtype):
+def test_logits_are_never_stored(reduction, dtype, way):
     """No tensor is as large as the logits, by far: the largest one is the weight's gradient in float32."""
     rows, words, features = 1000, 6000, 8
     (x, weight, _), target, _ = case(rows, words, features, dtype)
@@ -340,7 +448,7 @@ def test_logits_are_never_stored(reduction, dtype):
     x.requires_grad_(), weight.requires_grad_()
     with Counted() as counted:
         linfuse.linear_cross_entropy(x, weight, target, reduction=reduction).sum().backward()
-    assert counted.products > 0
+    assert (counted.products > 0) == (way == "torch" or reduction == "none")
     tile = 4 * 512 * 2048
     assert counted.largest <= max(tile, 4 * words * features) < rows * words * dtype.itemsize / 2
 
@@ -357,6 +465,7 @@ def test_kept_logits_have_a_budget(monkeypatch):
     assert max(chunk.stop - chunk.start for chunk in head.chunks(5, True)) == 5
 
 
+@pytest.mark.usefixtures("torch_ops")
 @not_on_gpu
 def test_nothing_is_done_for_gradients_that_nobody_wants():
     """Products of one tile and one chunk: logits, and one for each gradient that is asked for; two without a scalar
@@ -379,6 +488,7 @@ def test_nothing_is_done_for_gradients_that_nobody_wants():
     assert counted.products == 1
 
 
+@pytest.mark.usefixtures("torch_ops")
 @not_on_gpu
 def test_ignored_rows_cost_nothing():
     (x, weight, _), target, _ = case(512 * 3, 20, 8)
@@ -418,6 +528,7 @@ def test_errors():
     says("not probabilities", linfuse.linear_logprobs, x, weight, torch.rand(37, WORDS))
 
 
+@both_ways
 @not_on_gpu
 @pytest.mark.parametrize("bad", [2305, -1])
 @pytest.mark.parametrize("reduction", ["mean", "none"])

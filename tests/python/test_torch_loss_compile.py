@@ -10,9 +10,10 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import linfuse
-from torch_door import fresh, not_on_gpu
+from torch_door import both_ways, fresh, loss_ways, not_on_gpu
 
 begin_and_end = fresh(29)
+way = loss_ways()
 WORDS, FEATURES = 50, 16
 
 
@@ -136,6 +137,7 @@ def test_backward_twice():
 
 
 @not_on_gpu
+@both_ways
 @pytest.mark.parametrize("name", ["head_loss", "head_rows"])
 def test_opcheck(name):
     """Schema, shapes for tracing and gradients, by PyTorch's own checks."""
@@ -174,6 +176,7 @@ def train(dtype, loss, steps=200):
 
 
 @not_on_gpu
+@both_ways
 def test_training():
     """200 steps: in float32 the curve is eager's; in bfloat16 it is nearer to float32's than eager's is."""
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import linfuse
-from linfuse import weights
+from linfuse import loss_cpu, weights
 
 DEVICE = os.environ.get("LINFUSE_TEST_DEVICE", "cpu")
 ON_GPU = DEVICE != "cpu"  # conftest.py makes it PyTorch's default device
@@ -32,6 +32,22 @@ def fresh(seed):
         torch._dynamo.reset()
 
     return begin_and_end
+
+
+def loss_ways():
+    """A fixture: scalar losses by C where it takes them, and by the torch ops alone."""
+
+    @pytest.fixture(params=["c", "torch"])
+    def way(request, monkeypatch):
+        if request.param == "c" and ON_GPU:
+            pytest.skip("C computes losses on CPUs")
+        monkeypatch.setattr(loss_cpu, "allowed", request.param == "c")
+        return request.param
+
+    return way
+
+
+both_ways = pytest.mark.usefixtures("way")
 
 
 def compiled(model, **options):
