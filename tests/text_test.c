@@ -307,6 +307,7 @@ static const mistake mistakes[] = {
     {X "x = relu(x)\n", 2, 1, "'x' is already bound"},
     {X "None = relu(x)\n", 2, 1, "'None' has a meaning of its own"},
     {X "y = reul(x)\n", 2, 5, "did you mean relu?"},
+    {X "y = cat(x)\n", 2, 5, "there is no op cat; `linfuse ops`"}, /* not gt, which shares one letter */
     {X "y = input(x)\n", 2, 5, "there is no op input"},
     {X "y = guard(x, x)\n", 2, 5, "there is no op guard"},
     {X "y = relu(x\n", 2, 11, "expected ')' or ',' after an argument, found the end of the line"},

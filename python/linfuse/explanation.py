@@ -95,8 +95,9 @@ def _predicted(
     subject = tracing.subject(model, inputs, {**(kwargs or {}), **by_name})
     for key in by_name:
         if not tracing.takes(subject.model, key):
-            near = native.suggestion(key, _OPTIONS)
-            taken = ", ".join(_OPTIONS)
+            known = ("measure", *_OPTIONS, "kwargs")
+            near = native.suggestion(key, known)
+            taken = ", ".join(known)
             raise Error(f"{subject.title} takes no {key}, and linfuse's options are {taken}{near}", Status.ARG)
     return _of_torch(subject, words), subject
 

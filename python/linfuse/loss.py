@@ -126,6 +126,9 @@ def _head(x: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None, class_
     """Checks the arguments and brings them to two dims."""
     if tensors_over_ranks is not None and isinstance(weight, tensors_over_ranks.DTensor):
         weight, bias, x, group, vocab_range = _of_dtensor(weight, bias, x, group, vocab_range)
+    for name, one in (("x", x), ("weight", weight), ("target", target)):
+        if not isinstance(one, Tensor):
+            raise Error(f"{name} is a {type(one).__name__}; it must be a torch.Tensor")
     if x.dim() < 1 or weight.dim() != 2 or x.shape[-1] != weight.shape[1]:
         raise Error(f"x {_shown(x)} and weight {_shown(weight)}: weight is [N, K] and x [..., K]")
     for name, one in (("x", x), ("weight", weight), ("bias", bias), ("class_weight", class_weight)):

@@ -179,7 +179,8 @@ def trace(of: Subject, options: Mapping[str, str], whole: bool = False) -> list[
     with undisturbed(of.model), one_error(of, whole):
         torch.compile(of.wrapped(), backend=record, fullgraph=whole, dynamic=False)(*of.arguments)
     if not graphs:
-        raise Error(f"{of.title} computes nothing with tensors at this call", Status.MODEL)
+        raise Error(f"PyTorch traced nothing of {of.title}: this call computes nothing with tensors, or all of it runs "
+                    "in Python, as where it calls an LSTM (TORCH_LOGS=graph_breaks says where)", Status.MODEL)
     return graphs
 
 

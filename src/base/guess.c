@@ -29,6 +29,8 @@ static int distance(const char *a, size_t a_length, const char *b, size_t b_leng
 
 int lf_guess_most(size_t length)
 {
+    if (length < 4)
+        return 1; /* of three letters two others make any word */
     return length > LONGEST ? LONGEST / 3 : length / 3 > 2 ? (int)(length / 3) : 2;
 }
 

@@ -200,7 +200,7 @@ case("where(c, x, y)", {"c": YES, "x": SPECIAL, "y": normal(*SPECIAL.shape)}, la
 case("where(c, x, 7)", {"c": YES[:, 0], "x": normal(3, 1)}, lambda c, x: torch.where(c != 0, x, 7.0))
 case("where(c, x, -inf)", {"c": YES, "x": SPECIAL}, lambda c, x: torch.where(c != 0, x, -math.inf))
 case("where(c, 0.5, x)", {"c": YES, "x": SPECIAL}, lambda c, x: torch.where(c != 0, 0.5, x))
-case("where(c, 1, 0)", {"c": YES}, lambda c: torch.where(c != 0, 1.0, 0.0).to(c.dtype))
+case("where(c, 1, 0)", {"c": YES}, lambda c: torch.where(c != 0, 1.0, 0.0))
 case("where(c, c, input)", {"c": normal(4, 3), "input": normal(4, 3)}, lambda c, input: torch.where(c != 0, c, input),
      named="B")
 

@@ -131,6 +131,21 @@ def test_all_of_it_is_pytorchs():
     check_html(account._repr_html_())
 
 
+def test_what_pytorch_does_not_trace():
+    """An LSTM has Dynamo leave the whole call to Python."""
+
+    class Reader(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.Linear(8, 8), nn.LSTM(8, 8)
+
+        def forward(self, x):
+            return self.second(self.first(x))[0]
+
+    with pytest.raises(linfuse.Error, match="traced nothing of Reader: .*TORCH_LOGS=graph_breaks"):
+        linfuse.explain(Reader().eval(), torch.rand(4, 8))
+
+
 def test_options():
     model, x = Net().eval(), torch.rand(16, 32)
     assert linfuse.explain(model, x, device="h200").json()["device"] == "h200"

@@ -276,6 +276,13 @@ def test_gradcheck(reduction):
         lambda x, weight, bias: linfuse.linear_logprobs(x, weight, target, bias, temperature=0.7), leaves)
 
 
+@pytest.mark.parametrize("name, one", [("x", [[1.0]]), ("weight", torch.nn.Linear(4, 3)), ("target", [1])])
+def test_what_is_no_tensor_is_named(name, one):
+    given = {"x": torch.rand(1, 4), "weight": torch.rand(3, 4), "target": torch.tensor([1]), name: one}
+    with pytest.raises(linfuse.Error, match=f"{name} is a {type(one).__name__}; it must be a torch.Tensor"):
+        linfuse.linear_cross_entropy(**given)
+
+
 @both_ways
 def test_second_derivatives_are_refused():
     (x, weight, _), target, _ = case()

@@ -183,7 +183,7 @@ def test_words_that_were_meant(options, says):
 
 def test_words_that_explain_takes(root):
     model, x = nn.Linear(3, 3).eval(), torch.rand(2, 3)
-    with pytest.raises(linfuse.Error, match="options are device, .*; did you mean device\\?"):
+    with pytest.raises(linfuse.Error, match="options are measure, device, .*; did you mean device\\?"):
         linfuse.explain(model, x, devise="h200")
     with pytest.raises(linfuse.Error, match="there is no 'h20'; did you mean h200\\?"):
         linfuse.explain(model, x, device="h20")
