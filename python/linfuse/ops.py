@@ -514,7 +514,7 @@ _row("elu", {"input, alpha=1.0, inplace=False": "F.elu", "input, alpha=1.0": "F.
 _row("selu", {_INPLACE: "F.selu", "input": "torch.selu torch.selu_"})
 _row("celu", {"input, alpha=1.0, inplace=False": "F.celu", "input, alpha=1.0": "torch.celu torch.celu_"})
 _row("softsign", {"input": "F.softsign"})
-_row("logsigmoid", {"input": "F.logsigmoid"})
+_row("logsigmoid", {"input": "F.logsigmoid torch.ops.aten.log_sigmoid"})
 _row("hardshrink", {"input, lambd=0.5": "@hardshrink F.hardshrink"})
 _row("softshrink", {"input, lambd=0.5": "F.softshrink"})
 _row("exp", {"input": "@exp"})

@@ -283,9 +283,10 @@ def test_spellings(op):
 
 
 def test_every_row_is_reached():
-    """Every public op of linfuse has a spelling, and every row one that this PyTorch has."""
+    """Every public op of linfuse has a spelling, and every row one that this PyTorch has. Not cross_entropy: its
+    targets are positions, which no part takes from PyTorch; linfuse.linear_cross_entropy does."""
     spelled = {spelling.row.op for spelling in ops.spellings()}
-    assert {row.name for row in linfuse.native.ops()} == spelled
+    assert {row.name for row in linfuse.native.ops()} == {*spelled, "cross_entropy"}
 
 
 # ---- modules ----

@@ -165,6 +165,6 @@ def test_error_in_the_median_is_no_larger_than_eagers():
 
 def test_the_sweep_reached_the_whole_op_table():
     """But for names that capture writes otherwise: dropout and to are their argument, hidden ops have a spelling test
-    of their own."""
+    of their own; and cross_entropy, whose targets no part takes from PyTorch."""
     missing = {row.name for row in linfuse.native.ops()} - OPS
-    assert missing <= {"dropout", "matmul", "to"}, sorted(missing)
+    assert missing <= {"dropout", "matmul", "to", "cross_entropy"}, sorted(missing)

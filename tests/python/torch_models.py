@@ -65,6 +65,17 @@ LATER = {
     "logsigmoid": nn.LogSigmoid(),
     "hardshrink": nn.Hardshrink(0.3),
     "softshrink": nn.Softshrink(0.3),
+    "slice": lambda h: h * h[:, 1:2],
+    "gt": lambda h: h * (h > 0),
+    "lt": lambda h: h * (h < 0),
+    "ge": lambda h: h * (h >= 0),
+    "le": lambda h: h * (h <= 0),
+    "eq": lambda h: h - (h == 0) * h,
+    "ne": lambda h: h * (h != 0),
+    "where": lambda h: torch.where(h > 0, h, -0.3 * h),
+    "logical_and": lambda h: h * torch.logical_and(h > 0, h < 9),
+    "logical_or": lambda h: h * torch.logical_or(h > 0, h < -9),
+    "logical_not": lambda h: h * torch.logical_not(h > 0),
 }
 BINARY = [
     lambda r, n: lambda h: h * 2 + 0.5,
