@@ -392,10 +392,9 @@ static void every_precision_compiles(void **state)
     (void)state;
     if (!compiler_is_there())
         skip();
-    rig r = rig_begin(1,
-                      "input x f32[B, 700]\nparam w f32[640, 700]\na = linear(x, w)\nb = gelu(a)\n"
-                      "c = logsumexp(b, dim=1)\nreturn c\n",
-                      NULL);
+    rig r = planned_for_cuda(
+        "input x f32[B, 700]\nparam w f32[640, 700]\na = linear(x, w)\nb = gelu(a)\n"
+        "c = logsumexp(b, dim=1)\nreturn c\n");
     for (int p = LF_PRECISION_TF32; p < LF_PRECISIONS; p++)
         for (int a = 1; a < ARCHS; a++) {
             lf_cuda_target target = target_of(p, arch[a]);
@@ -500,13 +499,13 @@ static void aligned_inputs_compile(void **state)
     if (!compiler_is_there())
         skip();
     lf_cuda_target target = {.unit = LF_UNIT_WGMMA, .precision = LF_PRECISION_TF32, .aligned = true};
-    rig r = rig_begin(1, "input x f32[B, 704]\nparam w f32[640, 704]\na = linear(x, w)\nb = gelu(a)\nreturn b\n", NULL);
+    rig r = planned_for_cuda("input x f32[B, 704]\nparam w f32[640, 704]\na = linear(x, w)\nb = gelu(a)\nreturn b\n");
     for (int shape = 0; shape < LF_TILE_SHAPES; shape++) {
         target.shape = (lf_tile_shape)shape;
         compile_target(&r, target, "BROUGHT = 0", "sm_90a");
     }
     rig_end(&r);
-    r = rig_begin(1, "input x bf16[B, 704]\nparam w bf16[640, 704]\na = linear(x, w)\nb = gelu(a)\nreturn b\n", NULL);
+    r = planned_for_cuda("input x bf16[B, 704]\nparam w bf16[640, 704]\na = linear(x, w)\nb = gelu(a)\nreturn b\n");
     target.precision = LF_PRECISION_BF16;
     for (int shape = 0; shape < LF_TILE_SHAPES; shape++) {
         target.shape = (lf_tile_shape)shape;
@@ -514,10 +513,9 @@ static void aligned_inputs_compile(void **state)
     }
     rig_end(&r);
     target.precision = LF_PRECISION_TF32;
-    r = rig_begin(1,
-                  "input x f32[B, 8192]\nparam w f32[2, 8192]\na = linear(x, w)\n"
-                  "b = logsumexp(a, dim=1, keepdim=true)\nc = add(b, x)\nreturn c\n",
-                  NULL);
+    r = planned_for_cuda(
+        "input x f32[B, 8192]\nparam w f32[2, 8192]\na = linear(x, w)\n"
+        "b = logsumexp(a, dim=1, keepdim=true)\nc = add(b, x)\nreturn c\n");
     compile_target(&r, target, "rows_by_ring<", "sm_90a");
     rig_end(&r);
 }
