@@ -13,6 +13,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILT = ROOT / "build" / "release"
 # The package from the source tree, with the library just built; in processes that tests start, too.
 os.environ.setdefault("LINFUSE_LIBRARY", str(BUILT / "liblinfuse.so"))
+os.environ.setdefault("LINFUSE_COMMAND", str(BUILT / "linfuse"))
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT / "python"), os.environ.get("PYTHONPATH")]))
 sys.path.insert(0, str(ROOT / "python"))
 # cpu or cuda: where the tests of the door make their tensors.

@@ -138,12 +138,16 @@ case("clamp(x, None, 0.5)", {"x": SPECIAL}, lambda x: torch.clamp(x, None, 0.5))
 
 # ---- two values ----
 
+def type_of(*given, **named):
+    return next(one.dtype for one in (*given, *named.values()) if isinstance(one, torch.Tensor))
+
+
 TWO = {
     "add": torch.add,
     "sub": torch.sub,
     "mul": torch.mul,
     "div": torch.div,
-    **{op: lambda *given, f=getattr(torch, op), **named: f(*given, **named).double()
+    **{op: lambda *given, f=getattr(torch, op), **named: f(*given, **named).to(type_of(*given, **named))
        for op in ("gt", "lt", "ge", "le", "eq", "ne")},
     "minimum": torch.minimum,
     "maximum": torch.maximum,

@@ -10,7 +10,7 @@ import torch
 import test_torch_spellings as spellings
 from torch import nn
 from torch.nn import functional as F
-from torch_door import assert_close, assert_fused, compiled, fresh, not_on_gpu, reference
+from torch_door import PYTORCH, assert_close, assert_fused, compiled, fresh, not_on_gpu, reference
 
 import linfuse
 from linfuse import tracing
@@ -55,6 +55,8 @@ class Called(nn.Module):
 @pytest.mark.parametrize("op", sorted(spellings.BY_ROW))
 def test_overloads(op):
     """Every spelling of the table, exported, is one fused part, right against eager."""
+    if PYTORCH < (2, 5) and op in ("batch_norm", "rms_norm", "selu"):
+        pytest.skip("torch.export of PyTorch 2.4 takes it apart")
     sources = [s for spelling in spellings.BY_ROW[op] for s in spellings.expressions(spelling)]
     f, given = spellings.function_of(sources), tuple(spellings.leaves().values())
     with torch.no_grad():

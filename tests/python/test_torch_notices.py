@@ -11,7 +11,7 @@ import torch
 from test_account import check_html
 from torch import nn
 from torch.nn import functional as F
-from torch_door import compiled, fresh, not_on_gpu
+from torch_door import PYTORCH, compiled, fresh, not_on_gpu
 
 import linfuse
 
@@ -129,6 +129,8 @@ def test_convolutions_are_the_reason():
 @not_on_gpu
 def test_the_encoder_layers_fast_path():
     """It is one op of PyTorch's; what is said shows how to see through it, and that does."""
+    if PYTORCH < (2, 5):
+        pytest.skip("PyTorch 2.4 does not trace it as one op")
     model, x = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True).eval(), torch.rand(2, 4, 16)
     with torch.no_grad():
         (left,) = linfuse.explain(model, x).fallbacks
@@ -151,6 +153,7 @@ def test_options_that_cannot_be_honoured():
     (one,) = said(lambda: compiled(model, precision="tf32")(x))
     assert "precision tf32 is a GPU's; the CPU computes in fp32" in str(one.message)
     assert not said(lambda: compiled(model, precision="fp32")(x))
+    torch._dynamo.reset()  # PyTorch 2.4 takes what was compiled with other options
     (one,) = said(lambda: compiled(model, tune=True)(x))
     assert "tune measures a GPU's kernels; on the CPU there is nothing to choose from" in str(one.message)
     with torch.no_grad():  # the mode is inductor's, too

@@ -18,6 +18,9 @@ ON_GPU = DEVICE != "cpu"  # conftest.py makes it PyTorch's default device
 not_on_gpu = pytest.mark.skipif(ON_GPU, reason="of the CPU alone")
 
 
+PYTORCH = tuple(map(int, torch.__version__.split(".")[:2]))
+
+
 def fresh(seed):
     """A fixture for every test of a file: nothing compiled, nothing counted, random numbers from the seed."""
 
