@@ -491,14 +491,16 @@ static void rng_stays_in_range(void **state)
 static void isa_is_what_the_compiler_finds(void **state)
 {
     (void)state;
-    bool avx2 = false, avx512 = false;
+    bool avx2 = false, avx512 = false, bf16 = false;
 #ifdef __x86_64__
     avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
     avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
              __builtin_cpu_supports("avx512vl");
+    bf16 = avx512 && __builtin_cpu_supports("avx512bf16");
 #endif
     assert_int_equal(lf_has_avx2(), avx2);
     assert_int_equal(lf_has_avx512(), avx512);
+    assert_int_equal(lf_has_avx512_bf16(), bf16);
 }
 
 int main(void)

@@ -3,7 +3,7 @@
 
 #include <pthread.h>
 
-static bool has_avx2, has_avx512;
+static bool has_avx2, has_avx512, has_avx512_bf16;
 
 #ifdef __x86_64__
 
@@ -24,7 +24,7 @@ static unsigned saved_registers(void)
 
 static void ask(void)
 {
-    enum { YMM = 0x6, ZMM = 0xe6 }; /* xmm and upper halves; and masks, upper halves of zmm0-15, zmm16-31 */
+    enum { YMM = 0x6, ZMM = 0xe6, BF16 = 1 << 5 }; /* xmm and upper halves; and masks, upper halves of zmm0-15, zmm16-31 */
     unsigned a, b, c, d, more;
     if (!__get_cpuid(1, &a, &b, &c, &d) || !all(c, bit_OSXSAVE | bit_AVX | bit_FMA | bit_F16C) ||
         !__get_cpuid_count(7, 0, &a, &more, &b, &d))
@@ -32,6 +32,7 @@ static void ask(void)
     const unsigned saved = saved_registers();
     has_avx2 = all(saved, YMM) && all(more, bit_AVX2);
     has_avx512 = has_avx2 && all(saved, ZMM) && all(more, bit_AVX512F | bit_AVX512DQ | bit_AVX512VL);
+    has_avx512_bf16 = has_avx512 && __get_cpuid_count(7, 1, &a, &b, &c, &d) && all(a, BF16);
 }
 
 #else
@@ -59,4 +60,10 @@ bool lf_has_avx512(void)
 {
     know();
     return has_avx512;
+}
+
+bool lf_has_avx512_bf16(void)
+{
+    know();
+    return has_avx512_bf16;
 }

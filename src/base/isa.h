@@ -8,5 +8,6 @@
 
 bool lf_has_avx2(void);   /* and FMA, F16C */
 bool lf_has_avx512(void); /* F, DQ, VL; and all of the above */
+bool lf_has_avx512_bf16(void);
 
 #endif

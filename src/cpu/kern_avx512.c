@@ -5,5 +5,5 @@
 #define KERN_MR 14
 #define KERN_NV 2
 #define KERN_USABLE lf_has_avx512()
-#define KERN_PAIRS_USABLE __builtin_cpu_supports("avx512bf16")
+#define KERN_PAIRS_USABLE lf_has_avx512_bf16()
 #include "cpu/kern_template.h"

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Any bytes as a .npy file: refused in one line, or read, and then written as ours and read again to the same. */
+#include "base/dtype.h"
 #include "base/mem.h"
 #include "io/npy.h"
 
@@ -16,19 +17,19 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
         assert(d.text[0] && !strchr(d.text, '\n'));
         return 0;
     }
-    size_t size = (size_t)npy.count * sizeof(float), used;
+    size_t size = (size_t)npy.count * lf_dtype_size(npy.dtype), used;
     assert(npy.offset <= n && n - npy.offset == size);
 
-    const float *data;
-    float *copy;
-    if (lf_npy_floats(bytes, &npy, &data, &copy, &d) != LF_OK)
+    const void *data;
+    void *copy;
+    if (lf_npy_data(bytes, &npy, &data, &copy, &d) != LF_OK)
         return 0;
     char *file = malloc(LF_NPY_HEADER_MAX + size);
     assert(file);
-    assert(lf_npy_header(npy.rank, npy.extents, file, LF_NPY_HEADER_MAX, &used) == LF_OK);
+    assert(lf_npy_header(npy.dtype, npy.rank, npy.extents, file, LF_NPY_HEADER_MAX, &used) == LF_OK);
     memcpy(file + used, data, size);
     assert(lf_npy_read(file, used + size, "y.npy", &again, &d) == LF_OK);
-    assert(again.rank == npy.rank && again.count == npy.count && again.offset % 64 == 0);
+    assert(again.dtype == npy.dtype && again.rank == npy.rank && again.count == npy.count && again.offset % 64 == 0);
     assert(memcmp(again.extents, npy.extents, sizeof npy.extents) == 0);
     free(file);
     lf_aligned_free(copy);
