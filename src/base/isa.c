@@ -24,7 +24,8 @@ static unsigned saved_registers(void)
 
 static void ask(void)
 {
-    enum { YMM = 0x6, ZMM = 0xe6, BF16 = 1 << 5 }; /* xmm and upper halves; and masks, upper halves of zmm0-15, zmm16-31 */
+    enum { YMM = 0x6, ZMM = 0xe6 }; /* xmm and upper halves; and masks, upper halves of zmm0-15, zmm16-31 */
+    enum { BF16 = 1 << 5 };         /* of leaf 7.1's eax; not every cpuid.h has a name for it */
     unsigned a, b, c, d, more;
     if (!__get_cpuid(1, &a, &b, &c, &d) || !all(c, bit_OSXSAVE | bit_AVX | bit_FMA | bit_F16C) ||
         !__get_cpuid_count(7, 0, &a, &more, &b, &d))
