@@ -202,7 +202,7 @@ def measured(args, dtype, what, context):
 def main():
     args = arguments()
     if args.device == "cuda" and not torch.cuda.is_available():
-        sys.exit("bench: models.py --device cuda wants a PyTorch with CUDA and a GPU")
+        sys.exit("bench: models.py --device cuda needs a PyTorch with CUDA and a GPU")
     context = door_sections.Context(args.device, args.small, args.only, [], None)
     heading = door.heading_of(args)
     folder = build.OUT if args.only else door.RESULTS

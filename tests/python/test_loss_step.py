@@ -9,6 +9,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from linfuse import native
+
 TYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 SHAPES = [(1, 1, 1), (7, 5, 3), (200, 1000, 64), (193, 257, 300)]
 PLAIN = dict(smoothing=0.0, softcap=0.0, temperature=0.0, z_loss=0.0, weighted=False, reduction="mean")
@@ -24,49 +26,9 @@ ONE = [PLAIN] + [PLAIN | a for a in CHANGES]
 PAIRS = [PLAIN | a | b for a, b in itertools.combinations(CHANGES, 2)]
 
 
-class Tensor(ctypes.Structure):
-    _fields_ = [
-        ("data", ctypes.c_void_p),
-        ("dtype", ctypes.c_int),
-        ("rank", ctypes.c_int),
-        ("extents", ctypes.POINTER(ctypes.c_int64)),
-        ("strides", ctypes.c_void_p),
-        ("memory", ctypes.c_int),
-    ]
-
-
-class Options(ctypes.Structure):
-    _fields_ = [
-        ("reduction", ctypes.c_int),
-        ("ignore_index", ctypes.c_int64),
-        ("smoothing", ctypes.c_double),
-        ("softcap", ctypes.c_double),
-        ("temperature", ctypes.c_double),
-        ("z_loss", ctypes.c_double),
-        ("class_weight", ctypes.c_void_p),
-        ("first_word", ctypes.c_int64),
-        ("words", ctypes.c_int64),
-        ("threads", ctypes.c_int),
-    ]
-
-
-class Loss(ctypes.Structure):
-    _fields_ = [
-        ("x", Tensor),
-        ("weight", Tensor),
-        ("bias", Tensor),
-        ("target", ctypes.c_void_p),
-        ("options", Options),
-    ]
-
-
-class Gradient(ctypes.Structure):
-    _fields_ = [("x", Tensor), ("weight", Tensor), ("bias", Tensor)]
-
-
 def described(t):
     extents = (ctypes.c_int64 * t.dim())(*t.shape)
-    return Tensor(t.data_ptr(), TYPES[t.dtype], t.dim(), extents, None, 0)
+    return native._Tensor(t.data_ptr(), TYPES[t.dtype], t.dim(), extents, None, 0)
 
 
 @pytest.fixture(scope="module")
@@ -77,24 +39,24 @@ def step(library):
     assert lib.lf_context_new(ctypes.byref(context)) == 0
 
     def call(x, weight, bias, target, class_weight, o):
-        options = Options(
+        options = native.LossOptions(
             reduction=("mean", "sum").index(o["reduction"]),
             ignore_index=-100,
-            smoothing=o["smoothing"],
+            label_smoothing=o["smoothing"],
             softcap=o["softcap"],
             temperature=o["temperature"],
             z_loss=o["z_loss"],
             class_weight=class_weight.data_ptr() if o["weighted"] else None,
         )
         grads = [torch.full_like(t, float("nan")) for t in (x, weight, bias)]
-        loss = Loss(described(x), described(weight), described(bias), target.data_ptr(), options)
+        loss = native._Loss(described(x), described(weight), described(bias), target.data_ptr(), options)
         value = ctypes.c_double()
         status = lib.lf_loss_step(
             context,
             ctypes.byref(loss),
             ctypes.c_double(1.0),
             ctypes.byref(value),
-            ctypes.byref(Gradient(*map(described, grads))),
+            ctypes.byref(native._LossGradient(*map(described, grads))),
         )
         assert status == 0, lib.lf_context_message(context)
         return value.value, grads
