@@ -558,7 +558,7 @@ LF_API lf_status lf_loss_backward(lf_context *context, const lf_loss *loss, cons
                                   const float *by_each, const float *by_lse, const float *by_entropy,
                                   const lf_loss_gradient *gradient);
 /* Bytes that these functions allocate while they run, and free.
- * gradient: what is wanted; may be NULL. 0 where the tensors do not fit each other. */
+ * gradient: which gradients to compute; may be NULL: none. 0 where the tensors do not fit each other. */
 LF_API size_t lf_loss_workspace(lf_context *context, const lf_loss *loss, const lf_loss_gradient *gradient);
 
 /* ---- the op table ---- */

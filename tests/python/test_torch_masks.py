@@ -75,7 +75,7 @@ def test_numbers_are_of_the_tensors_type():
 
 
 def test_masks_that_leave():
-    """A mask that is wanted as a tensor is PyTorch's, with what chooses by it; the rest is fused."""
+    """A mask that something else reads as a tensor is PyTorch's, with what chooses by it; the rest is fused."""
 
     def f(x, y):
         h = torch.relu(x) * 2
