@@ -121,8 +121,10 @@ def test_notebook(root, environment):
 
 
 def without_numbers(page):
-    """The words of a page: times, positions in drawings and the machine's name are another machine's."""
+    """The words of a page: times, positions in drawings, points above the roof and the machine's name are another
+    machine's."""
     words = re.sub(r"(?s)<svg.*?</svg>|<[^>]*>", " ", page)
+    words = re.sub(r" \(above the roof: [^)]*\)", "", words)
     words = re.sub(r" on [^,:]*, \d+ threads?, \w+", "", words)
     return re.sub(r"-?\d[\d.]*(e-?\d+)?( ?[kMGT]?(FLOP|B)(/[sB])?| [µum]?s)?x?%?", "N", words).split()
 
