@@ -101,6 +101,27 @@ def two_linears(hidden, tail):
     return make
 
 
+def norm_mlp(hidden):
+    """LayerNorm, k -> hidden, GELU, hidden -> n."""
+    def make(n, k):
+        s = Spec()
+        normed = s.op("layer_norm", s.input("x", "B", k), [k], *s.affine("norm", k))
+        inner = s.op("gelu", s.linear(normed, "up", hidden, k))
+        s.linear(inner, "down", n, hidden)
+        return s
+    return make
+
+
+def tiny_classifier(hidden):
+    """k -> hidden, ReLU, hidden -> n, softmax."""
+    def make(n, k):
+        s = Spec()
+        inner = s.op("relu", s.linear(s.input("x", "B", k), "up", hidden, k))
+        s.op("softmax", s.linear(inner, "down", n, hidden), dim=1)
+        return s
+    return make
+
+
 def prenorm(n, k):
     s = Spec()
     x = s.input("x", "B", "S", k)
@@ -143,6 +164,9 @@ TABLE = [
     Case("lse_chain_k256", lse_chain, (4096, 4096, 256), 1.6),
     Case("gelu_softmax_1row", gelu_softmax, (1, 4096, 4096), 1.05),
     Case("gelu_softmax_16rows", gelu_softmax, (16, 4096, 4096), 1.25),
+    Case("gelu_softmax_256rows", gelu_softmax, (256, 1024, 1024)),
+    Case("norm_mlp", norm_mlp(4096), (512, 1024, 1024)),
+    Case("tiny_classifier", tiny_classifier(256), (8, 10, 256)),
     Case("gelu_softmax_tiny", gelu_softmax, (8, 64, 64), 3, from_c=True),
 ]
 

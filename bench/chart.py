@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ratios as bars."""
+"""The ratios as bars, and how times shrink with threads."""
 
 import matplotlib
 
@@ -9,6 +9,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 import report
+from contenders import PEERS
 
 MET, SHORT, INK = "#2a78b5", "#d1782f", "#333333"
 
@@ -46,8 +47,46 @@ def finish(axes, rows, heading):
     axes.tick_params(axis="y", length=0)
     axes.set_xlabel("times as fast as the best of torch eager, torch.compile and ONNX Runtime, log scale")
     doubt = ", DISTURBED by other processes" if any(r["disturbed"] for r in rows) else ""
-    title = f"linfuse against the best peer, 2 threads\n{heading['cpu']}, {heading['date']}{doubt}"
+    threads = f"{rows[0]['threads']} {'thread' if rows[0]['threads'] == 1 else 'threads'}"
+    title = f"linfuse against the best peer, {threads}\n{heading['cpu']}, {heading['date']}{doubt}"
     axes.set_title(title, fontsize=11, loc="left", pad=26)  # over the legend
     marks = [Patch(color=MET, label="target met"), Patch(color=SHORT, label="short of target"),
              Line2D([], [], color=INK, linewidth=2, label="target")]
     axes.legend(handles=marks, loc="lower left", bbox_to_anchor=(-0.01, 1), ncols=3, frameon=False, fontsize=9)
+
+
+def draw_scaling(records, heading, path):
+    """A small drawing a case: how many times as fast as linfuse on one thread (the fewest) each contender is."""
+    cases = {r["case"]: [] for r in records if r["linfuse_ms"]}
+    for r in records:
+        if r["case"] in cases:
+            cases[r["case"]].append(r)
+    columns = min(6, len(cases))
+    if not columns:
+        return
+    lines = -(-len(cases) // columns)
+    figure, grid = plt.subplots(lines, columns, figsize=(2.6 * columns, 2.2 * lines + 0.6), squeeze=False, sharex=True)
+    for axes in grid.flat:
+        axes.set_visible(False)
+    for axes, (name, rows) in zip(grid.flat, cases.items()):
+        axes.set_visible(True)
+        threads, base = [r["threads"] for r in rows], rows[0]["linfuse_ms"]
+        for index, peer in enumerate(PEERS):
+            axes.plot(threads, [base / r["ms"].get(peer, float("nan")) for r in rows], marker="o", markersize=3,
+                      linewidth=1, color=SHORT, alpha=1 - 0.3 * index, label=peer)
+        axes.plot(threads, [base / r["linfuse_ms"] for r in rows], marker="o", markersize=3, color=MET, label="linfuse")
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log", base=2)
+        axes.set_xticks(threads, [str(count) for count in threads])
+        axes.minorticks_off()
+        axes.yaxis.set_major_formatter(lambda y, _: f"{y:g}x")
+        axes.tick_params(labelsize=7)
+        axes.grid(alpha=0.25)
+        axes.set_title(f"{name} {report.size(rows[0]['sizes'])}", fontsize=8, loc="left")
+    figure.suptitle(f"speed over linfuse on {min(r['threads'] for r in records)} thread(s), by threads\n"
+                    f"{heading['cpu']}, {heading['date']}", fontsize=10, x=0.01, ha="left")
+    figure.legend(*grid.flat[0].get_legend_handles_labels(), loc="upper right", ncols=len(PEERS) + 1, frameon=False,
+                  fontsize=8)
+    figure.tight_layout()
+    figure.savefig(path, dpi=130)
+    plt.close(figure)

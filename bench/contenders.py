@@ -18,7 +18,6 @@ import torch
 import linfuse_c
 import to_torch
 
-THREADS = 2
 REPEATS = 5  # of compiling and of preparing
 
 
@@ -30,6 +29,7 @@ class Job:
     dims: dict
     arrays: dict            # name -> shared numpy array: inputs and parameters
     output_shape: tuple
+    threads: int
     library: object = None  # path of liblinfuse.so
     overhead: object = None  # path of the C driver
     facts: dict = field(default_factory=dict)
@@ -44,7 +44,7 @@ class Job:
 
 class TorchEager:
     def load(self, job):
-        torch.set_num_threads(THREADS)
+        torch.set_num_threads(job.threads)
         self.inputs = job.inputs()
         self.model = to_torch.module(job.spec, job.tensor)
 
@@ -79,7 +79,7 @@ class OnnxRuntime:
         import to_onnx
 
         options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads, options.inter_op_num_threads = THREADS, 1
+        options.intra_op_num_threads, options.inter_op_num_threads = job.threads, 1
         options.log_severity_level = 3
         model = to_onnx.Builder(job.spec, job.dims, job.arrays).model()
         self.session = onnxruntime.InferenceSession(
@@ -106,7 +106,7 @@ class OnnxRuntime:
 class Linfuse:
     def load(self, job):
         native = linfuse_c.load(job.library)
-        context = native.Context(THREADS)
+        context = native.Context(job.threads)
         compile_ms = [self.compile(native, context, job.dims, job.spec.lf()) for _ in range(REPEATS)]
         prepare_ms = [self.prepare({v.name: job.arrays[v.name] for v in job.spec.params}) for _ in range(REPEATS)]
         self.bind([x.numpy() for x in job.inputs()])
@@ -160,11 +160,11 @@ class LinfuseFromC:
     """The C driver: the same model, called without Python in between."""
 
     def load(self, job):
-        self.driver = str(job.overhead)
+        self.command = [str(job.overhead), "200", str(job.threads)]
 
     def burst(self, seconds):
         """Milliseconds a call, one number a batch of calls. It takes about as long as the others' bursts."""
-        text = subprocess.run([self.driver, "200"], check=True, capture_output=True, text=True).stdout
+        text = subprocess.run(self.command, check=True, capture_output=True, text=True).stdout
         return [float(line) / 1e6 for line in text.split()]
 
 

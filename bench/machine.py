@@ -75,11 +75,16 @@ class Watch:
 # ---- the heading of a report ----
 
 
-def pin(count):
-    """Keeps this process and all it starts on the first `count` of the cores it may use."""
-    cores = sorted(os.sched_getaffinity(0))[:count]
-    os.sched_setaffinity(0, cores)
-    return cores
+def cores():
+    """Those that this process may use."""
+    return sorted(os.sched_getaffinity(0))
+
+
+def pin(count, of=None):
+    """Keeps this process and all it starts on the first `count` of these cores, or of those it may use."""
+    first = (of or cores())[:count]
+    os.sched_setaffinity(0, first)
+    return first
 
 
 def cpu_model():

@@ -44,7 +44,8 @@ class Measurement:
         self.case, self.quick, self.cores = case, quick, cores
         spec, dims = case.spec(quick), case.dims(quick)
         self.job = Job(
-            spec, dims, spec.draw(dims, shared), to_torch.output_shape(spec, dims), files.library, files.overhead
+            spec, dims, spec.draw(dims, shared), to_torch.output_shape(spec, dims), len(cores), files.library,
+            files.overhead
         )
         names = {**PEERS, **{name: made for name, made in OURS.items() if case.from_c or name == "linfuse"}}
         self.results = {name: shared((math.prod(self.job.output_shape),)) for name in names}
@@ -110,9 +111,10 @@ class Measurement:
         best = min(peers, key=peers.get, default=None)
         ratio = peers[best] / ours if best and ours else None
         return {
-            "case": self.case.name, "sizes": self.case.sizes_for(self.quick), "lf": self.job.spec.lf(),
-            "ms": medians, "linfuse_ms": ours, "best_peer": best, "ratio": ratio, "target": self.case.target,
-            "met": bool(ratio and ratio >= self.case.target), "rounds": self.rounds, "errors": self.errors,
+            "case": self.case.name, "threads": self.job.threads, "sizes": self.case.sizes_for(self.quick),
+            "lf": self.job.spec.lf(), "ms": medians, "linfuse_ms": ours, "best_peer": best, "ratio": ratio,
+            "target": self.case.target, "met": bool(ratio and ratio >= self.case.target), "rounds": self.rounds,
+            "errors": self.errors,
             "agree": all(e <= AGREE for e in self.errors.values()), "failures": self.failures,
             "facts": self.facts, "others": self.others, "disturbed": self.others > machine.DISTURBED,
             "load": os.getloadavg()[0],

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What one call costs when it comes from C: Linear -> GELU -> Softmax at 8 x 64 x 64, by lf_call_run.
- *   overhead [BATCHES]   prints nanoseconds a call, one line a batch of CALLS calls */
+ *   overhead [BATCHES [THREADS]]   prints nanoseconds a call, one line a batch of CALLS calls */
 #include <linfuse_tools.h>
 
 #include <stdio.h>
@@ -8,7 +8,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { M = 8, N = 64, K = 64, THREADS = 2 };
+enum { M = 8, N = 64, K = 64 };
 enum { CALLS = 20, WARM_UP = 500 }; /* a batch is short: most are over before another process gets the core */
 
 static const char model_text[] = "input x f32[B, 64]\n"
@@ -44,12 +44,12 @@ static double ns_per_call(lf_call *call, int calls)
     return (now_ns() - start) / calls;
 }
 
-static lf_program *compile(lf_context *context)
+static lf_program *compile(lf_context *context, int threads)
 {
     lf_model *model = NULL;
     lf_options *options = NULL;
     lf_program *program = NULL;
-    need(lf_context_set_threads(context, THREADS), lf_context_message(context));
+    need(lf_context_set_threads(context, threads), lf_context_message(context));
     need(lf_model_read(context, "overhead", model_text, strlen(model_text), &model), lf_context_message(context));
     need(lf_options_new(context, &options), lf_context_message(context));
     need(lf_options_set(options, "dim.B", "8"), lf_options_message(options));
@@ -63,13 +63,13 @@ static lf_program *compile(lf_context *context)
 
 int main(int argc, char **argv)
 {
-    const int batches = argc > 1 ? atoi(argv[1]) : 100;
+    const int batches = argc > 1 ? atoi(argv[1]) : 100, threads = argc > 2 ? atoi(argv[2]) : 2;
     const lf_tensor input = {.data = x, .rank = 2, .extents = (const int64_t[]){M, K}},
                     output = {.data = y, .rank = 2, .extents = (const int64_t[]){M, N}};
     lf_context *context = NULL;
     lf_call *call = NULL;
     need(lf_context_new(&context), "no context");
-    lf_program *program = compile(context);
+    lf_program *program = compile(context, threads);
     need(lf_call_new(program, &call), lf_program_message(program));
     lf_draw_uniform(1, "x", 0, 1, M * K, x);
     need(lf_call_set_input(call, 0, &input), lf_call_message(call));

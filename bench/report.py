@@ -53,12 +53,19 @@ def add_shares(record, peak):
         record["predicted_well"] = abs(facts["predicted_ms"] / ms - 1) <= WITHIN
 
 
+def of_most_threads(records):
+    """What does not depend on threads is told once."""
+    most = max(r["threads"] for r in records)
+    return [r for r in records if r["threads"] == most]
+
+
 def speed_row(r):
     facts = r["facts"].get("linfuse", {})
     notes = [word for word, holds in [("disturbed", r["disturbed"]), ("RESULTS DIFFER", not r["agree"])] if holds]
     return [
         r["case"],
         size(r["sizes"]),
+        str(r["threads"]),
         *[sig(r["ms"].get(p)) for p in PEERS],
         sig(r["linfuse_ms"]),
         times(r["ratio"]),
@@ -73,7 +80,7 @@ def speed_row(r):
     ]
 
 
-SPEED_HEAD = ["case", "MxNxK", *PEERS, "linfuse", "ratio", "target", "met", "of FMA", "of mem", "predicted",
+SPEED_HEAD = ["case", "MxNxK", "threads", *PEERS, "linfuse", "ratio", "target", "met", "of FMA", "of mem", "predicted",
               "pred/meas", "max err", ""]
 
 
@@ -115,16 +122,13 @@ def among(word, names):
 
 def summary(records):
     """Lines in words: the means, what fell short, compile and prepare times, how well the cost model does."""
-    ratios = [r["ratio"] for r in records if r["ratio"]]
-    lines = [f"geometric mean of {len(ratios)} ratios: {times(geometric_mean(ratios))}, "
-             f"lowest {times(min(ratios, default=None))}"]
-    short = [f"{r['case']} ({times(r['ratio'])} of {times(r['target'])})" for r in records if not r["met"]]
-    lines.append(f"{len(records) - len(short)} of {len(records)} targets met" + among("short of it", short))
-    costed = [r for r in records if "prediction" in r]
-    far = [f"{r['case']} ({times(r['prediction'])})" for r in costed if not r["predicted_well"]]
-    lines.append(f"predicted within {percent(WITHIN)}: {len(costed) - len(far)} of {len(costed)}" + among("not", far))
-    lines += preparing(records)
-    for r in records:
+    lines = []
+    for threads in sorted({r["threads"] for r in records}):
+        lines += [f"{threads} {'thread' if threads == 1 else 'threads'}: {line}"
+                  for line in speeds([r for r in records if r["threads"] == threads])]
+    most = of_most_threads(records)
+    lines += preparing(most)
+    for r in most:
         lines += [f"{r['case']}: {name} left out: {why}" for name, why in r["failures"].items()]
         if "linfuse from C" in r["ms"]:
             lines.append(f"{r['case']}: {sig(1e3 * r['ms']['linfuse from C'])} us a call from C (the table's), "
@@ -134,6 +138,21 @@ def summary(records):
         which = "all cases" if len(disturbed) == len(records) else ", ".join(disturbed)
         worst = max(r["others"] for r in records)
         lines.append(f"DISTURBED, others used up to {percent(worst)} of the cores while these were timed: {which}")
+    return lines
+
+
+def speeds(records):
+    """The same of one number of threads."""
+    ratios = [r["ratio"] for r in records if r["ratio"]]
+    lines = [f"geometric mean of {len(ratios)} ratios: {times(geometric_mean(ratios))}, "
+             f"lowest {times(min(ratios, default=None))}"]
+    behind = [f"{r['case']} ({times(r['ratio'])}, {r['best_peer']})" for r in records if r["ratio"] and r["ratio"] < 1]
+    lines.append(f"{len(behind)} behind the best peer" + among("these", behind))
+    short = [f"{r['case']} ({times(r['ratio'])} of {times(r['target'])})" for r in records if not r["met"]]
+    lines.append(f"{len(records) - len(short)} of {len(records)} targets met" + among("short of it", short))
+    costed = [r for r in records if "prediction" in r]
+    far = [f"{r['case']} ({times(r['prediction'])})" for r in costed if not r["predicted_well"]]
+    lines.append(f"predicted within {percent(WITHIN)}: {len(costed) - len(far)} of {len(costed)}" + among("not", far))
     return lines
 
 
@@ -151,7 +170,7 @@ def preparing(records):
 
 
 HOW = """Milliseconds are medians over interleaved rounds: in each, every contender has one turn (a burst of calls where
-they are short), in a process of its own, on the same two cores, with two threads. ratio: the best peer's median over
+they are short), in a process of its own, on the same cores, with as many threads. ratio: the best peer's median over
 linfuse's. of FMA, of mem: linfuse's flops and bytes as planned (`linfuse explain`), over the machine's peak rate of
 multiply-adds and of reading memory (bench/peak.c); past 100% of mem means that caches helped. max err: the largest
 difference of any contender from torch eager, against the larger of the value and the rms of all values."""
@@ -163,26 +182,29 @@ compile: from text to a program without parameters; prepare: folding and packing
 of five."""
 
 
-def heading_lines(heading, peak):
+def heading_lines(heading, peaks):
+    """peaks: by number of threads."""
     load = ", ".join(f"{x:.2f}" for x in heading["load_before"])
     return [
         f"{heading['date']}, commit {heading['commit']}, `{heading['command']}`",
         f"{heading['cpu']}, cores: {heading['cores']}, load average before: {load}, "
         f"huge pages: {heading['huge_pages']}",
-        f"measured peaks: {peak['flops'] / 1e9:.0f} GFLOP/s of f32 multiply-adds, {peak['bytes'] / 1e9:.1f} GB/s read",
+        *[f"measured peaks, threads {threads}: {peak['flops'] / 1e9:.0f} GFLOP/s of f32 multiply-adds, "
+          f"{peak['bytes'] / 1e9:.1f} GB/s read" for threads, peak in peaks.items()],
     ]
 
 
-def as_markdown(title, heading, peak, records, chart):
+def as_markdown(title, heading, peaks, records, charts):
     versions = ", ".join(f"{k} {v}" for k, v in heading["versions"].items())
-    parts = [f"# {title}", "\n".join(f"- {line}" for line in [*heading_lines(heading, peak), versions]),
+    parts = [f"# {title}", "\n".join(f"- {line}" for line in [*heading_lines(heading, peaks), versions]),
              markdown(SPEED_HEAD, [speed_row(r) for r in records]), HOW,
-             "\n".join(f"- {line}" for line in summary(records)), f"![ratio of each case]({chart})",
-             "## Memory, compiling, preparing", markdown(MEMORY_HEAD, [memory_row(r) for r in records]), HOW_MEMORY]
+             "\n".join(f"- {line}" for line in summary(records)),
+             *[f"![ratio of each case]({chart})" for chart in charts], "## Memory, compiling, preparing",
+             markdown(MEMORY_HEAD, [memory_row(r) for r in of_most_threads(records)]), HOW_MEMORY]
     return "\n\n".join(parts) + "\n"
 
 
-def as_json(heading, peak, records):
-    mean = geometric_mean([r["ratio"] for r in records if r["ratio"]])
-    whole = {"heading": heading, "peak": peak, "geometric_mean": mean, "cases": records}
+def as_json(heading, peaks, records):
+    mean = geometric_mean([r["ratio"] for r in of_most_threads(records) if r["ratio"]])
+    whole = {"heading": heading, "peaks": peaks, "geometric_mean": mean, "cases": records}
     return json.dumps(whole, indent=1) + "\n"
