@@ -3,8 +3,10 @@
 
   bench/cuda.py                          every row; leaves bench/results/cuda-DATE-DEVICE.{json,md}
   bench/cuda.py --only NAME              the row of that name, else those whose name contains it (may be repeated)
-  bench/cuda.py --modes fp32,tf32        linfuse's precisions (fp32, tf32, bf16, fp16); "" for none
-  bench/cuda.py --peers eager,compiled   torch's ways (eager, compiled, tf32, bf16; the last two compiled); "" for none
+  bench/cuda.py --modes fp32,tf32        linfuse's precisions (fp32, tf32, bf16, fp16), and bf16_tensors, f16_tensors: x,
+                                         parameters and results of that type; "" for none
+  bench/cuda.py --peers eager,compiled   torch's ways (eager, compiled; compiled in tf32 and bf16; bf16_tuned, which is
+                                         bf16 by mode="max-autotune-no-cudagraphs"); "" for none
   bench/cuda.py --clean                  the L2 cache taken by reading, so that a run has nobody's lines to write back;
                                          only printed
   bench/cuda.py --merge FILE...          measures nothing: makes the table of what such runs have printed or saved, the
@@ -33,20 +35,20 @@ import cuda_table
 import machine
 from cuda_rows import ROWS
 
-MODES, PEERS = ("fp32", "tf32", "bf16"), ("eager", "compiled", "tf32", "bf16")
 RESULTS = Path(__file__).resolve().parent / "results"
 FLUSHED = 256 << 20  # bytes
 REST, BOUND = 0.3, 1.5  # seconds
 BURST, STEADY = 30, 300
 HEAD_START = 40_000_000  # cycles in which the GPU does nothing, some 20 ms, and launching gets ahead of it
+LAUNCHES = 20  # in a row, by the host's clock: few enough not to fill the queue of launches
 CHECKED = 48  # rows
 
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", action="append", default=[], metavar="NAME")
-    parser.add_argument("--modes", default=",".join(MODES))
-    parser.add_argument("--peers", default=",".join(PEERS))
+    parser.add_argument("--modes", default=",".join(cuda_table.MODES))
+    parser.add_argument("--peers", default=",".join(cuda_table.PEERS))
     parser.add_argument("--bound", type=float, default=BOUND, metavar="S", help="seconds a steady row of runs may take")
     parser.add_argument("--clean", action="store_true", help="read before each run what is written otherwise")
     parser.add_argument("--merge", nargs="+", type=Path, metavar="FILE")
@@ -137,13 +139,13 @@ def reference(torch, row, tensors, picked):
 def torch_contender(torch, row, tensors, way):
     import to_torch
 
-    dtype = torch.bfloat16 if way == "bf16" else torch.float32
+    dtype = torch.bfloat16 if way.startswith("bf16") else torch.float32
     torch.set_float32_matmul_precision("high" if way == "tf32" else "highest")
     module = to_torch.module(row.spec, lambda v: tensors[v.name].to(dtype))
     x = tensors["x"].to(dtype)
     if way != "eager":
         torch._dynamo.reset()
-        module = torch.compile(module)
+        module = torch.compile(module, mode="max-autotune-no-cudagraphs" if way.endswith("_tuned") else None)
     return lambda: module(x)
 
 
@@ -165,13 +167,13 @@ def measure_torch(torch, clock, row, tensors, way, check):
         return {**facts, **clock.measure(run)}
 
 
-def host_us(torch, run, count=20):
-    """Microseconds until a run is launched, ctypes included; count: few enough not to fill the queue of launches."""
+def host_us(torch, run):
+    """Microseconds until a run is launched, ctypes included."""
     torch.cuda.synchronize()
     begun = time.perf_counter()
-    for _ in range(count):
+    for _ in range(LAUNCHES):
         run()
-    return (time.perf_counter() - begun) / count * 1e6
+    return (time.perf_counter() - begun) / LAUNCHES * 1e6
 
 
 def measure_linfuse(torch, clock, row, tensors, mode, native, check):
@@ -179,11 +181,15 @@ def measure_linfuse(torch, clock, row, tensors, mode, native, check):
 
     stream = torch.cuda.current_stream().cuda_stream
     context = native.Context()
-    model = native.Model.read(context, row.spec.lf(), row.name)
+    stored = mode.removesuffix("_tensors") if mode.endswith("_tensors") else "f32"
+    of_torch = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}[stored]
+    tensors = {name: value.to(of_torch) for name, value in tensors.items()}
+    model = native.Model.read(context, row.spec.lf(stored), row.name)
+    precision = mode if stored == "f32" else "fp32"  # half-precision tensors are multiplied as they are
 
     def compiled():
         begun = time.perf_counter()
-        made = native.Compiled(model, {"device": "cuda", "precision": mode, "dim.B": str(row.rows)})
+        made = native.Compiled(model, {"device": "cuda", "precision": precision, "dim.B": str(row.rows)})
         return made, time.perf_counter() - begun
 
     program, first = compiled()
@@ -192,13 +198,13 @@ def measure_linfuse(torch, clock, row, tensors, mode, native, check):
     begun = time.perf_counter()
     for value in row.spec.params:
         values = tensors[value.name]
-        program.set_param(value.name, values.shape, values.data_ptr(), borrow=True, memory=native.Place.DEVICE,
-                          stream=stream)
+        program.set_param(value.name, values.shape, values.data_ptr(), dtype=native.Dtype[stored], borrow=True,
+                          memory=native.Place.DEVICE, stream=stream)
     program.prepare()
     prepared = time.perf_counter() - begun
     call = native.Call(program)
     shape = model.shape(native.Port.OUTPUT, 0, [row.rows])
-    y = torch.full(shape, float("nan"), device="cuda")
+    y = torch.full(shape, float("nan"), device="cuda", dtype=of_torch)
     dims = (ctypes.c_int64 * 1)(row.rows)
     size = call.workspace(ctypes.addressof(dims))
     workspace = torch.full((size + 1,), 255, dtype=torch.uint8, device="cuda")
@@ -224,7 +230,8 @@ def measure_linfuse(torch, clock, row, tensors, mode, native, check):
         "launches": json.loads(program.explain([row.rows], json=True))["fused"]["launches"],
     }
     times = clock.measure(run)
-    facts["host_us"] = statistics.median(host_us(torch, run) for _ in range(100))
+    again = max(3, min(100, int(BOUND / (LAUNCHES * 1e-3 * times["burst_ms"]))))
+    facts["host_us"] = statistics.median(host_us(torch, run) for _ in range(again))
     call.close()
     program.close()
     return {**facts, **times}
@@ -313,7 +320,7 @@ def main():
         for row in chosen(args.only):
             records += measure_row(torch, clock, row, args, head, native)
     print("\n" + cuda_table.table(records))
-    all_asked = not args.only and args.modes == ",".join(MODES) and args.peers == ",".join(PEERS)
+    all_asked = not args.only and args.modes == ",".join(cuda_table.MODES) and args.peers == ",".join(cuda_table.PEERS)
     whole = args.merge or (all_asked and not args.clean)
     if whole or args.out != RESULTS:
         how = __doc__[__doc__.index("How a time") : __doc__.index("Each measurement")]

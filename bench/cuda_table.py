@@ -8,6 +8,9 @@ import re
 import machine
 from cuda_rows import ROWS
 
+# torch's ways, and linfuse's: precisions of f32 tensors, and x, parameters and results of another type
+PEERS = {"eager": "eager", "compiled": "compiled", "tf32": "tf32", "bf16": "bf16", "bf16_tuned": "bf16, max-autotune"}
+MODES = {"fp32": "fp32", "tf32": "tf32", "bf16": "bf16", "bf16_tensors": "bf16 tensors"}
 DASH, EARLIER = "–", "†"
 
 
@@ -66,26 +69,24 @@ def _times(record):
 
 def table(records):
     """Markdown: times, then errors, memory and the rest."""
-    times = [
-        "| model | torch eager | torch compiled | torch tf32 | torch bf16 | "
-        "linfuse fp32 (goal) | linfuse tf32 (goal) | linfuse bf16 (goal) | fp32: times the best of torch's |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
-    ]
+    titles = ["model", *(f"torch {title}" for title in PEERS.values()),
+              *(f"linfuse {title} (goal)" for title in MODES.values()), "fp32: times the best of torch's"]
+    times = ["| " + " | ".join(titles) + " |", "| --- " * len(titles) + "|"]
     facts = [
-        "| model | error fp32 / torch's | error tf32, bf16 | torch's tf32, bf16 | "
+        "| model | error fp32 / torch's | error tf32, bf16, bf16 tensors | torch's tf32, bf16 | "
         "beside x, W, y: fp32 / torch eager, MB | W prepared, MB | launches | host, us (from Python) | "
-        "program made, and again, ms | fp32, tf32, bf16 at commit |",
+        f"program made, and again, ms | {', '.join(MODES.values())} at commit |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for row in ROWS:
-        peers = {way: _of(records, row, f"torch {way}") for way in ("eager", "compiled", "tf32", "bf16")}
-        ours = {mode: _of(records, row, f"linfuse {mode}") for mode in ("fp32", "tf32", "bf16")}
+        peers = {way: _of(records, row, f"torch {way}") for way in PEERS}
+        ours = {mode: _of(records, row, f"linfuse {mode}") for mode in MODES}
         if not any([*peers.values(), *ours.values()]):
             continue
         best = min((peers[way]["burst_ms"] for way in ("eager", "compiled") if "burst_ms" in peers[way]), default=None)
         mine = ours["fp32"].get("burst_ms")
         words = [row.title, *map(_times, peers.values())]
-        words += [f"{_times(ours[mode])}{_mark(records, ours[mode])} ({number(row.goal[mode])})" for mode in ours]
+        words += [f"{_times(ours[mode])}{_mark(records, ours[mode])} ({number(row.goal.get(mode))})" for mode in ours]
         times.append("| " + " | ".join([*words, f"{best / mine:.1f}x" if best and mine else DASH]) + " |")
         fp32 = ours["fp32"]
         megabytes = [number(r["beside_bytes"] / 2**20) if "beside_bytes" in r else DASH for r in (fp32, peers["eager"])]
@@ -96,7 +97,8 @@ def table(records):
         held = number(fp32["prepared_bytes"] / 2**20) if "prepared_bytes" in fp32 else DASH
         compile_ms = ", ".join(number(ms) for ms in fp32.get("compile_ms", [])) or DASH
         facts.append(
-            f"| {row.title} | {error['lf fp32']} / {error['eager']} | {error['lf tf32']}, {error['lf bf16']} | "
+            f"| {row.title} | {error['lf fp32']} / {error['eager']} | "
+            f"{error['lf tf32']}, {error['lf bf16']}, {error['lf bf16_tensors']} | "
             f"{error['tf32']}, {error['bf16']} | {' / '.join(megabytes)} | {held} | {fp32.get('launches', DASH)} | "
             f"{number(fp32.get('host_us'))} | {compile_ms} | "
             f"{', '.join(r['commit'][:7] if r else DASH for r in ours.values())} |"
@@ -107,16 +109,16 @@ def table(records):
 def short(records):
     """The docs' table: burst times alone."""
     lines = [
-        "| ms, burst | torch fp32: eager / compiled | torch tf32, bf16: compiled | linfuse fp32 | tf32 | bf16 |",
-        "| --- | --- | --- | --- | --- | --- |",
+        "| ms, burst | torch fp32: eager / compiled | torch tf32, bf16: compiled | linfuse fp32 | tf32 | bf16 "
+        "| bf16 tensors |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
     ]
     for row in ROWS:
-        found = {c: _of(records, row, c) for c in ("torch eager", "torch compiled", "torch tf32", "torch bf16",
-                                                   "linfuse fp32", "linfuse tf32", "linfuse bf16")}
-        ms = {c: number(record.get("burst_ms")) + _mark(records, record) for c, record in found.items()}
+        found = {way: _of(records, row, way) for way in [*map("torch {}".format, PEERS), *map("linfuse {}".format, MODES)]}
+        ms = {way: number(record.get("burst_ms")) + _mark(records, record) for way, record in found.items()}
         lines.append(
             "| {} | {torch eager} / {torch compiled} | {torch tf32}, {torch bf16} | "
-            "**{linfuse fp32}** | {linfuse tf32} | {linfuse bf16} |".format(row.title, **ms)
+            "**{linfuse fp32}** | {linfuse tf32} | {linfuse bf16} | {linfuse bf16_tensors} |".format(row.title, **ms)
         )
     return "\n".join(lines)
 

@@ -64,9 +64,9 @@ class Spec:
     def output(self):
         return self.steps[-1].result
 
-    def lf(self):
-        lines = [f"input {v.name} f32[{_listed(v.extents)}]" for v in self.inputs]
-        lines += [f"param {v.name} f32[{_listed(v.extents)}]" for v in self.params]
+    def lf(self, dtype="f32"):
+        lines = [f"input {v.name} {dtype}[{_listed(v.extents)}]" for v in self.inputs]
+        lines += [f"param {v.name} {dtype}[{_listed(v.extents)}]" for v in self.params]
         for step in self.steps:
             words = [_word(a) for a in step.args] + [f"{key}={_word(a)}" for key, a in step.attrs.items()]
             lines.append(f"{step.result.name} = {step.op}({', '.join(words)})")
