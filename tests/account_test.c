@@ -490,10 +490,14 @@ static void text_says_what_is_compared(void **state)
         take_same(text, cases[i].on);
         assert_int_equal(lf_account_to_text(&account, &got), LF_OK);
         assert_memory_equal(got, cases[i].words, strlen(cases[i].words));
-        assert_int_equal(strstr(got, "\nThis is the GPU's time alone. ") != NULL, cases[i].doubtful);
+        assert_int_equal(strstr(got, "\nThese are the GPU's times alone. ") != NULL, cases[i].doubtful);
+        assert_int_equal(strstr(got, "   launches decide\n") != NULL, cases[i].doubtful);
+        assert_int_equal(strstr(got, "slower\n") != NULL, false);
         free(got);
     }
-    assert_null(lf_account_doubt(true, 1500, 1800, 3)); /* too long for launches to matter */
+    assert_true(lf_account_launches_decide(15, 18, lf_account_host_us(true, 2)));
+    assert_false(lf_account_launches_decide(15, 25, lf_account_host_us(true, 2))); /* too long for them to matter */
+    assert_false(lf_account_launches_decide(15, 18, lf_account_host_us(false, 2)));
 }
 
 /* What kernels do, in words. */

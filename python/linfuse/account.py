@@ -10,7 +10,7 @@ import json
 import os
 import pathlib
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -104,7 +104,7 @@ class Account:
         """What all parts take together, and what is not counted in that."""
         facts = _joined([part.facts for part in self.parts])
         plain, fused = facts["plain"]["us"], facts["fused"]["us"]
-        gain = f": {amounts.times(plain / fused)}" if fused > 0 else ""
+        gain = f": {amounts.times(plain / fused)}" if fused > 0 and not launches_decide(facts) else ""
         left = f"; {amounts.counted(len(self.fallbacks), 'op')} in PyTorch, not predicted" if self.fallbacks else ""
         return (f"{amounts.counted(len(self.parts), 'part')} in linfuse, {amounts.counted(len(facts['ops']), 'op')}: "
                 f"predicted op by op {amounts.time(plain)}, fused {amounts.time(fused)}{gain}{left}")  # fmt: skip
@@ -150,6 +150,12 @@ class Account:
 
     def _repr_html_(self) -> str:
         return native.page(self.title, self.json(), whole=False)
+
+
+def launches_decide(facts: Mapping[str, Any]) -> bool:
+    """Whether fusion is predicted to be slower, but PyTorch's launches take longer still: as the text and the page have
+    it (src/run/account_words.c)."""
+    return bool(facts["plain"]["us"] < facts["fused"]["us"] <= facts["plain"]["host_us"])
 
 
 _NAMED = 6  # of several things with one reason, each is named up to here

@@ -98,6 +98,7 @@ lf_status lf_account_fill(lf_account *a, lf_diag *diag)
             return lf_fail_nomem(diag, "the account");
     }
     a->plain = lf_cost_plain_total(a->written, a->dims, &a->device, &a->plain_launches);
+    a->plain_host_us = lf_account_host_us(lf_is_gpu(&a->device), a->plain_launches);
     a->fused = lf_cost_plan_total(a->plan, a->dims, &a->device);
     a->fused_launches = lf_cost_plan_launches(a->plan, &a->device);
     a->intermediate_bytes = (double)lf_plan_intermediate_bytes(a->plan, a->dims);

@@ -61,6 +61,7 @@ struct lf_account {
     lf_kernel_fact *kernel;    /* one per group of the plan */
     lf_cost plain, fused;
     int32_t plain_launches, fused_launches;
+    double plain_host_us; /* as lf_account_host_us has it */
     double intermediate_bytes;
 };
 
@@ -103,14 +104,18 @@ typedef struct lf_amount {
 
 /* A finite amount as its unit wants it; not of TEXT. */
 lf_amount lf_account_amount(lf_field_unit unit, double value);
+/* What PyTorch takes on the host for so many launches; none on a CPU. */
+double lf_account_host_us(bool gpu, int32_t launches);
+/* Is fusion predicted to be slower, but PyTorch's launches take longer still? Then which is faster is not for kernels
+ * to say. */
+bool lf_account_launches_decide(double plain_us, double fused_us, double plain_host_us);
 /* How many times as fast: "1.7x". */
 lf_amount lf_account_gain(double plain_us, double fused_us);
 /* What fusion is expected to be worth. What is compared is said, since nothing of it was run: lf_cost_node knows a
- * GPU's products op by op as a library has them. */
-void lf_account_predicted(lf_str *s, bool gpu, lf_amount plain, lf_amount fused, lf_amount gain);
-/* A sentence for where fusion is predicted to be slower, but launches, which are not predicted, decide; NULL
- * elsewhere. */
-const char *lf_account_doubt(bool gpu, double plain_us, double fused_us, double plain_launches);
+ * GPU's products op by op as a library has them. gain: NULL where launches decide. */
+void lf_account_predicted(lf_str *s, bool gpu, lf_amount plain, lf_amount fused, const lf_amount *gain);
+/* A sentence for where launches decide. */
+extern const char lf_account_doubt[];
 
 /* A kernel's phases in words. */
 void lf_account_phases(lf_str *s, const lf_account *a, const lf_group *g);

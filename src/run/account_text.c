@@ -73,12 +73,13 @@ static void write_headline(writing *w)
 {
     const double plain = w->a->plain.us, fused = w->a->fused.us;
     const bool gpu = lf_is_gpu(&w->a->device);
-    const char *doubt = lf_account_doubt(gpu, plain, fused, w->a->plain_launches);
+    const bool doubt = lf_account_launches_decide(plain, fused, w->a->plain_host_us);
+    const lf_amount gain = lf_account_gain(plain, fused);
     lf_account_predicted(&w->s, gpu, lf_account_amount(LF_AS_US, plain), lf_account_amount(LF_AS_US, fused),
-                         lf_account_gain(plain, fused));
+                         doubt ? NULL : &gain);
     lf_str_add(&w->s, "\n");
     if (doubt)
-        paragraph(&w->s, doubt, 0, 0);
+        paragraph(&w->s, lf_account_doubt, 0, 0);
 }
 
 static void write_header(writing *w)
@@ -350,17 +351,18 @@ static void write_total(writing *w, const char *label, const char *section, int3
 static void write_gain(writing *w)
 {
     lf_str *s = &w->s;
-    double gain = w->a->fused.us > 0 ? w->a->plain.us / w->a->fused.us : 1;
+    const double plain = w->a->plain.us, fused = w->a->fused.us, gain = fused > 0 ? plain / fused : 1;
     lf_str_add(s, "Predicted\n");
     write_total(w, "as written", "plain", w->a->plain_launches);
     lf_str_add(s, "\n");
     write_total(w, "fused", "fused", w->a->fused_launches);
     const bool slower = gain < 1 / 1.05;
     lf_str_addf(s,
-                gain >= 99.5   ? "   %.0f times faster\n"
-                : slower       ? "   %.1f times slower\n"
-                : gain >= 1.05 ? "   %.1f times faster\n"
-                               : "   about as fast\n",
+                lf_account_launches_decide(plain, fused, w->a->plain_host_us) ? "   launches decide\n"
+                : gain >= 99.5                                                ? "   %.0f times faster\n"
+                : slower                                                      ? "   %.1f times slower\n"
+                : gain >= 1.05                                                ? "   %.1f times faster\n"
+                                                                              : "   about as fast\n",
                 slower ? 1 / gain : gain);
     lf_str_add(s, "  memory:");
     const char *between = " ";

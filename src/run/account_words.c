@@ -43,22 +43,27 @@ lf_amount lf_account_gain(double plain_us, double fused_us)
     return out;
 }
 
-void lf_account_predicted(lf_str *s, bool gpu, lf_amount plain, lf_amount fused, lf_amount gain)
+void lf_account_predicted(lf_str *s, bool gpu, lf_amount plain, lf_amount fused, const lf_amount *gain)
 {
-    lf_str_addf(s, "Predicted: %s %s, fused %s: %s", gpu ? "op by op with cuBLAS in fp32" : "linfuse without fusion",
-                plain.text, fused.text, gain.text);
+    lf_str_addf(s, "Predicted: %s %s, fused %s%s%s", gpu ? "op by op with cuBLAS in fp32" : "linfuse without fusion",
+                plain.text, fused.text, gain ? ": " : "", gain ? gain->text : "");
 }
 
-const char *lf_account_doubt(bool gpu, double plain_us, double fused_us, double plain_launches)
+double lf_account_host_us(bool gpu, int32_t launches)
 {
-    /* eager's, on the host: 36 us for three, where linfuse's call takes 30
-     * (bench/results/door-2026-11-16-nvidia-h200.md, 8 x 64 x 64) */
+    /* eager: 36 us for three, where linfuse's call takes 30 (bench/results/door-2026-11-16-nvidia-h200.md, 8 x 64 x
+     * 64) */
     static const double LAUNCH_US = 12;
-    return gpu && fused_us > plain_us && plain_us < LAUNCH_US * plain_launches
-               ? "This is the GPU's time alone. A call takes longer to launch that many kernels than to run them: "
-                 "linfuse.bench measures calls."
-               : NULL;
+    return gpu ? LAUNCH_US * launches : 0;
 }
+
+bool lf_account_launches_decide(double plain_us, double fused_us, double plain_host_us)
+{
+    return plain_us < fused_us && fused_us <= plain_host_us;
+}
+
+const char lf_account_doubt[] = "These are the GPU's times alone. PyTorch takes longer than either to launch its "
+                                "kernels, so launches decide: linfuse.bench measures calls.";
 
 const lf_fate_row lf_fate_table[] = {
     [LF_FATE_INSIDE] = {"inside", "never stored"},      [LF_FATE_STORED] = {"stored", "stored"},

@@ -210,12 +210,13 @@ static void predicted(page *p, const char *after)
     const double plain = lf_page_number_of(section(p, "plain"), "us");
     const double fused = lf_page_number_of(section(p, "fused"), "us");
     const bool gpu = strcmp(lf_page_text_of(p->account, "device"), "cpu") != 0;
-    const char *doubt = lf_account_doubt(gpu, plain, fused, lf_page_number_of(section(p, "plain"), "launches"));
+    const bool doubt = lf_account_launches_decide(plain, fused, lf_page_number_of(section(p, "plain"), "host_us"));
+    const lf_amount gain = lf_account_gain(plain, fused);
     lf_account_predicted(&p->s, gpu, lf_page_amount(LF_AS_US, plain), lf_page_amount(LF_AS_US, fused),
-                         lf_account_gain(plain, fused));
+                         doubt ? NULL : &gain);
     lf_str_add(&p->s, after);
     if (doubt)
-        lf_str_addf(&p->s, "%s ", doubt);
+        lf_str_addf(&p->s, "%s ", lf_account_doubt);
 }
 
 /* What it runs on, and at which extents. */

@@ -337,7 +337,7 @@ def test_explain_fields(linfuse, model):
             for field in ("flops", "bytes", "us"):
                 assert_number(op[field])
         for side, fields in (
-            ("plain", "launches flops bytes us"),
+            ("plain", "launches flops bytes us host_us"),
             ("fused", "launches flops bytes intermediate_bytes workspace_bytes us"),
         ):
             for field in fields.split():
