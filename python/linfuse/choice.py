@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What PyTorch computes faster than linfuse: large products in bf16, and small parts without a product.
+"""What PyTorch computes faster than linfuse: large products in bf16, products of many rows and few columns on a GPU,
+and small parts without a product.
 
 Products in bf16, where the CPU has instructions for them:
 
@@ -14,6 +15,10 @@ Since linfuse uses AVX512-BF16 itself, the parts of BERT base and a Llama of 102
 1.11), but for products of rows that their kernel makes first, which it still multiplies in f32: 0.62.
 
 In f16 linfuse is faster at all sizes (4x to 70x from 16 rows on): oneDNN has no such instructions there to use.
+
+Products of few columns, on a GPU. Tensor cores have tiles of 128 columns or more, and x is brought into lines for them,
+which takes two passes over it. A library reads x once: 65536 x 1024 by 10 columns is 75 us for cuBLAS and 280 us for
+linfuse, as the cost model has it for an H200. So that is asked, where x is large enough for it to matter.
 
 Parts without a product, where inductor compiles what is around them. Measured on one core of an AMD EPYC with AVX-512,
 inductor's time by linfuse's, both as whole graphs:
@@ -34,6 +39,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch.fx import Node
@@ -43,6 +49,10 @@ from .capture import Capture, example, hints
 
 MOST = 1 << 21  # multiply-adds of a product that linfuse runs
 REASON = "a large product in bf16: PyTorch's is faster on this CPU"
+FEW_COLUMNS = 128  # fewer fill no tile of a GPU's tensor cores
+LONG = 1 << 20  # elements of x from which on a pass over it takes longer than launches
+SLOWER = 1.25  # how much slower linfuse must be predicted to be: predictions of GPUs' products are off by less
+REASON_FEW = "a product of many rows and few columns: PyTorch's is predicted to be faster on this GPU"
 _EXPS = ("softmax", "log_softmax", "logsumexp")
 SMALL = "small, with no product beside it: inductor fuses it with what is around it"
 
@@ -66,16 +76,28 @@ def has_bf16_products() -> bool:
     return flags is not None and not {"avx512_bf16", "amx_bf16", "bf16"}.isdisjoint(flags[1].split())
 
 
-def _is_large(node: Node) -> bool:
-    """Whether a node is a product in bf16 of so many multiply-adds, over more rows than one."""
-    found, made = ops.find(node), example(node)
-    if found is None or found[0].row.op not in ("linear", "matmul") or made.dtype is not torch.bfloat16:
-        return False
+def _extents(node: Node) -> tuple[int, int, int] | None:
+    """Rows, columns and inputs of a product; None for other nodes."""
+    found = ops.find(node)
+    if found is None or found[0].row.op not in ("linear", "matmul"):
+        return None
     spelling, args, kwargs = found
     given = spelling.bind(args, kwargs)
-    *rows, columns = hints(made)
-    inputs = hints(example(given.get("mat1", given["input"])))[-1]
-    return math.prod(rows) > 1 and math.prod(rows) * columns * inputs > MOST
+    *rows, columns = hints(example(node))
+    return math.prod(rows), columns, hints(example(given.get("mat1", given["input"])))[-1]
+
+
+def _is_large(node: Node) -> bool:
+    """Whether a node is a product in bf16 of so many multiply-adds, over more rows than one."""
+    extents = _extents(node)
+    return (extents is not None and example(node).dtype is torch.bfloat16 and extents[0] > 1
+            and math.prod(extents) > MOST)
+
+
+def _has_few_columns(node: Node) -> bool:
+    """Whether a node is a product of an x so large, and of few columns."""
+    rows, columns, inputs = _extents(node) or (0, 0, 0)
+    return columns < FEW_COLUMNS and rows * inputs >= LONG
 
 
 def left_to_the_rest(parts: Iterable[Sequence[Node]]) -> dict[Node, str]:
@@ -96,10 +118,24 @@ def _gains(node: Node) -> bool:
 def left_to_pytorch(nodes: Iterable[Node], capture: Capture, options: Mapping[str, str]) -> dict[Node, str]:
     """The products of a part that PyTorch should run, and why. A part that rewriting leaves little to multiply in is
     kept: a mean over a product's columns needs no product."""
+    nodes = list(nodes)
+    if options.get("device", example(nodes[0]).device.type) != "cpu":
+        few = [node for node in nodes if _has_few_columns(node)]
+        return dict.fromkeys(few, REASON_FEW) if few and _is_slower(_predicted(capture, options)) else {}
     large = [node for node in nodes if _is_large(node)]
-    if not large or options.get("device", "cpu") != "cpu" or not has_bf16_products():
+    if not large or not has_bf16_products():
         return {}
+    return dict.fromkeys(large, REASON) if _predicted(capture, options)["fused"]["flops"] > 2 * MOST else {}
+
+
+def _predicted(capture: Capture, options: Mapping[str, str]) -> dict[str, Any]:
+    """The account of a part at the extents that it is traced with."""
     dims = [max(1, size) for size in capture.dim_hints]
     words = {f"dim.{name}": str(size) for name, size in zip(capture.model.dim_names(), dims)}
-    account = json.loads(native.Compiled(capture.model, {**options, **words}).explain(dims, json=True))
-    return dict.fromkeys(large, REASON) if account["fused"]["flops"] > 2 * MOST else {}
+    return json.loads(native.Compiled(capture.model, {**options, **words}).explain(dims, json=True))
+
+
+def _is_slower(account: Mapping[str, Any]) -> bool:
+    """Whether a part is predicted to take longer than its ops by a library, launches included."""
+    plain = account["plain"]
+    return account["fused"]["us"] > SLOWER * max(plain["us"], plain["host_us"])

@@ -8,6 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import linfuse
+from linfuse import choice
 
 
 pytestmark = pytest.mark.usefixtures("own_cache")
@@ -38,6 +39,22 @@ def test_names_and_extents():
     assert facts["fallbacks"] == [] and len(account.parts) == 1 and account.title == "Net"
     assert "body.0" in str(account) and "Left to PyTorch" not in str(account)
     assert "body.0" in " ".join(check_html(account._repr_html_()).words)
+
+
+@pytest.mark.parametrize("rows, columns, tail, left", [
+    (65536, 10, nn.Softmax(dim=1), True),
+    (65536, 1000, nn.Softmax(dim=1), False),  # tiles are full
+    (64, 10, nn.Softmax(dim=1), False),  # too little to matter
+    (65536, 64, nn.AvgPool1d(64), False),  # no product is left
+])  # fmt: skip
+def test_few_columns_of_many_rows_are_pytorchs_on_a_gpu(rows, columns, tail, left):
+    model, x = nn.Sequential(nn.Linear(1024, columns), tail).eval(), torch.empty(rows, 1024)
+    account = linfuse.explain(model, x, device="h200")
+    assert [one.why for one in account.fallbacks] == [choice.REASON_FEW] * left
+    assert not linfuse.explain(model, x, device="cpu").fallbacks
+    if not left:
+        plain = account.plain
+        assert account.fused.us < 1.25 * max(plain.us, plain.host_us)
 
 
 def test_precision_of_the_cpu():
