@@ -35,8 +35,8 @@ bool lf_rw_finite_leaf(const lf_rw *rw, lf_node n)
 
 bool lf_rw_sole(const lf_rw *rw, lf_node n)
 {
-    const lf_side *s = &rw->side[n];
-    return s->uses == 1 && !s->watched && !s->kept;
+    const lf_rw_facts *s = &rw->facts[n];
+    return s->uses == 1 && !s->watched && !s->spared;
 }
 
 void lf_rw_intervals(const lf_rw *rw, lf_node n, lf_interval v[LF_EXPR_VARIABLE_COUNT])
@@ -113,11 +113,11 @@ bool lf_rw_shifted(const lf_rw *rw, lf_node n, int x_slot)
     return x_slot == 0 || lf_rw_attr(rw, n, "alpha") == 1.0;
 }
 
-bool lf_rw_product(const lf_rw *rw, lf_node n, lf_product *out)
+bool lf_rw_fixed_linear(const lf_rw *rw, lf_node n, lf_fixed_linear *out)
 {
     if (!lf_rw_is(rw, n, LF_OP_linear) || lf_rw_fixed(rw, n))
         return false;
-    lf_product p = {.x = lf_rw_arg(rw, n, 0), .weight = lf_rw_arg(rw, n, 1), .bias = lf_rw_arg(rw, n, 2)};
+    lf_fixed_linear p = {.x = lf_rw_arg(rw, n, 0), .weight = lf_rw_arg(rw, n, 1), .bias = lf_rw_arg(rw, n, 2)};
     const lf_shape *w = lf_rw_shape(rw, p.weight);
     if (!lf_rw_fixed(rw, p.weight) || (p.bias != LF_NONE && !lf_rw_fixed(rw, p.bias)))
         return false;
@@ -154,7 +154,7 @@ lf_node lf_rw_refuse(lf_rw *rw, const char *fmt, ...)
     va_start(list, fmt);
     vsnprintf(text, sizeof text, fmt, list);
     va_end(list);
-    lf_node source = rw->side[rw->root].source;
+    lf_node source = rw->facts[rw->root].source;
     lf_note note = {rw->rule->info.name, rw->rule->info.class, source == LF_NONE ? "" : rw->in->node[source].name,
                     NULL};
     if (rw->status || already_refused(rw, &note))
@@ -185,7 +185,7 @@ bool lf_rw_may_guard(lf_rw *rw)
         lf_rw_refuse(rw, "a guard redoes single rows, and here rows see each other (%s)", name);
         return false;
     }
-    return rw->side[rw->root].rows;
+    return rw->facts[rw->root].rows;
 }
 
 void lf_rw_watch(lf_rw *rw, lf_node witness)

@@ -68,15 +68,15 @@ static lf_status hang_lone_witnesses(emission *e)
     lf_rw *rw = &e->s->rw;
     lf_status status = LF_OK;
     int32_t count = rw->g->count;
-    lf_scene_live((lf_scene){rw->g, rw->side}, e->live, e->uses);
+    lf_scene_live((lf_scene){rw->g, rw->facts}, e->live, e->uses);
     for (lf_node n = 0; !status && n < count; n++) {
-        if (!rw->side[n].watched || e->uses[n] > 0)
+        if (!rw->facts[n].watched || e->uses[n] > 0)
             continue;
         status = hang(e, n);
-        rw->side[n].watched = false;
-        rw->side[n].kept = true;
+        rw->facts[n].watched = false;
+        rw->facts[n].spared = true;
         if (!status)
-            rw->side[e->hung[e->hung_count - 1]].kept = true;
+            rw->facts[e->hung[e->hung_count - 1]].spared = true;
     }
     return status ? status : rw->status;
 }
@@ -86,7 +86,7 @@ static lf_status hang_lone_witnesses(emission *e)
 static const char *name_of(const emission *e, lf_node n)
 {
     const lf_rw *rw = &e->s->rw;
-    lf_node label = rw->side[n].label;
+    lf_node label = rw->facts[n].label;
     if (label == LF_NONE)
         return NULL;
     const char *name = rw->in->node[label].name;
@@ -102,7 +102,7 @@ static lf_status guard(emission *e, const char *name, lf_node value, lf_node wit
 static lf_status write_node(emission *e, lf_node n)
 {
     const lf_node_info *info = lf_rw_at(&e->s->rw, n);
-    bool watched = e->s->rw.side[n].watched, leaf = lf_op_row(info->op)->kind == LF_LEAF;
+    bool watched = e->s->rw.facts[n].watched, leaf = lf_op_row(info->op)->kind == LF_LEAF;
     lf_node args[LF_MAX_ARGS], made = LF_NONE;
     for (int i = 0; i < LF_MAX_ARGS; i++)
         args[i] = info->arg[i] == LF_NONE ? LF_NONE : e->map[info->arg[i]];
@@ -143,7 +143,7 @@ static void name_outputs(lf_rw *rw)
 {
     for (int32_t i = rw->g->outputs - 1; i >= 0; i--)
         if (lf_kind_of(rw->g, rw->g->output[i]) != LF_LEAF)
-            rw->side[rw->g->output[i]].label = rw->in->output[i];
+            rw->facts[rw->g->output[i]].label = rw->in->output[i];
 }
 
 static lf_status write_all(emission *e)
@@ -151,7 +151,7 @@ static lf_status write_all(emission *e)
     lf_rw *rw = &e->s->rw;
     lf_status status = LF_OK;
     name_outputs(rw);
-    lf_scene_live((lf_scene){rw->g, rw->side}, e->live, NULL);
+    lf_scene_live((lf_scene){rw->g, rw->facts}, e->live, NULL);
     for (lf_node n = 0; !status && n < rw->g->count; n++) {
         lf_op op = lf_rw_at(rw, n)->op;
         e->map[n] = LF_NONE;

@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { FIRST_TABLE = 256, FIRST_SIDE = 64 };
+enum { FIRST_TABLE = 256, FIRST_FACTS = 64 };
 
 static bool is_value(const lf_param_info *p)
 {
@@ -128,17 +128,17 @@ static bool reserve(lf_rw *rw)
     int32_t count = rw->g->count;
     if ((uint32_t)count + 1 > rw->table_capacity / 2 && !table_resize(rw, rw->table_capacity * 2))
         return false;
-    if (count < rw->side_capacity)
+    if (count < rw->facts_capacity)
         return true;
-    int32_t capacity = rw->side_capacity * 2;
-    lf_side *side = lf_arena_array(rw->g->arena, (size_t)capacity, sizeof *side);
+    int32_t capacity = rw->facts_capacity * 2;
+    lf_rw_facts *facts = lf_arena_array(rw->g->arena, (size_t)capacity, sizeof *facts);
     lf_node *stack = lf_arena_array(rw->g->arena, (size_t)capacity, sizeof *stack);
-    if (!side || !stack)
+    if (!facts || !stack)
         return false;
-    memcpy(side, rw->side, (size_t)count * sizeof *side);
-    rw->side = side;
+    memcpy(facts, rw->facts, (size_t)count * sizeof *facts);
+    rw->facts = facts;
     rw->stack = stack;
-    rw->side_capacity = capacity;
+    rw->facts_capacity = capacity;
     return true;
 }
 
@@ -153,11 +153,11 @@ lf_status lf_rw_begin(lf_rw *rw, lf_arena *arena, lf_diag *diag, const lf_graph 
     if (status)
         return status;
     rw->g = g;
-    rw->side = lf_arena_array(arena, FIRST_SIDE, sizeof *rw->side);
-    rw->stack = lf_arena_array(arena, FIRST_SIDE, sizeof *rw->stack);
-    rw->side_capacity = FIRST_SIDE;
+    rw->facts = lf_arena_array(arena, FIRST_FACTS, sizeof *rw->facts);
+    rw->stack = lf_arena_array(arena, FIRST_FACTS, sizeof *rw->stack);
+    rw->facts_capacity = FIRST_FACTS;
     rw->table_capacity = 0;
-    return rw->side && rw->stack && table_resize(rw, FIRST_TABLE) ? LF_OK : LF_ERR_NOMEM;
+    return rw->facts && rw->stack && table_resize(rw, FIRST_TABLE) ? LF_OK : LF_ERR_NOMEM;
 }
 
 /* ---- what is known of a new node ---- */
@@ -165,15 +165,15 @@ lf_status lf_rw_begin(lf_rw *rw, lf_arena *arena, lf_diag *diag, const lf_graph 
 static void describe(lf_rw *rw, lf_node n)
 {
     const lf_node_info *info = lf_rw_at(rw, n);
-    lf_side *s = &rw->side[n];
-    *s = (lf_side){.forward = LF_NONE, .label = LF_NONE, .source = LF_NONE, .fixed = info->op != LF_OP_input};
+    lf_rw_facts *s = &rw->facts[n];
+    *s = (lf_rw_facts){.forward = LF_NONE, .label = LF_NONE, .source = LF_NONE, .fixed = info->op != LF_OP_input};
     if (rw->root != LF_NONE)
-        s->source = rw->side[rw->root].source;
+        s->source = rw->facts[rw->root].source;
     for (int i = 0; i < LF_MAX_ARGS; i++) {
         if (info->arg[i] == LF_NONE)
             continue;
-        s->fixed = s->fixed && rw->side[info->arg[i]].fixed;
-        s->rows = s->rows || rw->side[info->arg[i]].rows;
+        s->fixed = s->fixed && rw->facts[info->arg[i]].fixed;
+        s->rows = s->rows || rw->facts[info->arg[i]].rows;
     }
 }
 
@@ -203,8 +203,8 @@ static void normal_attrs(const lf_rw *rw, lf_op op, lf_node x, lf_attr *attrs)
 /* What has taken a node's place; itself, where nothing has. */
 static lf_node newest(const lf_rw *rw, lf_node n)
 {
-    while (rw->side[n].forward != LF_NONE)
-        n = rw->side[n].forward;
+    while (rw->facts[n].forward != LF_NONE)
+        n = rw->facts[n].forward;
     return n;
 }
 
@@ -366,14 +366,14 @@ lf_node lf_rw_clamp(lf_rw *rw, lf_node x, double low, double high)
  * bounded. */
 void lf_rw_count(lf_rw *rw, lf_node n)
 {
-    if (rw->side[n].counted)
+    if (rw->facts[n].counted)
         return;
-    rw->side[n].counted = true;
+    rw->facts[n].counted = true;
     for (int i = 0; i < LF_MAX_ARGS; i++) {
         lf_node arg = lf_rw_arg(rw, n, i);
         if (arg == LF_NONE)
             continue;
-        rw->side[arg].uses++;
+        rw->facts[arg].uses++;
         lf_rw_count(rw, arg);
     }
 }
@@ -386,13 +386,13 @@ void lf_rw_release(lf_rw *rw, lf_node n)
     rw->stack[depth++] = n;
     while (depth > 0) {
         lf_node now = rw->stack[--depth];
-        lf_side *s = &rw->side[now];
-        if (s->uses > 0 || s->watched || s->kept || !s->counted)
+        lf_rw_facts *s = &rw->facts[now];
+        if (s->uses > 0 || s->watched || s->spared || !s->counted)
             continue;
         s->counted = false;
         for (int i = 0; i < LF_MAX_ARGS; i++) {
             lf_node arg = lf_rw_arg(rw, now, i);
-            if (arg != LF_NONE && --rw->side[arg].uses == 0)
+            if (arg != LF_NONE && --rw->facts[arg].uses == 0)
                 rw->stack[depth++] = arg;
         }
     }

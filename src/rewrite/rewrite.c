@@ -178,14 +178,14 @@ static lf_status first_scene(lf_sweeper *s, lf_arena *arena, lf_scene *scene)
 {
     const lf_graph *in = s->rw.in;
     size_t count = (size_t)in->count;
-    lf_side *side = lf_arena_array(arena, count, sizeof *side);
+    lf_rw_facts *facts = lf_arena_array(arena, count, sizeof *facts);
     bool *flag = lf_arena_array(arena, count, sizeof *flag);
-    if (!side || !flag)
+    if (!facts || !flag)
         return LF_ERR_NOMEM;
     s->rw.rows = lf_graph_rows(in, flag, &s->rw.rows_why);
     for (lf_node n = 0; n < in->count; n++)
-        side[n] = (lf_side){.forward = LF_NONE, .label = n, .source = n, .rows = s->rw.rows && flag[n]};
-    *scene = (lf_scene){in, side};
+        facts[n] = (lf_rw_facts){.forward = LF_NONE, .label = n, .source = n, .rows = s->rw.rows && flag[n]};
+    *scene = (lf_scene){in, facts};
     lf_scene_live(*scene, flag, NULL);
     const lf_rule *dead = NULL;
     for (size_t i = 0; lf_rule_row(i); i++)
@@ -194,8 +194,8 @@ static lf_status first_scene(lf_sweeper *s, lf_arena *arena, lf_scene *scene)
     for (lf_node n = 0; n < in->count && !status; n++) {
         if (flag[n] || lf_kind_of(in, n) == LF_LEAF)
             continue;
-        side[n].kept = !lf_rule_on(s, lf_rule_dce);
-        if (!side[n].kept)
+        facts[n].spared = !lf_rule_on(s, lf_rule_dce);
+        if (!facts[n].spared)
             status = lf_note_done(s, dead, n, dead->gain);
     }
     return status;
@@ -264,7 +264,7 @@ static lf_status sweep_all(lf_sweeper *s, lf_arena arena[2], lf_diag *diag, lf_n
         *last = i % 2;
         s->resting = i == 0;
         status = one_sweep(s, &arena[*last], diag, from, home);
-        from = (lf_scene){s->rw.g, s->rw.side};
+        from = (lf_scene){s->rw.g, s->rw.facts};
         lf_arena_free(&arena[!*last]);
         more = s->changed || s->resting;
     }
@@ -275,16 +275,16 @@ static lf_status finish(lf_sweeper *s, lf_arena *scratch, lf_graph *out, lf_node
 {
     const lf_graph *in = s->rw.in;
     lf_node *map = lf_arena_array(scratch, (size_t)s->rw.g->count, sizeof *map);
-    lf_side *side = lf_arena_array(scratch, (size_t)in->count, sizeof *side);
+    lf_rw_facts *facts = lf_arena_array(scratch, (size_t)in->count, sizeof *facts);
     bool *live = lf_arena_array(scratch, (size_t)in->count, sizeof *live);
     bool *own = lf_arena_array(scratch, (size_t)in->count, sizeof *own);
-    if (!map || !side || !live || !own)
+    if (!map || !facts || !live || !own)
         return LF_ERR_NOMEM;
     lf_status status = lf_rewrite_emit(s, out, map);
     if (status)
         return status;
     follow(home, in->count, map);
-    lf_scene_live((lf_scene){in, side}, live, NULL);
+    lf_scene_live((lf_scene){in, facts}, live, NULL);
     settle_homes(in, live, own, home);
     return keep_refusals(s, out->arena);
 }

@@ -34,7 +34,7 @@ extern const lf_rule_table lf_rules_neutral, lf_rules_clamp, lf_rules_shape, lf_
     lf_rules_driver;
 
 /* Beside each node of the graph being built. */
-typedef struct lf_side {
+typedef struct lf_rw_facts {
     int32_t uses;    /* by nodes that are wanted, those still to come counted; outputs too; being watched is no use */
     int32_t slices;  /* uses that are slices of one axis, which take no more of it together than there is; else 0 */
     lf_node forward; /* what has replaced it, LF_NONE */
@@ -43,17 +43,17 @@ typedef struct lf_side {
     bool fixed;      /* known when weights are prepared */
     bool rows;       /* extent 0 runs over rows, given that rows do not see each other */
     bool watched;    /* a witness */
-    bool kept;       /* dead as written, but dead_code is switched off */
+    bool spared;     /* dead as written, but dead_code is switched off */
     bool counted;    /* its uses of its arguments are counted */
-} lf_side;
+} lf_rw_facts;
 
 /* The state of one sweep. */
 struct lf_rw {
-    lf_graph *g;    /* being built: rules append to it through the functions below */
-    lf_side *side;  /* one per node of g; moves when nodes are made */
-    lf_node *stack; /* as long as side, for walks */
-    int32_t side_capacity;
-    lf_node *table; /* nodes by what they compute, open addressing */
+    lf_graph *g;        /* being built: rules append to it through the functions below */
+    lf_rw_facts *facts; /* one per node of g; moves when nodes are made */
+    lf_node *stack;     /* as long as facts, for walks */
+    int32_t facts_capacity;
+    lf_node *table;     /* nodes by what they compute, open addressing */
     uint32_t table_capacity;
 
     const lf_graph *in; /* as written */
@@ -116,7 +116,7 @@ static inline bool lf_rw_is(const lf_rw *rw, lf_node n, lf_op op)
 }
 static inline bool lf_rw_fixed(const lf_rw *rw, lf_node n)
 {
-    return rw->side[n].fixed;
+    return rw->facts[n].fixed;
 }
 
 double lf_rw_attr(const lf_rw *rw, lf_node n, const char *name);
@@ -143,11 +143,11 @@ double lf_rw_extent(const lf_rw *rw, lf_extent e);
 bool lf_rw_shifted(const lf_rw *rw, lf_node n, int x_slot);
 
 /* A linear of fixed weight and bias (LF_NONE where absent); N and K are numbers. */
-typedef struct lf_product {
+typedef struct lf_fixed_linear {
     lf_node x, weight, bias;
     int64_t n, k;
-} lf_product;
-bool lf_rw_product(const lf_rw *rw, lf_node n, lf_product *out);
+} lf_fixed_linear;
+bool lf_rw_fixed_linear(const lf_rw *rw, lf_node n, lf_fixed_linear *out);
 
 /* ---- saying ---- */
 

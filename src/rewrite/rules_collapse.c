@@ -6,7 +6,7 @@
 
 /* A linear, or a view of one, whose columns are the axes from `first` on. */
 typedef struct columns {
-    lf_product p;
+    lf_fixed_linear p;
     lf_node product;
     int first;
 } columns;
@@ -18,7 +18,7 @@ static bool columns_of(const lf_rw *rw, lf_node v, unsigned axes, columns *out)
     columns c = {.product = v};
     if (lf_kind_of(rw->g, v) == LF_VIEW)
         c.product = lf_rw_arg(rw, v, 0);
-    if (!lf_rw_product(rw, c.product, &c.p))
+    if (!lf_rw_fixed_linear(rw, c.product, &c.p))
         return false;
     lf_extent run = lf_extent_of(1);
     bool reached = false;

@@ -8,7 +8,7 @@
 /* |v| <= scale * |product| + offset, for the values between a product and v and for what is rounded on the way. */
 typedef struct bound {
     double scale, offset;
-    lf_product p;
+    lf_fixed_linear p;
 } bound;
 
 /* How large an op of one value can make it. Another type may be too small for it. */
@@ -46,9 +46,9 @@ static bool bound_of(const lf_rw *rw, lf_node v, int32_t uses, bound *b)
 {
     *b = (bound){.scale = 1, .offset = 0};
     for (;; v = lf_rw_arg(rw, v, 0), uses = 1) {
-        if (rw->side[v].uses != uses || rw->side[v].watched || rw->side[v].kept || lf_rw_fixed(rw, v))
+        if (rw->facts[v].uses != uses || rw->facts[v].watched || rw->facts[v].spared || lf_rw_fixed(rw, v))
             return false;
-        if (lf_rw_product(rw, v, &b->p))
+        if (lf_rw_fixed_linear(rw, v, &b->p))
             return true;
         double scale = 1, offset = 0;
         lf_kind kind = lf_kind_of(rw->g, v);
@@ -97,7 +97,7 @@ static lf_node minus_itself(lf_rw *rw, lf_node n)
     if (!bound_of(rw, v, 2, &b))
         return lf_rw_refuse(rw, "whether it is finite cannot be told without computing it");
     const lf_shape *x = lf_rw_shape(rw, b.p.x);
-    bool rows = rw->side[b.p.x].rows && shape.rank > 0 && lf_extent_same(x->dim[0], shape.dim[0]);
+    bool rows = rw->facts[b.p.x].rows && shape.rank > 0 && lf_extent_same(x->dim[0], shape.dim[0]);
     if (!rows || shape.rank == 0 || !lf_rw_may_guard(rw))
         return LF_KEEP;
     lf_node w = magnitude(rw, &b, shape.rank);

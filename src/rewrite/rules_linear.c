@@ -23,10 +23,10 @@ static lf_node row_factor(lf_rw *rw, lf_node c)
 }
 
 /* The product at that slot, with the fixed column at the other; a refusal where the product is used elsewhere too. */
-static bool beside_product(lf_rw *rw, lf_node n, int slot, lf_product *p, lf_node *c)
+static bool beside_product(lf_rw *rw, lf_node n, int slot, lf_fixed_linear *p, lf_node *c)
 {
     lf_node product = lf_rw_arg(rw, n, slot), other = lf_rw_arg(rw, n, 1 - slot);
-    if (!lf_rw_product(rw, product, p) || !lf_rw_same_shape(rw, product, n))
+    if (!lf_rw_fixed_linear(rw, product, p) || !lf_rw_same_shape(rw, product, n))
         return false;
     *c = column(rw, other, p->n);
     if (*c != LF_NONE && !lf_rw_sole(rw, product))
@@ -36,7 +36,7 @@ static bool beside_product(lf_rw *rw, lf_node n, int slot, lf_product *p, lf_nod
 
 /* May the weight take in a factor? One of f16 or bf16 would become f32: twice as much to read, and nothing for
  * instructions that multiply bf16. Says why not. */
-static bool takes_factor(lf_rw *rw, const lf_product *p)
+static bool takes_factor(lf_rw *rw, const lf_fixed_linear *p)
 {
     const bool takes = lf_rw_at(rw, p->weight)->dtype == LF_F32;
     if (!takes)
@@ -44,7 +44,7 @@ static bool takes_factor(lf_rw *rw, const lf_product *p)
     return takes;
 }
 
-static lf_node bias_or_zero(lf_rw *rw, const lf_product *p)
+static lf_node bias_or_zero(lf_rw *rw, const lf_fixed_linear *p)
 {
     lf_shape shape = {.rank = 1, .dim = {lf_extent_of(p->n)}};
     return p->bias != LF_NONE ? p->bias : lf_rw_full(rw, 0.0, &shape);
@@ -53,7 +53,7 @@ static lf_node bias_or_zero(lf_rw *rw, const lf_product *p)
 /* linear(x, W, b) + c = linear(x, W, b + c); likewise -; c - linear(x, W, b) = linear(x, -W, c - b) */
 static lf_node fold_bias(lf_rw *rw, lf_node n)
 {
-    lf_product p;
+    lf_fixed_linear p;
     lf_node c;
     if (beside_product(rw, n, 0, &p, &c)) {
         bool whole = lf_rw_shape(rw, c)->rank == 1 && lf_extent_is(lf_rw_shape(rw, c)->dim[0], p.n);
@@ -85,7 +85,7 @@ static lf_node scaled_product(lf_rw *rw, lf_node n, bool enlarging)
 {
     lf_op op = lf_rw_at(rw, n)->op;
     for (int slot = 0; slot < (op == LF_OP_div ? 1 : 2); slot++) {
-        lf_product p;
+        lf_fixed_linear p;
         lf_node s = lf_rw_arg(rw, n, 1 - slot);
         if (may_enlarge(rw, op, s) != enlarging || !beside_product(rw, n, slot, &p, &s))
             continue;
@@ -101,10 +101,10 @@ static lf_node scaled_product(lf_rw *rw, lf_node n, bool enlarging)
 static lf_node fold_scale(lf_rw *rw, lf_node n)
 {
     lf_node product = lf_rw_arg(rw, n, 0);
-    lf_product p;
+    lf_fixed_linear p;
     if (!lf_rw_is(rw, n, LF_OP_neg))
         return scaled_product(rw, n, false);
-    if (!lf_rw_product(rw, product, &p))
+    if (!lf_rw_fixed_linear(rw, product, &p))
         return LF_KEEP;
     if (!lf_rw_sole(rw, product))
         return lf_rw_refuse(rw, "the product is used elsewhere");
@@ -125,8 +125,8 @@ static lf_node fold_gain(lf_rw *rw, lf_node n)
 /* linear(x * s, W, b) = linear(x, W * s, b), s along the columns of W; likewise / */
 static lf_node fold_input_scale(lf_rw *rw, lf_node n)
 {
-    lf_product p;
-    if (!lf_rw_product(rw, n, &p) || (!lf_rw_is(rw, p.x, LF_OP_mul) && !lf_rw_is(rw, p.x, LF_OP_div)))
+    lf_fixed_linear p;
+    if (!lf_rw_fixed_linear(rw, n, &p) || (!lf_rw_is(rw, p.x, LF_OP_mul) && !lf_rw_is(rw, p.x, LF_OP_div)))
         return LF_KEEP;
     lf_op op = lf_rw_at(rw, p.x)->op;
     for (int slot = 0; slot < (op == LF_OP_mul ? 2 : 1); slot++) {
@@ -161,8 +161,8 @@ static const double CALLS = 100.0;
  * N2 K and a hundredth of N2 N1 K. GUARDED: Infs of both signs meet in other sums. */
 static lf_node merge_linears(lf_rw *rw, lf_node n)
 {
-    lf_product outer, inner;
-    if (!lf_rw_product(rw, n, &outer) || !lf_rw_product(rw, outer.x, &inner))
+    lf_fixed_linear outer, inner;
+    if (!lf_rw_fixed_linear(rw, n, &outer) || !lf_rw_fixed_linear(rw, outer.x, &inner))
         return LF_KEEP;
     lf_extent rows = lf_extent_of(1);
     const lf_shape *shape = lf_rw_shape(rw, n);

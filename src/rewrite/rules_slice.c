@@ -42,8 +42,8 @@ static lf_node take(lf_rw *rw, lf_node x, int axis, const lf_run_of *of)
 /* Do slices of one axis alone read it, and no more of it together than there is? Then each may compute its own. */
 static bool only_sliced(const lf_rw *rw, lf_node n)
 {
-    const lf_side *s = &rw->side[n];
-    return s->uses > 0 && s->uses <= s->slices && !s->watched && !s->kept && !s->fixed;
+    const lf_rw_facts *s = &rw->facts[n];
+    return s->uses > 0 && s->uses <= s->slices && !s->watched && !s->spared && !s->fixed;
 }
 
 /* slice(x, all of it) = x */
@@ -134,8 +134,8 @@ static lf_node slice_goes_in(lf_rw *rw, lf_node n)
 static lf_node slice_of_linear(lf_rw *rw, lf_node n)
 {
     const part p = part_of(rw, n);
-    lf_product product;
-    if (!lf_rw_product(rw, p.x, &product) || p.axis != lf_rw_shape(rw, n)->rank - 1 || !only_sliced(rw, p.x))
+    lf_fixed_linear product;
+    if (!lf_rw_fixed_linear(rw, p.x, &product) || p.axis != lf_rw_shape(rw, n)->rank - 1 || !only_sliced(rw, p.x))
         return LF_KEEP;
     const lf_node weight = take(rw, product.weight, 0, &p.of), bias = take(rw, product.bias, 0, &p.of);
     return (bias == LF_NONE) != (product.bias == LF_NONE) ? LF_KEEP : lf_rw_linear(rw, product.x, weight, bias);

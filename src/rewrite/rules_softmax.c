@@ -42,7 +42,7 @@ static bool has_rows_of(const lf_rw *rw, lf_node c, lf_node n)
 {
     const lf_shape *s = lf_rw_shape(rw, c), *rows = lf_rw_shape(rw, n);
     return rw->options->assume_finite ||
-           (rw->side[c].rows && s->rank > 0 && rows->rank > 0 && lf_extent_same(s->dim[0], rows->dim[0]));
+           (rw->facts[c].rows && s->rank > 0 && rows->rank > 0 && lf_extent_same(s->dim[0], rows->dim[0]));
 }
 
 /* What n is of, taken apart into x and the shift c. */

@@ -21,7 +21,7 @@ void lf_scene_live(lf_scene scene, bool *live, int32_t *uses)
             uses[g->output[i]]++;
     }
     for (lf_node n = g->count - 1; n >= 0; n--) {
-        live[n] = live[n] || scene.side[n].watched || scene.side[n].kept;
+        live[n] = live[n] || scene.facts[n].watched || scene.facts[n].spared;
         for (int i = 0; live[n] && i < LF_MAX_ARGS; i++) {
             lf_node arg = g->node[n].arg[i];
             if (arg == LF_NONE)
@@ -79,7 +79,7 @@ static void replace(lf_sweeper *s, lf_node n, lf_node r)
 {
     lf_rw *rw = &s->rw;
     lf_rw_count(rw, r);
-    lf_side *old = &rw->side[n], *new = &rw->side[r];
+    lf_rw_facts *old = &rw->facts[n], *new = &rw->facts[r];
     if (new->label == LF_NONE) {
         new->label = old->label;
         new->source = old->source;
@@ -94,7 +94,7 @@ static void replace(lf_sweeper *s, lf_node n, lf_node r)
         trust(s, n); /* no guard stands behind it */
     for (int i = 0; i < rw->asked_count; i++) {
         lf_rw_count(rw, rw->asked[i]);
-        rw->side[rw->asked[i]].watched = true;
+        rw->facts[rw->asked[i]].watched = true;
     }
     lf_rw_release(rw, n);
 }
@@ -128,7 +128,7 @@ static lf_node try_rules(lf_sweeper *s, lf_node n)
             return LF_KEEP;
         if (r == LF_KEEP)
             continue;
-        rw->status = lf_note_done(s, rule, rw->side[n].source, rw->why[0] ? rw->why : rule->gain);
+        rw->status = lf_note_done(s, rule, rw->facts[n].source, rw->why[0] ? rw->why : rule->gain);
         s->changed = true;
         return r;
     }
@@ -160,15 +160,15 @@ static void hand_on_watch(lf_rw *rw, lf_node n)
 {
     for (int i = 0; i < LF_MAX_ARGS; i++) {
         lf_node arg = lf_rw_arg(rw, n, i);
-        if (arg == LF_NONE || !rw->side[arg].watched || rw->side[arg].uses != 1 || !lf_rw_keeps_nonfinite(rw, n, i))
+        if (arg == LF_NONE || !rw->facts[arg].watched || rw->facts[arg].uses != 1 || !lf_rw_keeps_nonfinite(rw, n, i))
             continue;
         lf_extent have, more, times;
         bool small = lf_shape_elements(lf_rw_shape(rw, arg), &have) && lf_shape_elements(lf_rw_shape(rw, n), &more) &&
                      lf_extent_div(have, more, &times);
         if (!small)
             continue;
-        rw->side[arg].watched = false;
-        rw->side[n].watched = true;
+        rw->facts[arg].watched = false;
+        rw->facts[n].watched = true;
     }
 }
 
@@ -177,11 +177,11 @@ static bool is_op(const lf_graph *g, lf_node n)
     return lf_kind_of(g, n) != LF_LEAF;
 }
 
-static lf_status note_merged(lf_sweeper *s, const lf_side *gone, lf_node into)
+static lf_status note_merged(lf_sweeper *s, const lf_rw_facts *gone, lf_node into)
 {
     if (gone->label == LF_NONE)
         return LF_OK;
-    lf_node same = s->rw.side[into].source;
+    lf_node same = s->rw.facts[into].source;
     char why[LF_MAX_NAME + 64] = "it is computed already";
     if (same != LF_NONE && same != gone->label) {
         strcpy(why, "the same value as ");
@@ -205,26 +205,26 @@ static lf_node visit(lf_sweeper *s, lf_scene from, lf_node n, const lf_node *map
     lf_node b = lf_rw_copy(rw, info, args, !merge);
     if (b == LF_NONE)
         return LF_NONE;
-    lf_side *side = &rw->side[b];
-    bool counted = side->counted;
+    lf_rw_facts *facts = &rw->facts[b];
+    bool counted = facts->counted;
     for (int i = 0; counted && i < LF_MAX_ARGS; i++)
         if (args[i] != LF_NONE)
-            rw->side[args[i]].uses--;
-    side->counted = true; /* its uses were counted when those of `from` were */
+            rw->facts[args[i]].uses--;
+    facts->counted = true; /* its uses were counted when those of `from` were */
     if (counted && is_op(from.g, n))
-        rw->status = note_merged(s, &from.side[n], b);
-    if (side->label == LF_NONE) {
-        side->label = from.side[n].label;
-        side->source = from.side[n].source;
+        rw->status = note_merged(s, &from.facts[n], b);
+    if (facts->label == LF_NONE) {
+        facts->label = from.facts[n].label;
+        facts->source = from.facts[n].source;
     }
     if (!is_op(from.g, n))
-        side->rows = from.side[n].rows;
-    side->watched = side->watched || from.side[n].watched;
+        facts->rows = from.facts[n].rows;
+    facts->watched = facts->watched || from.facts[n].watched;
     if (b >= before && is_op(from.g, n)) {
         hand_on_watch(rw, b);
         b = settle(s, b, from.g->count - n);
     }
-    rw->side[b].kept = rw->side[b].kept || from.side[n].kept;
+    rw->facts[b].spared = rw->facts[b].spared || from.facts[n].spared;
     return b;
 }
 
@@ -276,8 +276,8 @@ lf_status lf_sweep(lf_sweeper *s, lf_scene from, lf_node *map)
         lf_node r = visit(s, from, n, map, merge);
         if (r == LF_NONE)
             return rw->status ? rw->status : LF_ERR_NOMEM;
-        rw->side[r].uses += uses[n];
-        rw->side[r].slices += cut[n].slices;
+        rw->facts[r].uses += uses[n];
+        rw->facts[r].slices += cut[n].slices;
         map[n] = r;
     }
     if (rw->status)

@@ -8,7 +8,7 @@
 /* A graph and what stands beside its nodes. */
 typedef struct lf_scene {
     const lf_graph *g;
-    const lf_side *side;
+    const lf_rw_facts *facts;
 } lf_scene;
 
 typedef struct lf_sweeper {
@@ -31,7 +31,7 @@ bool lf_rule_on(const lf_sweeper *s, const char *name);
  * LF_NONE for what nothing needs. Fails: LF_ERR_NOMEM. */
 lf_status lf_sweep(lf_sweeper *s, lf_scene from, lf_node *map);
 
-/* live: one per node; what outputs, witnesses and kept values need. uses: by those, outputs counted; may be NULL. */
+/* live: one per node; what outputs, witnesses and spared values need. uses: by those, outputs counted; may be NULL. */
 void lf_scene_live(lf_scene scene, bool *live, int32_t *uses);
 
 lf_status lf_note_done(lf_sweeper *s, const lf_rule *rule, lf_node source, const char *why);
