@@ -79,19 +79,19 @@ static bool has_one_row(const lf_group_at *g, const lf_group *plan)
     return found;
 }
 
-/* Floats a row takes along from phase to phase. */
-static double floats_a_row(const lf_group_at *g, const lf_group *plan, bool gemm, const int64_t *dims)
+/* What a row takes along from phase to phase. */
+static double bytes_a_row(const lf_group_at *g, const lf_group *plan, bool gemm, const int64_t *dims)
 {
     /* x where it is packed, or where a product reads it again after another */
-    double floats = gemm || g->products > 1 ? (double)g->k : 0.0, widest = 0;
+    double floats = gemm || g->products > 1 ? (double)g->k : 0.0, kept = 0, widest = 0;
     for (int32_t i = 0; i < plan->kepts; i++)
-        floats += (double)lf_extent_at(plan->kept[i].width, dims);
+        kept += (double)lf_dtype_size(plan->kept[i].dtype) * (double)lf_extent_at(plan->kept[i].width, dims);
     for (int32_t i = 0; i < g->phases; i++)
         widest = (double)g->phase[i].width > widest ? (double)g->phase[i].width : widest;
     for (int32_t i = 0; i < g->stats; i++)
         floats += (double)(g->stat[i].own * g->stat[i].results +
                            g->stat[i].strips * g->stat[i].states * FLOATS_IN_DOUBLE);
-    return floats + (gemm ? 0.0 : widest);
+    return kept + sizeof(float) * (floats + (gemm ? 0.0 : widest));
 }
 
 /* When the last thread is done, in rows: threads take blocks in order, each block costs its rows and `fixed` more. */
@@ -281,7 +281,7 @@ void lf_group_schedule(lf_group_at *g, const lf_group *plan, int mr, const int64
         schedule_grid(g, most, mr, threads);
         return;
     }
-    const double fit = (gemm ? GEMM_BYTES : OTHER_BYTES) / (sizeof(float) * (floats_a_row(g, plan, gemm, dims) + 1.0));
+    const double fit = (gemm ? GEMM_BYTES : OTHER_BYTES) / (sizeof(float) + bytes_a_row(g, plan, gemm, dims));
     int64_t limit = fit < (double)most ? lf_max64((int64_t)fit, 1) : most;
     if (!gemm && g->products > 1 && limit > LF_DOTS)
         limit -= limit % LF_DOTS; /* those share loads of w */

@@ -122,7 +122,7 @@ static double shared_out(double us, double waiting, const lf_device *d)
 typedef struct product_cost {
     double m, n, k;
     double input_bytes, weight_bytes; /* all of x and all of w */
-    double kept; /* elements a row carries along beside x */
+    double kept_bytes; /* what a row carries along beside x */
     bool tiles;  /* by tiles; otherwise row by row */
     bool brought; /* then: x is brought into lines before */
     double us;
@@ -176,7 +176,7 @@ static double library_us(double m, double n, double k, double weight_bytes, cons
  * rows come in blocks, once for each of them. */
 static void count_product(const product_cost *p, const lf_device *d, work *w)
 {
-    const double carried = sizeof(float) * (p->k + p->kept); /* by a row */
+    const double carried = bytes_of(LF_F32) * p->k + p->kept_bytes; /* by a row */
     w->product = 2 * p->m * p->n * p->k;
     if (d->cpu.block_rows > 0 && p->m > 0) {
         const double rows = fmin(d->cpu.block_rows, d->cpu.block_bytes / carried);
@@ -247,7 +247,7 @@ static product_cost group_product(const lf_plan *plan, const lf_group *g, const 
         all.weight_bytes += bytes_of(lf_stored_dtype(plan, p->weight)) * c.n * c.k;
     }
     for (int32_t i = 0; i < g->kepts; i++)
-        all.kept += extent(g->kept[i].width, dims);
+        all.kept_bytes += bytes_of(g->kept[i].dtype) * extent(g->kept[i].width, dims);
     return all;
 }
 
@@ -645,16 +645,17 @@ static double group_workspace(const lf_plan *plan, const lf_group *g, const int6
     product_cost product = group_product(plan, g, dims, d);
     if (product.tiles && lf_is_gpu(d)) /* x in lines, and its rows' scales */
         bytes += (product.brought ? product.m * product.k * lf_precision_bytes(d->gpu.precision_used) : 0) +
-                 4 * product.m;
+                 bytes_of(LF_F32) * product.m;
     for (int32_t i = 0; i < g->stats; i++) {
         const lf_stat *s = &g->stat[i];
-        double states = 4.0 * lf_monoid_row(s->monoid)->states, width = extent(g->phase[s->phase].width, dims);
+        double states = bytes_of(LF_F32) * lf_monoid_row(s->monoid)->states;
+        double width = extent(g->phase[s->phase].width, dims);
         if (s->span == LF_SPAN_COLUMN)
             bytes += row_tiles * width * states;
         else if (product.tiles && s->span == LF_SPAN_ROW && lf_product_in(g, s->phase))
             bytes += rows * ceil(width / d->tile_columns) * states;
     }
-    return g->stats > 0 ? bytes + 4 * row_tiles : bytes; /* a counter for each row of tiles */
+    return g->stats > 0 ? bytes + sizeof(uint32_t) * row_tiles : bytes; /* a counter for each row of tiles */
 }
 
 int64_t lf_cost_workspace(const lf_plan *plan, const int64_t *dims, const lf_device *d)
@@ -676,9 +677,9 @@ static double product_weight(const lf_plan *plan, const lf_product *p, const int
     if (!lf_is_gpu(d))
         return bytes_of(lf_stored_dtype(plan, p->weight)) * k * ceil(n / d->tile_columns) * d->tile_columns;
     const lf_precision precision = d->gpu.precision_used;
-    const double lines = n * ceil(k / lf_line_elements(precision)) * LF_LINE, scales = 4 * (n + k);
+    const double lines = n * ceil(k / lf_line_elements(precision)) * LF_LINE, scales = bytes_of(LF_F32) * (n + k);
     /* rows of too wide a range read it as it is */
-    const double plain = lf_precision_table[precision].split ? 4 * n * k : 0;
+    const double plain = lf_precision_table[precision].split ? bytes_of(LF_F32) * n * k : 0;
     return lf_is_tiled_product(p) && d->gpu.unit != LF_UNIT_PLAIN ? lines + scales + plain : 0;
 }
 
