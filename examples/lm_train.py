@@ -61,7 +61,7 @@ def main() -> None:
         optimizer.step()
         if step % 20 == 0 or step == args.steps - 1:
             print(f"step {step:4d}  loss {loss.item():.4f}")
-    print(f"{time.perf_counter() - begin:.1f} s; logits would be "
+    print(f"{time.perf_counter() - begin:.1f} s; logits {'are' if args.plain else 'would be'} "
           f"{4 * args.batch * args.length * args.vocabulary / 1e6:.1f} MB a step, and their gradient as much")
 
 

@@ -479,7 +479,7 @@ static void text_says_what_is_compared(void **state)
     static const char text[] = "input x f32[B, 256]\nparam w f32[256, 256]\na = linear(x, w)\nb = softmax(a, dim=1)\n"
                                "return b\n";
     static const struct { const char *on, *words; int64_t rows; bool doubtful; } cases[] = {
-        {"cpu", "Predicted: linfuse without fusion ", 128, false},
+        {"cpu", "Predicted, linfuse's own kernels: without fusion ", 128, false},
         {"h200", "Predicted: op by op with cuBLAS in fp32 ", 128, true}, /* slower than a captured eager, measured */
         {"h200", "Predicted: op by op with cuBLAS in fp32 ", 65536, false},
     };

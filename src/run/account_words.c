@@ -45,8 +45,10 @@ lf_amount lf_account_gain(double plain_us, double fused_us)
 
 void lf_account_predicted(lf_str *s, bool gpu, lf_amount plain, lf_amount fused, const lf_amount *gain)
 {
-    lf_str_addf(s, "Predicted: %s %s, fused %s%s%s", gpu ? "op by op with cuBLAS in fp32" : "linfuse without fusion",
-                plain.text, fused.text, gain ? ": " : "", gain ? gain->text : "");
+    lf_str_addf(s, "Predicted%s %s, fused %s%s%s%s",
+                gpu ? ": op by op with cuBLAS in fp32" : ", linfuse's own kernels: without fusion", plain.text,
+                fused.text, gain ? ": " : "", gain ? gain->text : "",
+                gpu ? "" : " (for PyTorch: linfuse.bench)");
 }
 
 double lf_account_host_us(bool gpu, int32_t launches)

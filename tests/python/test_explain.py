@@ -69,8 +69,8 @@ def test_collapsed_product(explain):
 @pytest.mark.parametrize("model", MODELS)
 def test_text(explain, model, device):
     text = explain(model, device).stdout
-    compared = "linfuse without fusion" if device == "cpu" else "op by op with cuBLAS in fp32"
-    assert text.startswith(f"Predicted: {compared} ")
+    compared = ", linfuse's own kernels: without fusion" if device == "cpu" else ": op by op with cuBLAS in fp32"
+    assert text.startswith(f"Predicted{compared} ")
     for words in ("As written, op by op", "Fused: 1 launch\n", "never stored", "covers"):
         assert words in text
     assert all(len(line) <= 120 for line in text.splitlines())

@@ -164,7 +164,7 @@ def test_explain_measured():
     account = linfuse.explain(model, x, measure=True)
     lines = str(account).splitlines()
     assert lines[0] == f"Measured on {account.measured.where}: {account.measured.headline}"
-    assert lines[2].startswith("Predicted: linfuse without fusion ")
+    assert lines[2].startswith("Predicted, linfuse's own kernels: without fusion ")
     assert account.json()["measured"]["ms"] == account.measured.ms
     assert account.measured.headline in " ".join(check_html(account._repr_html_()).words)
     plain = linfuse.explain(model, x)
