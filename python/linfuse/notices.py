@@ -4,6 +4,7 @@ honoured; and the logger "linfuse", which at INFO tells of every graph what is f
 
 from __future__ import annotations
 
+import linecache
 import logging
 import os
 import re
@@ -109,9 +110,26 @@ def _written(graph: Graph, names: str) -> tuple[object, str]:
     it runs; and how to say it."""
     for node in graph.nodes:
         trace = node.meta.get("stack_trace") or node.stack_trace or ""
-        found = re.search(r'File "([^"]+)", line \d+, in (\w+)', trace)
+        found = re.search(r'File "([^"]+)", line (\d+), in (\w+)', trace)
         if found:
-            file, function = found[1], re.sub(r"^torch_dynamo_resume_in_(\w+)_at_\d+$", r"\1", found[2])
-            own = not file.startswith(_NOT_THE_USERS)
-            return (file, function, None if own else names), f" of {function} ({os.path.basename(file)})" if own else ""
+            file, function = found[1], re.sub(r"^torch_dynamo_resume_in_(\w+)_at_\d+$", r"\1", found[3])
+            if file.startswith(_NOT_THE_USERS):
+                return (file, function, names), ""
+            begins, whole = _definition(file, int(found[2]), function)
+            return (file, begins, function), f" of {whole} ({os.path.basename(file)})"
     return names, ""
+
+
+def _definition(file: str, line: int, function: str) -> tuple[int, str]:
+    """Where the function begins that a line of source is in, and its name with its class's: one file may have several
+    models with a `forward` each."""
+    begins, depth = 0, 0
+    for at in range(line, 0, -1):
+        found = re.match(r"(\s*)(?:async )?(def|class) (\w+)", linecache.getline(file, at))
+        if found is None:
+            continue
+        if begins == 0 and found.group(2, 3) == ("def", function):
+            begins, depth = at, len(found[1])
+        elif begins > 0 and len(found[1]) < depth:
+            return begins, f"{found[3]}.{function}" if found[2] == "class" else function
+    return begins, function

@@ -110,6 +110,22 @@ def test_nothing_fused_is_warned_of_once():
     assert not said(lambda: (fast(torch.rand(5, 8)), fast(torch.rand(3, 3, 8))))  # traced anew
 
 
+def test_models_of_one_file_are_told_apart():
+    class Sharp(nn.Module):
+        def forward(self, x):
+            return torch.erfinv(x)
+
+    class Flat(nn.Module):
+        def forward(self, x):
+            return torch.erfinv(x)
+
+    for kind in (Sharp, Flat):
+        for times in (1, 0):
+            got = said(lambda: compiled(kind())(torch.rand(4, 8)))
+            assert len(got) == times and all(f" of {kind.__name__}.forward (" in str(one.message) for one in got)
+            torch._dynamo.reset()
+
+
 def test_remedy_of_a_dtype():
     model = nn.Linear(8, 8).double()
     (one,) = said(lambda: compiled(model)(torch.rand(4, 8, dtype=torch.float64)))
