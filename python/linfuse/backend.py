@@ -60,7 +60,7 @@ class Options:
         if words:
             unknown = sorted(map(str, words))
             near = native.suggestion(unknown[0], _OPTIONS)
-            raise native.Error(f"linfuse has no option {', '.join(unknown)}{near}; it has {', '.join(_OPTIONS)}")
+            raise native.Error(f"linfuse has no option {', '.join(unknown)}; it has {', '.join(_OPTIONS)}{near}")
         for name, value, known in (
             ("precision", self.precision, native.option_words("precision")),
             ("fallback", self.fallback, ("pytorch", "error")),
@@ -119,8 +119,8 @@ def backend(module: GraphModule, inputs: Sequence[Any], *, options: Mapping[str,
     option tune; inductor is told of all of them."""
     mode = mode or "default"
     if mode not in _MODES:
-        said = f"mode {mode} is unknown and chooses nothing{native.suggestion(mode, _MODES)}"
-        notices.warn_once(("mode", mode), f"{said}; there are {', '.join(_MODES)}")
+        said = f"mode {mode} is unknown and chooses nothing; there are {', '.join(_MODES)}"
+        notices.warn_once(("mode", mode), said + native.suggestion(mode, _MODES))
         mode = "default"
     if (options or {}).get("tune") is True and not any(_on_gpu(one) for one in inputs):
         notices.warn_once("tune", "tune measures a GPU's kernels; on the CPU there is nothing to choose from")

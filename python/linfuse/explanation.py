@@ -132,7 +132,7 @@ def _of_program(program: native.Compiled, names: Sequence[str], dims: Mapping[st
     if unknown:
         known = ", ".join(names) or "none"
         near = native.suggestion(unknown[0], names)
-        raise Error(f"{title} has no extent {unknown[0]}{near}; it has {known}", Status.ARG)
+        raise Error(f"{title} has no extent {unknown[0]}; it has {known}{near}", Status.ARG)
     extents = [dims.get(name, 1024) for name in names]  # the library's own default
     return Account([part_of(program, extents)], title=title)
 

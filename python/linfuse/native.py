@@ -362,7 +362,7 @@ def option_words(option: str) -> tuple[str, ...]:
 
 
 def suggestion(word: str, known: Sequence[str]) -> str:
-    """What to say after an unknown word: "; did you mean X?" where one of the known words is near."""
+    """How to end what is said of an unknown word: "; did you mean X?" where one of the known words is near."""
     words = (_text * len(known))(*[one.encode() for one in known])
     near = lib.lf_word_near(word.encode(errors="replace"), words, len(known))
     return f"; did you mean {near.decode()}?" if near else ""

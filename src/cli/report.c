@@ -30,8 +30,8 @@ int cli_fail(const char *fmt, ...)
 
 int cli_fail_unknown(const char *what, const char *word, const char *near)
 {
-    return cli_fail("unknown %s '%s'; %s%s%ssee linfuse --help", what, word, near ? "did you mean " : "",
-                    near ? near : "", near ? "? " : "");
+    return cli_fail("unknown %s '%s'; %s%s%see linfuse --help", what, word, near ? "did you mean " : "",
+                    near ? near : "", near ? "? S" : "s");
 }
 
 int cli_fail_status(lf_status status, const char *message)

@@ -11,7 +11,8 @@ enum { CLI_OK = 0, CLI_NOT_OK = 1, CLI_BAD = 2, CLI_NO_DEVICE = 3 };
 /* Says one line on stderr, with `linfuse: ` in front, and returns CLI_BAD. */
 int cli_fail(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
-/* The same for a word that there is none of: "unknown WHAT 'WORD'; did you mean NEAR?". near: NULL where none is. */
+/* The same for a word that there is none of: "unknown WHAT 'WORD'; did you mean NEAR? ...". near: NULL where none
+ * is. */
 int cli_fail_unknown(const char *what, const char *word, const char *near);
 
 /* The same for what the library said; the exit status is the one that fits. */
