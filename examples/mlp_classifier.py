@@ -29,11 +29,14 @@ def spiral(count: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 def train(model: nn.Module, batch: int, steps: int) -> None:
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-    for _ in range(steps):
+    for step in range(steps):
         points, arm = spiral(batch)
+        loss = F.cross_entropy(model(points), arm)
         optimizer.zero_grad()
-        F.cross_entropy(model(points), arm).backward()
+        loss.backward()
         optimizer.step()
+        if step % 20 == 0 or step == steps - 1:
+            print(f"step {step:4d}  loss {loss.item():.4f}")
 
 
 def accuracy(probabilities: torch.Tensor, arm: torch.Tensor) -> float:
