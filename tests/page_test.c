@@ -53,10 +53,10 @@ static json_t *an_account(void)
     lf_program_free(program);
     lf_options_free(options);
     lf_model_free(model);
-    json_t *more = json_pack("{s:[{s:s, s:s, s:s, s:s, s:i}, {s:s, s:s, s:s, s:s, s:i}], s:[s], s:{s:s, s:s}}",
+    json_t *more = json_pack("{s:[{s:s, s:s, s:s, s:s, s:i}, {s:s, s:s, s:s, s:s, s:i}], s:[s], s:{s:s, s:s, s:[s]}}",
                              "fallbacks", "node", "n", "op", "torch.sin", "module", "m", "why", "no op", "part", 1,
                              "node", "o", "op", "torch.cos", "module", "", "why", "no op", "part", 9, "notes", "a note",
-                             "measured", "headline", "twice as fast", "where", "cpu");
+                             "measured", "headline", "twice as fast", "where", "cpu", "doubts", "a <busy> machine");
     assert_non_null(more);
     assert_int_equal(json_object_update(account, more), 0);
     json_decref(more);
@@ -106,8 +106,9 @@ static lf_status page_of(const json_t *account)
 static void an_account_becomes_a_page(void **state)
 {
     (void)state;
-    static const char *const has[] = {"&lt;a title&gt;: ", "Measured on cpu: twice as fast", "torch.sin in m", "a note",
-                                      "would be GUARDED", "REROUNDS: rounds differently", "Roofline"};
+    static const char *const has[] = {"&lt;a title&gt;: ", "Measured on cpu: twice as fast", "a &lt;busy&gt; machine",
+                                      "torch.sin in m", "a note", "would be GUARDED", "REROUNDS: rounds differently",
+                                      "Roofline"};
     json_t *account = an_account();
     char *json = json_dumps(account, 0), *page, *fragment;
     assert_int_equal(lf_page_print(context, "<a title>", json, true, &page), LF_OK);

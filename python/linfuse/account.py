@@ -97,7 +97,8 @@ class Account:
         if self.parts and (len(self.parts) > 1 or self.fallbacks):
             pieces.insert(0, self._summary())
         if self.measured is not None:
-            pieces.insert(0, f"Measured on {self.measured.where}: {self.measured.headline}")
+            head = f"Measured on {self.measured.where}: {self.measured.headline}"
+            pieces.insert(0, "\n".join([head, *self.measured.doubts]))
         return "\n\n".join(pieces) + "\n"
 
     def _summary(self) -> str:

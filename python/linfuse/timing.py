@@ -73,7 +73,8 @@ class Bench:
 
     def json(self) -> dict[str, Any]:
         """As an object of plain values."""
-        return {**asdict(self), "ratio": self.ratio, "where": self.where, "headline": self.headline}
+        return {**asdict(self), "ratio": self.ratio, "where": self.where, "headline": self.headline,
+                "doubts": self.doubts}
 
     def table(self) -> list[list[str]]:
         """Head and rows."""

@@ -245,7 +245,8 @@ static void conditions(page *p)
 static void head(page *p, const char *title)
 {
     lf_str *s = &p->s;
-    const json_t *measured = section(p, "measured");
+    const json_t *measured = section(p, "measured"), *doubt;
+    size_t i;
     lf_str_add(s, "<p class=\"head\">");
     if (title && *title) {
         lf_page_text(s, title);
@@ -257,6 +258,8 @@ static void head(page *p, const char *title)
         lf_str_add(s, ": ");
         lf_page_text(s, lf_page_text_of(measured, "headline"));
         lf_str_add(s, "</b></p>");
+        json_array_foreach (json_object_get(measured, "doubts"), i, doubt)
+            element(s, "p class=dim", json_is_string(doubt) ? json_string_value(doubt) : "");
     }
     if (json_array_size(section(p, "ops")) == 0) {
         lf_str_add(s, measured ? "<p>Nothing of it runs in linfuse.</p>" : "nothing of it runs in linfuse.</p>");

@@ -164,11 +164,14 @@ def test_explain_measured():
     account = linfuse.explain(model, x, measure=True)
     lines = str(account).splitlines()
     assert lines[0] == f"Measured on {account.measured.where}: {account.measured.headline}"
-    assert lines[2].startswith("Predicted, linfuse's own kernels: without fusion ")
+    doubts = account.measured.doubts
+    assert lines[1 : 2 + len(doubts)] == [*doubts, ""]
+    assert lines[2 + len(doubts)].startswith("Predicted, linfuse's own kernels: without fusion ")
     assert account.json()["measured"]["ms"] == account.measured.ms
-    assert account.measured.headline in " ".join(check_html(account._repr_html_()).words)
+    words = " ".join(check_html(account._repr_html_()).words)
+    assert account.measured.headline in words and all(doubt in words for doubt in doubts)
     plain = linfuse.explain(model, x)
-    assert plain.measured is None and str(plain).startswith("Predicted: ") and "measured" not in plain.json()
+    assert plain.measured is None and str(plain).startswith("Predicted, ") and "measured" not in plain.json()
     with pytest.raises(linfuse.Error, match="measure=True runs a PyTorch model"):
         linfuse.explain(model, x, measure=True, device="h200")
 
