@@ -16,7 +16,7 @@ PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / ".g
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 FENCE = re.compile(r"(?:^<!-- not run: (?P<why>.+?) -->\n)?^```(?P<language>\w*)\n(?P<code>.*?)^```$", re.M | re.S)
 RUN = {"python": [sys.executable], "sh": ["bash", "-eu"]}
-SHOWN = {"text", "c", "cmake", "json"}  # what is printed, and parts of programs
+SHOWN = {"text", "c", "cmake"}  # what is printed, and what other tests compile
 
 
 def name(page):
@@ -36,6 +36,13 @@ def test_links_lead_somewhere(page):
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_every_block_says_its_language(page):
     assert {block["language"] for block in blocks(page)} <= {*RUN, *SHOWN}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_no_code_without_a_fence(page):
+    """Indented code says no language, and none of these tests would see it."""
+    outside = FENCE.sub("", page.read_text())
+    assert not re.search(r"(?:^|\n)\n {4,}\S", outside)
 
 
 def runs():
@@ -77,6 +84,38 @@ def test_programs_in_c_compile_and_run(code, library, tmp_path):
     words = ["cc", "-std=c11", "-Wall", "-Wextra", "-Werror", f"-I{ROOT / 'include'}", "program.c", str(library)]
     subprocess.run([*words, f"-Wl,-rpath,{library.parent}", "-o", "program"], cwd=tmp_path, check=True)
     assert subprocess.run(["./program"], cwd=tmp_path, capture_output=True, text=True).stdout == "0.679 0.321\n"
+
+
+# What parts of programs take for granted.
+GIVEN = """
+#include <linfuse.h>
+#include <omp.h>
+#include <stdio.h>
+
+static lf_context *context;
+static lf_program *program;
+static lf_call *call;
+static FILE *file;
+static lf_tensor x, weight, by_x, by_weight;
+static int64_t target[1], dims[1];
+static const void *inputs[1];
+static void *outputs[1], *stream, *workspace;
+static size_t bytes;
+"""
+
+
+def test_parts_of_programs_in_c_compile(tmp_path):
+    """Those of a page in one file: functions as they are, statements in a function each."""
+    for page in PAGES:
+        codes = [block["code"] for block in blocks(page) if block["language"] == "c"]
+        parts = [code for code in codes if "int main(" not in code]
+        made = [part if part.startswith("static ") else f"void part_{i}(void)\n{{\n{part}}}\n"
+                for i, part in enumerate(parts)]  # fmt: skip
+        (tmp_path / "parts.c").write_text("\n".join([GIVEN, *made]))
+        words = ["cc", "-std=c11", "-Wall", "-Wextra", "-Werror", "-Wno-unused", "-fopenmp", "-fsyntax-only"]
+        words += [f"-I{ROOT / 'include'}", "parts.c"]
+        done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, f"{name(page)}: {done.stderr}"
 
 
 @pytest.mark.parametrize("tool", ["chart", "supported"])
