@@ -65,10 +65,14 @@ void lf_page_text(lf_str *s, const char *text)
 
 lf_amount lf_page_amount(lf_field_unit unit, double value)
 {
-    lf_amount out = lf_account_amount(unit, value);
-    const size_t length = strlen(out.text);
-    if (unit == LF_AS_US && length > 2 && strcmp(out.text + length - 2, "us") == 0)
-        snprintf(out.text + length - 2, sizeof out.text - (length - 2), "µs");
+    static const char NO_BREAK[] = "\xc2\xa0"; /* U+00A0: the number and its unit stay on one line */
+    const lf_amount plain = lf_account_amount(unit, value);
+    const char *space = strchr(plain.text, ' ');
+    if (!space)
+        return plain;
+    lf_amount out;
+    snprintf(out.text, sizeof out.text, "%.*s%s%s", (int)(space - plain.text), plain.text, NO_BREAK,
+             strcmp(space, " us") == 0 ? "µs" : space + 1);
     return out;
 }
 

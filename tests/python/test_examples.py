@@ -126,7 +126,7 @@ def without_numbers(page):
     words = re.sub(r"(?s)<svg.*?</svg>|<[^>]*>", " ", page)
     words = re.sub(r" \(above the roof: [^)]*\)", "", words)
     words = re.sub(r" on [^,:]*, \d+ threads?, \w+", "", words)
-    return re.sub(r"-?\d[\d.]*(e-?\d+)?( ?[kMGT]?(FLOP|B)(/[sB])?| [µum]?s)?x?%?", "N", words).split()
+    return re.sub(r"-?\d[\d.]*(e-?\d+)?(\s?[kMGT]?(FLOP|B)(/[sB])?|\s[µum]?s)?x?%?", "N", words).split()
 
 
 def built(root, library, folder, name):
