@@ -292,6 +292,8 @@ LF_API const char *lf_options_message(const lf_options *options);
 /* The words that an option takes, one for each index from 0; NULL past the last, and where it takes no fixed words.
  * key:     the option: "device", "precision", "fuse", ... */
 LF_API const char *lf_option_word(const char *key, size_t index);
+/* Whether programs run on a device of that name, where one is there; on others they can be costed only. */
+LF_API bool lf_device_runs(const char *device);
 /* What rounding to a precision takes from an operand of a product, relative to it and on average: 2^-24 in fp32, 2^-9
  * in bf16. 0 where there is no precision of that name. */
 LF_API double lf_precision_unit(const char *precision);

@@ -412,7 +412,12 @@ static void options_tell_their_words(void **state)
         assert_null(lf_option_word(keys[k], i));
         assert_null(lf_option_word(keys[k], SIZE_MAX));
     }
+    assert_string_equal(lf_option_word("device", 0), "cpu");
     assert_string_equal(lf_option_word("device", 1), "cuda");
+    assert_true(lf_device_runs("cpu") && lf_device_runs("cuda"));
+    for (size_t i = 2; lf_option_word("device", i); i++)
+        assert_false(lf_device_runs(lf_option_word("device", i)));
+    assert_false(lf_device_runs("abacus") || lf_device_runs(NULL));
     assert_null(lf_option_word("rules", 0));
     assert_null(lf_option_word("no such option", 0));
     assert_null(lf_option_word(NULL, 0));

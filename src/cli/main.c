@@ -42,21 +42,29 @@ static const struct command {
 };
 enum { COMMANDS = sizeof commands / sizeof *commands };
 
-/* An option's words, from the first-th on. */
-static void print_words(const char *before, const char *option, size_t first, const char *between)
+static bool is_costed(const char *device) { return !lf_device_runs(device); }
+
+/* An option's words, those that `which` takes; NULL: all. */
+static void print_words(const char *before, const char *option, bool (*which)(const char *), const char *between,
+                        const char *after)
 {
+    bool any = false;
     fputs(before, stdout);
-    for (size_t i = first; lf_option_word(option, i); i++)
-        printf("%s%s", i > first ? between : "", lf_option_word(option, i));
-    putchar('\n');
+    for (size_t i = 0; lf_option_word(option, i); i++)
+        if (!which || which(lf_option_word(option, i))) {
+            printf("%s%s", any ? between : "", lf_option_word(option, i));
+            any = true;
+        }
+    fputs(after, stdout);
 }
 
 static void print_common_options(void)
 {
     puts("Options of all commands on a model:\n"
          "  --dim B=1024             the value of a named extent (also: --batch 1024, where there is one)");
-    print_words("  --device cpu|cuda        where it runs; explain also takes ", "device", 2, ", ");
-    print_words("  --precision ", "precision", 0, "|");
+    print_words("  --device ", "device", lf_device_runs, "|", "        where it runs; ");
+    print_words("explain also takes ", "device", is_costed, ", ", "\n");
+    print_words("  --precision ", "precision", NULL, "|", "\n");
     puts("  --threads N              how many threads (default: one per core)\n"
          "  --seed S                 what parameters and inputs are drawn from (default: 0)\n"
          "  --weights FILE           parameters from a safetensors file\n"

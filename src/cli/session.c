@@ -151,9 +151,13 @@ void cli_session_end(cli_session *s)
 int cli_session_device(const cli_session *s, const char **device)
 {
     *device = s->options->device ? s->options->device : "cpu";
-    if (strcmp(*device, "cpu") != 0 && strcmp(*device, "cuda") != 0)
-        return cli_fail("--device %s: this command runs the model, which needs cpu or cuda", *device);
-    return CLI_OK;
+    if (lf_device_runs(*device))
+        return CLI_OK;
+    char known[256] = "";
+    const char *word;
+    for (size_t i = 0; (word = lf_option_word("device", i)) != NULL && lf_device_runs(word); i++)
+        snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s", i ? " or " : "", word);
+    return cli_fail("--device %s: this command runs the model, which needs %s", *device, known);
 }
 
 void cli_session_print(const cli_session *s, const char *device)

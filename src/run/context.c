@@ -116,6 +116,22 @@ lf_status lf_context_pool(lf_context *context)
 
 /* ---- backends ---- */
 
+const char *lf_backend_name(size_t index)
+{
+    for (size_t i = 0; i < sizeof built_in / sizeof *built_in; i++)
+        if (built_in[i]->name && index-- == 0)
+            return built_in[i]->name;
+    return NULL;
+}
+
+bool lf_device_runs(const char *device)
+{
+    bool found = false;
+    for (size_t i = 0; device && lf_backend_name(i); i++)
+        found = found || strcmp(lf_backend_name(i), device) == 0;
+    return found;
+}
+
 lf_status lf_context_add_backend(lf_context *context, const lf_backend *backend)
 {
     if (context->backends == LF_BACKENDS)

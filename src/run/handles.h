@@ -100,6 +100,8 @@ lf_status lf_compile(lf_program *program, const lf_options *options);
 /* Starts the threads, or takes the caller's loop, once. Message in the context. */
 lf_status lf_context_pool(lf_context *context);
 
+/* The devices that every context has a backend for, by index; NULL past the last. */
+const char *lf_backend_name(size_t index);
 /* Lets programs be compiled for the devices that one more backend names, which outlives the context.
  * Fails: LF_ERR_ARG where there are LF_BACKENDS of them. */
 lf_status lf_context_add_backend(lf_context *context, const lf_backend *backend);

@@ -42,11 +42,16 @@ const char *lf_options_message(const lf_options *options) { return options ? opt
 
 /* ---- options whose values are words ---- */
 
-/* A device to run on, then those that can be costed only. */
+/* Devices to run on, then those that can be costed only. */
 static const char *device_word(size_t index)
 {
-    const lf_device *row = lf_device_at(index > 1 ? index - 1 : 0);
-    return index == 1 ? "cuda" : row ? row->name : NULL;
+    for (size_t i = 0; lf_backend_name(i); i++)
+        if (index-- == 0)
+            return lf_backend_name(i);
+    for (size_t i = 0; lf_device_at(i); i++)
+        if (!lf_device_runs(lf_device_at(i)->name) && index-- == 0)
+            return lf_device_at(i)->name;
+    return NULL;
 }
 
 static const char *precision_word(size_t index)
