@@ -91,6 +91,12 @@ typedef struct lf_field_row {
     lf_datum (*from)(const lf_account *a, int32_t i);
 } lf_field_row;
 
+/* Does it stand in a column, or in a line, of figures? */
+static inline bool lf_is_figure(const lf_field_row *f)
+{
+    return f->field.column && f->unit != LF_AS_TEXT;
+}
+
 /* The table; NULL past the end. The fields of a section stand together. */
 const lf_field_row *lf_field_row_at(size_t index);
 /* The first of a section's. NULL: there is no such section. */

@@ -145,18 +145,12 @@ static columns find_columns(writing *w)
     return (columns){.op = 2 + name + 2, .shape = 2 + name + 2 + op + 2, .numbers = 2 + name + 2 + op + 2 + shape};
 }
 
-/* Is it a column of figures? */
-static bool is_figure(const lf_field_row *f)
-{
-    return f->field.column && f->unit != LF_AS_TEXT;
-}
-
 /* The figures of a section, or of one of its rows, in columns. */
 static void write_numbers(lf_str *s, const lf_account *a, const char *section, int32_t row)
 {
     int width = FIRST_WIDTH;
     for (const lf_field_row *f = lf_section(section); f; f = lf_next_field(f)) {
-        if (!is_figure(f))
+        if (!lf_is_figure(f))
             continue;
         const double value = f->from(a, row).number;
         right(s, value > 0 ? lf_account_amount(f->unit, value).text : "-", width);
@@ -195,7 +189,7 @@ static void write_ops(writing *w)
     lf_str_pad(s, c.numbers);
     int width = FIRST_WIDTH;
     for (const lf_field_row *f = lf_section("ops"); f; f = lf_next_field(f))
-        if (is_figure(f)) {
+        if (lf_is_figure(f)) {
             right(s, f->field.column, width);
             width = WIDTH;
         }
@@ -268,21 +262,30 @@ static void write_list(writing *w, const char *label, int32_t group, int fate, b
     lf_str_free(&names);
 }
 
+/* What a field says on a line of its own; nothing where there is nothing of it. */
+static void write_labelled(writing *w, const lf_field_row *f, lf_datum is)
+{
+    if (f->unit != LF_AS_TEXT && is.number != 0)
+        labelled(&w->s, f->field.phrase, lf_account_amount(f->unit, is.number).text);
+    else if (is.text)
+        labelled(&w->s, f->field.phrase, is.text);
+}
+
 static void write_kernel(writing *w, int32_t index)
 {
     const lf_group *g = &w->a->plan->group[index];
     lf_str_addf(&w->s, "  %d. %s:", (int)index + 1, g->name);
     const char *between = " ";
     for (const lf_field_row *f = lf_section("kernels"); f; f = lf_next_field(f))
-        if (is_figure(f)) {
+        if (lf_is_figure(f)) {
             lf_str_addf(&w->s, "%s%s", between, lf_account_amount(f->unit, f->from(w->a, index).number).text);
             between = ", ";
         }
     lf_str_add(&w->s, "\n");
     write_list(w, "covers", index, -1, false);
     for (const lf_field_row *f = lf_section("kernels"); f; f = lf_next_field(f))
-        if (f->field.phrase && f->from(w->a, index).text)
-            labelled(&w->s, f->field.phrase, f->from(w->a, index).text);
+        if (f->field.phrase && !lf_is_figure(f))
+            write_labelled(w, f, f->from(w->a, index));
     write_list(w, lf_fate_table[LF_FATE_INSIDE].words, index, LF_FATE_INSIDE, true);
     write_list(w, lf_fate_table[LF_FATE_STORED].words, index, LF_FATE_STORED, true);
 }

@@ -171,16 +171,25 @@ static void find_all(page *p)
 
 /* ---- figures ---- */
 
-static bool is_figure(const lf_field_row *f)
-{
-    return f->field.column && f->unit != LF_AS_TEXT;
-}
-
 /* A figure of a row; a dash where there is nothing of it. */
 static lf_amount figure(const json_t *row, const lf_field_row *f)
 {
     const double value = lf_page_number_of(row, f->field.name);
     return value != 0 ? lf_page_amount(f->unit, value) : (lf_amount){"–"};
+}
+
+/* What a field says of a row, on a line of its own; nothing where there is nothing of it. */
+static void labelled(lf_str *s, const json_t *row, const lf_field_row *f)
+{
+    const bool is_text = f->unit == LF_AS_TEXT;
+    const double value = is_text ? 0 : lf_page_number_of(row, f->field.name);
+    const lf_amount amount = value != 0 ? lf_page_amount(f->unit, value) : (lf_amount){""};
+    const char *words = is_text ? lf_page_text_of(row, f->field.name) : amount.text;
+    if (!*words)
+        return;
+    lf_str_addf(s, "<p><span class=\"dim\">%s</span> ", f->field.phrase);
+    lf_page_text(s, words);
+    lf_str_add(s, "</p>");
 }
 
 /* Those of a section that go with words, in one line. words_first: "fp32 peak 1 TFLOP/s", else "1 kB of workspace". */
@@ -423,17 +432,14 @@ static void kernel_box(page *p, size_t number, const json_t *kernel)
     lf_str_add(s, "</b><span>");
     const char *between = "";
     for (const lf_field_row *f = lf_section("kernels"); f; f = lf_next_field(f))
-        if (is_figure(f)) {
+        if (lf_is_figure(f)) {
             lf_str_addf(s, "%s%s %s", between, f->field.column, figure(kernel, f).text);
             between = ", ";
         }
     lf_str_add(s, "</span></div>");
     for (const lf_field_row *f = lf_section("kernels"); f; f = lf_next_field(f))
-        if (f->unit == LF_AS_TEXT && f->field.phrase && *lf_page_text_of(kernel, f->field.name)) {
-            lf_str_addf(s, "<p><span class=\"dim\">%s</span> ", f->field.phrase);
-            lf_page_text(s, lf_page_text_of(kernel, f->field.name));
-            lf_str_add(s, "</p>");
-        }
+        if (f->field.phrase && !lf_is_figure(f))
+            labelled(s, kernel, f);
     lf_str_add(s, "<p><span class=\"dim\">replaces</span> ");
     counted(s, json_array_size(covers), "op", "s");
     lf_str_add(s, "</p><div class=\"chips\">");
@@ -506,7 +512,7 @@ static size_t figures_of(const char *name)
 {
     size_t count = 0;
     for (const lf_field_row *f = lf_section(name); f; f = lf_next_field(f))
-        count += is_figure(f);
+        count += lf_is_figure(f);
     return count;
 }
 
@@ -522,7 +528,7 @@ static void op_row(page *p, const json_t *op)
     shape_words(s, op);
     lf_str_add(s, "</td>");
     for (const lf_field_row *f = lf_section("ops"); f; f = lf_next_field(f))
-        if (is_figure(f))
+        if (lf_is_figure(f))
             element(s, "td", figure(op, f).text);
     lf_str_add(s, "<td>");
     if (us > 0)
@@ -547,7 +553,7 @@ static void op_table(page *p)
     lf_str_add(s, "</summary><div class=\"scroll\"><table><tr><th class=t>value</th><th class=t>op</th>"
                   "<th class=t>shape</th>");
     for (const lf_field_row *f = lf_section("ops"); f; f = lf_next_field(f))
-        if (is_figure(f))
+        if (lf_is_figure(f))
             element(s, "th", f->field.column);
     lf_str_add(s, "<th>share</th><th class=t>now</th><th class=t>kernel</th></tr>");
     json_array_foreach (section(p, "ops"), i, op) {
@@ -559,7 +565,7 @@ static void op_table(page *p)
     }
     lf_str_add(s, "<tr><th class=t>all</th><th></th><th></th>");
     for (const lf_field_row *f = lf_section("plain"); f; f = lf_next_field(f))
-        if (is_figure(f))
+        if (lf_is_figure(f))
             element(s, "th", figure(section(p, "plain"), f).text);
     lf_str_add(s, "<th></th><th></th><th></th></tr></table></div></details>");
 }
