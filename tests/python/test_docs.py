@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from linfuse import native
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / ".github").rglob("*.md"),
                 *(ROOT / "bench").glob("*.md")])  # fmt: skip
@@ -148,6 +150,13 @@ def test_every_variable_is_in_docs():
     assert len(read) > 10
     told = set(re.findall(r"`(LINFUSE_[A-Z0-9_]+)", (ROOT / "docs" / "environment.md").read_text()))
     assert told == read
+
+
+@pytest.mark.parametrize("file", ["include/linfuse.h", "docs/cli.md", "docs/python.md", "python/linfuse/backend.py",
+                                  "python/linfuse/program.py"])  # fmt: skip
+def test_every_precision_is_told(file):
+    text = (ROOT / file).read_text()
+    assert [word for word in native.option_words("precision") if word not in text] == []
 
 
 def test_readme_stays_short():
