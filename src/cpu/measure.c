@@ -5,11 +5,11 @@
  * they share clocks, caches and memory. */
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "base/median.h"
 #include "base/mem.h"
 #include "cpu/measure.h"
 
@@ -72,16 +72,9 @@ static double now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static int by_size(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static double median(double *x, int64_t count)
 {
-    qsort(x, (size_t)count, sizeof *x, by_size);
-    return fmax(x[count / 2], 1e-9);
+    return fmax(lf_median(x, (size_t)count), 1e-9);
 }
 
 /* ---- near the core ---- */

@@ -44,7 +44,8 @@ lf_cuda_stage *lf_emit_stage(lf_emitter *e, const char *name, lf_cuda_work work,
 
 /* ---- ranges ---- */
 
-static bool has_columns(const lf_group *g, int32_t phase)
+/* Is a statistic of columns complete after it? */
+static bool ends_columns(const lf_group *g, int32_t phase)
 {
     for (int32_t i = 0; i < g->stats; i++)
         if (g->stat[i].phase == phase && g->stat[i].span == LF_SPAN_COLUMN)
@@ -64,7 +65,7 @@ static void find_ranges(lf_emitter *e)
     e->ranges = 0;
     for (int32_t p = 0; p < g->phases; p++) {
         const bool product = is_wide_product(g, p);
-        bool begins = p != e->held.phase && (p == 0 || product || is_wide_product(g, p - 1) || has_columns(g, p - 1) ||
+        bool begins = p != e->held.phase && (p == 0 || product || is_wide_product(g, p - 1) || ends_columns(g, p - 1) ||
                                              g->phase[p].one_row != g->phase[p - 1].one_row);
         if (begins)
             e->range[e->ranges++] = (lf_range){.first = p, .product = product};

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/cache.h"
+#include "base/median.h"
 #include "base/rng.h"
 #include "base/str.h"
 #include "cuda/device.h"
@@ -198,12 +199,6 @@ lf_tile_shape lf_cuda_shape_for(lf_cuda_program *p, const int64_t *dims, bool *m
 
 /* ---- measuring ---- */
 
-static int by_value(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 typedef struct candidates {
     const lf_cuda_kernel *kernel[LF_TILE_SHAPES]; /* NULL: it does not take part */
     double seconds[LF_TILE_SHAPES][MOST_ROUNDS];
@@ -263,10 +258,8 @@ static lf_status measure(lf_cuda_call *call, const lf_cuda_job *job, candidates 
     if (status == LF_OK)
         status = take_turns(call, job, c, rounds, diag);
     for (int s = 0; s < LF_TILE_SHAPES && status == LF_OK; s++)
-        if (c->kernel[s]) {
-            qsort(c->seconds[s], (size_t)rounds, sizeof(double), by_value);
-            measured[s] = 1e6 * c->seconds[s][rounds / 2];
-        }
+        if (c->kernel[s])
+            measured[s] = 1e6 * lf_median(c->seconds[s], (size_t)rounds);
     return status;
 }
 

@@ -208,8 +208,6 @@ void lf_broadcast_strides(const lf_shape *from, const lf_shape *to, lf_extent *s
 /* True where a value depends on parameters and constants only: it is computed once, when weights are prepared.
  * fixed: one per node. */
 void lf_graph_fixed(const lf_graph *g, bool *fixed);
-/* How often each node is used, outputs counted. uses: one per node. */
-void lf_graph_uses(const lf_graph *g, int32_t *uses);
 /* Marks, beside the nodes that are marked, whatever they are computed from. needed: one per node. */
 void lf_graph_needed(const lf_graph *g, bool *needed);
 

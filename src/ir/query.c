@@ -240,17 +240,6 @@ void lf_graph_fixed(const lf_graph *g, bool *fixed)
     }
 }
 
-void lf_graph_uses(const lf_graph *g, int32_t *uses)
-{
-    memset(uses, 0, (size_t)g->count * sizeof *uses);
-    for (lf_node n = 0; n < g->count; n++)
-        for (int i = 0; i < LF_MAX_ARGS; i++)
-            if (g->node[n].arg[i] != LF_NONE)
-                uses[g->node[n].arg[i]]++;
-    for (int32_t i = 0; i < g->outputs; i++)
-        uses[g->output[i]]++;
-}
-
 void lf_graph_needed(const lf_graph *g, bool *needed)
 {
     for (lf_node n = g->count - 1; n >= 0; n--)

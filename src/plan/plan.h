@@ -281,7 +281,7 @@ lf_status lf_plan_build(const lf_graph *g, lf_plan_options options, lf_arena *ar
  * Fails: LF_ERR_ARG with a message that names the group and the fault. */
 lf_status lf_plan_verify(const lf_plan *plan, lf_diag *diag);
 
-/* The plan as text: phases, steps, statistics. *out: malloc'ed, caller owns. For tests and `explain`. */
+/* The plan as text: phases, steps, statistics. *out: malloc'ed, caller owns. For tests and debuggers. */
 lf_status lf_plan_print(const lf_plan *plan, char **out);
 
 /* What elements of a stored value are: its own type, and f32 where it was computed when parameters were prepared, by
