@@ -12,6 +12,19 @@
 enum { MOST_ENTRY = 256 << 20 };
 static const char magic[8] = "lfcuda1";
 
+char *lf_cuda_code(const char *text)
+{
+    char *code = malloc(strlen(text) + 1), *to = code;
+    for (const char *from = text; code && *from;)
+        if (from[0] == '/' && from[1] == '/')
+            from += strcspn(from, "\n");
+        else
+            *to++ = *from++;
+    if (code)
+        *to = '\0';
+    return code;
+}
+
 /* ---- the cache's entries: magic, lengths, checksum, then key and code ---- */
 
 typedef struct entry_head {
@@ -145,8 +158,12 @@ lf_status lf_cuda_compile(const char *source, const char *arch, char **cubin, si
     if (major < 13) /* they may not know the last */
         count--;
     lf_str_addf(&key, "nvrtc %d.%d %s %s\n", major, minor, options[0], options[1]);
-    lf_str_add(&key, source);
-    if (key.failed) {
+    char *code = lf_cuda_code(source);
+    if (code)
+        lf_str_add(&key, code);
+    const bool known = code && !key.failed;
+    free(code);
+    if (!known) {
         lf_str_free(&key);
         return lf_fail_nomem(diag, "the run-time compiler");
     }

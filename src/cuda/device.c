@@ -73,6 +73,8 @@ lf_status lf_cuda_device_open(lf_cuda_device **out, lf_diag *diag)
     lf_cuda_device *d = *out = calloc(1, sizeof *d);
     if (!d)
         return lf_fail_nomem(diag, "the device");
+    pthread_mutex_init(&d->loading, NULL);
+    pthread_cond_init(&d->loaded, NULL);
     lf_status status = lf_cuda_driver_find(&d->driver, diag);
     if (status == LF_OK)
         status = lf_nvrtc_find(&compiler, diag);
@@ -89,8 +91,12 @@ lf_status lf_cuda_device_open(lf_cuda_device **out, lf_diag *diag)
 
 void lf_cuda_device_close(lf_cuda_device *d)
 {
-    if (d && d->primary)
+    if (!d)
+        return;
+    if (d->primary)
         d->driver->primary_release(d->ordinal);
+    pthread_cond_destroy(&d->loaded);
+    pthread_mutex_destroy(&d->loading);
     free(d);
 }
 

@@ -21,7 +21,20 @@ struct lf_cuda_device {
     size_t cache_bytes;   /* L2 */
     double memory_rate;   /* bytes a second on paper; 0: not known */
     char name[128];
+    pthread_mutex_t loading;    /* over what follows */
+    pthread_cond_t loaded;      /* a module is ready, or failed */
+    struct lf_cuda_module *modules;
 };
+
+/* A kernel's machine code, shared by the programs that have it. */
+typedef struct lf_cuda_module {
+    struct lf_cuda_module *next;
+    char *code;              /* as lf_cuda_code has it; owned */
+    char arch[16];
+    int users;
+    bool ready;
+    void *handle, *function; /* the module, and the kernel in it */
+} lf_cuda_module;
 
 /* of Args; bytes of a tensor map; products, so that all parameters fit CUDA's 32 KB; bytes of four floats */
 enum { LF_CUDA_MOST_WORDS = 500, LF_CUDA_MAP = 128, LF_CUDA_MOST_PRODUCTS = 64, LF_CUDA_FOUR = 16 };
@@ -31,7 +44,7 @@ enum { LF_CUDA_CHOSEN = 256 }; /* choices of shapes that a program remembers: a 
 /* A program's kernel for one shape of tiles. */
 typedef struct lf_cuda_kernel {
     lf_cuda_source source;   /* its text is dropped once compiled */
-    void *module, *function;
+    lf_cuda_module *module;
     unsigned shared;         /* bytes of dynamic shared memory */
     int cluster;             /* blocks of a cluster */
     int columns;             /* of a tile of a product on tensor cores */
@@ -82,6 +95,14 @@ lf_status lf_cuda_alloc(const lf_cuda_device *d, size_t bytes, const char *what,
 typedef struct lf_cuda_control {
     lf_cuda_ptr barrier, beyond, beyond_any, watched, watched_any, redone;
 } lf_cuda_control;
+
+/* ---- module.c ---- */
+
+/* A text's machine code for "sm_90a", say, compiled where no program has it yet. out: to be left once. Thread-safe.
+ * Inside enter and leave. Fails: as lf_cuda_compile does; LF_ERR_DEVICE. */
+lf_status lf_cuda_module_take(lf_cuda_device *d, const char *arch, const char *text, lf_cuda_module **out,
+                              lf_diag *diag);
+void lf_cuda_module_leave(lf_cuda_device *d, lf_cuda_module *module);
 
 /* One run of a program. */
 typedef struct lf_cuda_pass {

@@ -3,7 +3,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "cuda/compile.h"
 #include "cuda/device.h"
 
 enum { MAX_DYNAMIC_SHARED = 8, CLUSTER_DIMENSION = 4 }; /* CUfunction_attribute, CUlaunchAttributeID */
@@ -21,11 +20,11 @@ static int count_resident(const lf_cuda_device *d, lf_cuda_kernel *k)
     lf_cuda_attribute cluster = {.id = CLUSTER_DIMENSION, .value = {(uint32_t)k->cluster, 1, 1}};
     lf_cuda_config config = {
         (unsigned)k->cluster, 1, 1, (unsigned)k->source.threads, 1, 1, k->shared, NULL, &cluster, 1};
-    int error = k->shared ? d->driver->function_set(k->function, MAX_DYNAMIC_SHARED, (int)k->shared) : 0;
+    int error = k->shared ? d->driver->function_set(k->module->function, MAX_DYNAMIC_SHARED, (int)k->shared) : 0;
     if (!error && k->cluster > 1)
-        error = d->driver->clusters(&k->resident, k->function, &config);
+        error = d->driver->clusters(&k->resident, k->module->function, &config);
     else if (!error)
-        error = d->driver->blocks(&k->resident, k->function, k->source.threads, k->shared);
+        error = d->driver->blocks(&k->resident, k->module->function, k->source.threads, k->shared);
     k->resident *= k->cluster > 1 ? k->cluster : d->units;
     return error;
 }
@@ -33,23 +32,16 @@ static int count_resident(const lf_cuda_device *d, lf_cuda_kernel *k)
 static lf_status load(const lf_cuda_program *p, lf_cuda_kernel *k, lf_diag *diag)
 {
     const lf_cuda_device *d = p->device;
-    char arch[16], *cubin;
-    size_t size;
+    char arch[16];
     for (int i = 0; i < LF_CUDA_ROLES; i++)
         if (k->source.part[i].plan && words_of(&k->source.part[i]) > LF_CUDA_MOST_WORDS)
             return lf_fail(diag, LF_ERR_UNSUPPORTED,
                            "device cuda: the model has more tensors than a kernel takes arguments (%zu)",
                            words_of(&k->source.part[i]));
     snprintf(arch, sizeof arch, "sm_%d%d%s", d->major, d->minor, p->target.unit == LF_UNIT_WGMMA ? "a" : "");
-    lf_status status = lf_cuda_compile(k->source.text, arch, &cubin, &size, NULL, diag);
+    lf_status status = lf_cuda_module_take(p->device, arch, k->source.text, &k->module, diag);
     free(k->source.text);
     k->source.text = NULL;
-    if (status == LF_OK)
-        status = lf_cuda_status(d, d->driver->module_load(&k->module, cubin), "loading the kernel", diag);
-    free(cubin);
-    if (status == LF_OK)
-        status =
-            lf_cuda_status(d, d->driver->function_get(&k->function, k->module, "program"), "finding the kernel", diag);
     k->cluster = 1;
     k->shared = LF_CUDA_PLAIN_SHARED;
     if (k->source.products > 0 && p->target.unit == LF_UNIT_WGMMA) {
@@ -74,7 +66,7 @@ static void free_kernel(const lf_cuda_program *p, lf_cuda_kernel *k)
     if (!k)
         return;
     if (k->module)
-        p->device->driver->module_unload(k->module);
+        lf_cuda_module_leave(p->device, k->module);
     lf_cuda_source_free(&k->source);
     free(k);
 }

@@ -190,7 +190,7 @@ lf_status lf_cuda_arrange(const lf_cuda_program *p, const lf_cuda_kernel *k, con
                                   NULL,
                                   &to->together,
                                   k->source.waits ? 1 : 0};
-    to->function = k->function;
+    to->function = k->module->function;
     if (k->source.products > 0) {
         lf_status status = fill_maps(p, k, pass, to->maps, diag);
         if (status != LF_OK)

@@ -47,7 +47,7 @@ static int launch(const lf_cuda_program *p, const lf_cuda_kernel *k, const char 
     const lf_cuda_config config = {
         (unsigned)(x < 4096 ? x : 4096), (unsigned)y, 1, (unsigned)k->source.threads, 1, 1, 0, NULL, NULL, 0};
     void *function;
-    const int error = driver->function_get(&function, k->module, name);
+    const int error = driver->function_get(&function, k->module->handle, name);
     return error ? error : driver->launch(&config, function, params, NULL);
 }
 

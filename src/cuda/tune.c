@@ -10,6 +10,7 @@
 #include "base/median.h"
 #include "base/rng.h"
 #include "base/str.h"
+#include "cuda/compile.h"
 #include "cuda/device.h"
 
 enum { MOST_ENTRY = 4096, FEWEST_ROUNDS = 5, MOST_ROUNDS = 25 };
@@ -26,18 +27,6 @@ static uint64_t hash(const char *text)
     return lf_rng_u64(&r);
 }
 
-/* Values' names are in comments only, and one model may come with other names by another way. */
-static void drop_comments(char *text)
-{
-    char *to = text;
-    for (const char *from = text; *from;)
-        if (from[0] == '/' && from[1] == '/')
-            from += strcspn(from, "\n");
-        else
-            *to++ = *from++;
-    *to = '\0';
-}
-
 /* What the program's text would be for one shape: all its kernels change with it. 0: no memory for that. */
 static uint64_t hash_of_program(const lf_cuda_program *p)
 {
@@ -46,9 +35,9 @@ static uint64_t hash_of_program(const lf_cuda_program *p)
     target.shape = LF_TILE_PAIRS;
     target.aligned = true;
     lf_status status = lf_cuda_emit(p->plan, p->as_written ? p->as_written->plan : NULL, target, &source, NULL);
-    if (status == LF_OK)
-        drop_comments(source.text);
-    const uint64_t found = status == LF_OK ? hash(source.text) : 0;
+    char *code = status == LF_OK ? lf_cuda_code(source.text) : NULL;
+    const uint64_t found = code ? hash(code) : 0;
+    free(code);
     lf_cuda_source_free(&source);
     return found;
 }
