@@ -272,11 +272,14 @@ LF_API lf_status lf_model_eval(lf_model *model, const lf_tensor *inputs, const l
  *   tune        true | false                  (cuda: the first run at some extents measures which kernels take least,
  *                                              remembers it on disk, and waits for the device meanwhile; results are
  *                                              the same, to the bit)
+ *   lazy        true | false                  (cuda: kernels are compiled by lf_program_compile, or when first
+ *                                              wanted, and not with the program)
  *   dim.B       an extent to weigh choices by (the program still serves every value)
  *   first.B     the extent of the first call, where it is known: what a GPU needs for it is compiled with the program
  *               (otherwise for dim.B) */
 
-/* Makes options as they are where nobody says otherwise: device cpu, precision fp32, everything on but tune.
+/* Makes options as they are where nobody says otherwise: device cpu, precision fp32, everything on but tune and
+ * lazy.
  * out:     the options; free them with lf_options_free. */
 LF_API lf_status lf_options_new(lf_context *context, lf_options **out);
 LF_API void lf_options_free(lf_options *options);
@@ -307,6 +310,13 @@ LF_API lf_status lf_program_new(lf_model *model, const lf_options *options, lf_p
 LF_API void lf_program_free(lf_program *program);
 /* The message of the last failure; never NULL. */
 LF_API const char *lf_program_message(const lf_program *program);
+
+/* Compiles what runs at these extents need and is not compiled yet: on a GPU seconds of work, which the first run would
+ * wait for; on a CPU nothing. Parameters need no values yet. Meanwhile other threads may compile other programs of the
+ * context, and one of them may make new ones. A kernel that several programs have is compiled once.
+ * dims:    the values of the named extents; NULL: as the options first.NAME and dim.NAME have them.
+ * Fails:   LF_ERR_DATA (no such extents), LF_ERR_DEVICE, LF_ERR_UNSUPPORTED. */
+LF_API lf_status lf_program_compile(lf_program *program, const int64_t *dims);
 
 /* What becomes of the memory that a parameter is given from. */
 typedef enum lf_holding {

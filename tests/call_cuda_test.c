@@ -6,12 +6,17 @@
 
 #include "cuda/emit.h"
 
+#include <pthread.h>
+#include <time.h>
+
 /* ---- the driver ---- */
 
 enum { BLOCKS = 256, OUT_OF_MEMORY = 2, NOT_READABLE = 700, IN_CAPTURE = 900, UNITS = 16, MAJOR = 75, L2 = 38 };
 
 static struct { lf_cuda_ptr at; size_t bytes; } block[BLOCKS]; /* memory that was handed out and not taken back */
-static size_t limit, allocs, frees, launches, waits, compiles, brought; /* brought: bytes, to the host */
+static size_t limit, allocs, frees, launches, waits, brought; /* brought: bytes, to the host */
+static _Atomic size_t compiles, loads, unloads;
+static _Atomic bool slow, refusing; /* what the compiler is */
 static int capability = 8;
 static bool unreadable; /* nothing comes to the host */
 static int mode; /* 0: what is unsafe while something is captured fails */
@@ -130,7 +135,15 @@ static int fake_module_load(void **module, const void *image)
 {
     (void)image;
     assert_false(forbidden());
+    loads++;
     return fake_pointer(module);
+}
+
+static int fake_module_unload(void *module)
+{
+    (void)module;
+    unloads++;
+    return 0;
 }
 
 static int fake_function_get(void **function, void *module, const char *name)
@@ -175,6 +188,7 @@ static void own_functions(lf_cuda_driver *to)
     to->device_attribute = fake_device_attribute;
     to->primary_retain = fake_primary_retain;
     to->module_load = fake_module_load;
+    to->module_unload = fake_module_unload;
     to->function_get = fake_function_get;
     to->clusters = fake_clusters;
     to->launch = fake_launch;
@@ -185,12 +199,13 @@ lf_status __wrap_lf_cuda_compile(const char *source, const char *arch, char **cu
 lf_status __wrap_lf_cuda_compile(const char *source, const char *arch, char **cubin, size_t *size, char **log,
                                  lf_diag *diag)
 {
-    (void)source, (void)arch, (void)log, (void)diag;
-    *cubin = calloc(1, 1);
+    (void)source, (void)arch, (void)log;
     compiles++;
+    if (slow) /* until others have come to wait for it */
+        nanosleep(&(struct timespec){.tv_nsec = 100 * 1000 * 1000}, NULL);
+    *cubin = refusing ? NULL : calloc(1, 1);
     *size = 1;
-    assert_non_null(*cubin);
-    return LF_OK;
+    return *cubin ? LF_OK : lf_fail(diag, LF_ERR_UNSUPPORTED, "refused");
 }
 
 /* ---- the tests ---- */
@@ -211,7 +226,7 @@ static rig begin_with(const char *text, const char *options)
     limit = (size_t)1 << 30;
     capturing = false;
     mode = 0;
-    compiles = 0;
+    compiles = loads = unloads = 0;
     rig r = rig_begin(1, text, options);
     allocs = frees = launches = waits = 0;
     return r;
@@ -281,6 +296,98 @@ static void the_first_calls_kernel_comes_with_the_program(void **state)
         end(&r);
     }
     capability = 8;
+}
+
+static const char renamed_text[] = "input in f32[B, 40]\nparam layer.weight f32[48, 40]\n"
+                                   "linear_0 = linear(in, layer.weight)\nnorm_1 = layer_norm(linear_0, [48])\n"
+                                   "max_2 = max(norm_1, dim=1)\nreturn norm_1, max_2\n";
+
+static lf_program *lazy_program(lf_context *context, const char *text)
+{
+    lf_model *model = model_of(context, text);
+    lf_program *program = program_of(context, model, "device=cuda lazy=true");
+    lf_model_free(model);
+    return program;
+}
+
+/* A lazy program's, for the rows that are told, before it has weights. */
+static void kernels_are_compiled_when_that_is_asked_for(void **state)
+{
+    (void)state;
+    const int64_t rows = 8, none = -5;
+    rig r = begin(norm_text);
+    compiles = 0;
+    lf_program *program = lazy_program(r.context, large_text);
+    assert_int_equal(compiles, 0);
+    REFUSES(LF_ERR_DATA, "-5", lf_program_compile(program, &none), lf_program_message(program));
+    OK_PROGRAM(program, lf_program_compile(program, &rows));
+    assert_int_equal(compiles, 1);
+    OK_PROGRAM(program, lf_program_draw_params(program, 11));
+    OK_PROGRAM(program, lf_program_prepare(program));
+    OK_PROGRAM(program, lf_program_compile(program, &rows));
+    OK_PROGRAM(program, lf_program_compile(program, NULL)); /* the same, here */
+    assert_int_equal(compiles, 1);
+    lf_program_free(program);
+    end(&r);
+    rig here = rig_begin(1, norm_text, NULL);
+    OK_PROGRAM(here.program, lf_program_compile(here.program, &rows));
+    REFUSES(LF_ERR_DATA, "-5", lf_program_compile(here.program, &none), lf_program_message(here.program));
+    rig_end(&here);
+}
+
+/* As a model's layers: one kernel under other names, which stays as long as somebody has it. */
+static void programs_share_kernels(void **state)
+{
+    (void)state;
+    rig r = begin(norm_text);
+    lf_program *other = lazy_program(r.context, renamed_text);
+    OK_PROGRAM(other, lf_program_compile(other, NULL));
+    assert_int_equal(compiles, 1);
+    assert_int_equal(loads, 1);
+    lf_program_free(other);
+    OK_CALL(r.call, run(&r, 300, NULL, 0, 0));
+    assert_int_equal(unloads, 0);
+    end(&r);
+    assert_int_equal(unloads, 1);
+}
+
+static void *compile_in_thread(void *program)
+{
+    return lf_program_compile(program, NULL) == LF_OK ? NULL : program;
+}
+
+/* Several threads at once: who wants what is under way waits for it; what fails fails for each, and is tried again. */
+static void kernels_are_compiled_side_by_side(void **state)
+{
+    (void)state;
+    enum { PROGRAMS = 6, KERNELS = 3 };
+    static const char *const texts[PROGRAMS] = {norm_text, guard_text, renamed_text, large_text, norm_text, guard_text};
+    lf_program *program[PROGRAMS];
+    pthread_t thread[PROGRAMS];
+    rig r = begin("input x f32[B, 40]\ny = gelu(x)\nreturn y\n");
+    for (int i = 0; i < PROGRAMS; i++)
+        program[i] = lazy_program(r.context, texts[i]);
+    for (int again = 0; again < 2; again++) {
+        slow = true;
+        refusing = again == 0;
+        compiles = loads = 0;
+        for (int i = 0; i < PROGRAMS; i++)
+            assert_int_equal(pthread_create(&thread[i], NULL, compile_in_thread, program[i]), 0);
+        for (int i = 0; i < PROGRAMS; i++) {
+            void *failed;
+            pthread_join(thread[i], &failed);
+            assert_true(failed == (again ? NULL : program[i]));
+            if (failed)
+                assert_string_equal(lf_program_message(program[i]), "refused");
+        }
+        slow = refusing = false;
+        assert_int_equal(compiles, again ? KERNELS : PROGRAMS);
+        assert_int_equal(loads, again ? KERNELS : 0);
+    }
+    for (int i = 0; i < PROGRAMS; i++)
+        lf_program_free(program[i]);
+    assert_int_equal(unloads, KERNELS);
+    end(&r);
 }
 
 /* Of a run like the last one only the arrays are looked at: they, and all else that may have changed, must be this
@@ -625,6 +732,9 @@ int main(void)
         cmocka_unit_test(one_sort_of_memory),
         cmocka_unit_test(coming_rows_get_their_shared_memory),
         cmocka_unit_test(the_first_calls_kernel_comes_with_the_program),
+        cmocka_unit_test(kernels_are_compiled_when_that_is_asked_for),
+        cmocka_unit_test(programs_share_kernels),
+        cmocka_unit_test(kernels_are_compiled_side_by_side),
         cmocka_unit_test(a_run_like_the_last_has_its_own_arrays),
         cmocka_unit_test(a_weight_is_kept_once),
         cmocka_unit_test(parameters_stay_on_the_device),

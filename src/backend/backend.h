@@ -34,7 +34,9 @@ typedef struct lf_backend_task {
     lf_batch batch;
     lf_precision precision;     /* how products take their operands */
     bool tune;                  /* measure what there is to choose from */
-    const int64_t *first;       /* extents of the first call, as far as they are known; one per symbol */
+    /* extents of the first call, as far as they are known, one per symbol: what it needs is compiled with the program;
+     * NULL: not until it is wanted */
+    const int64_t *first;
 } lf_backend_task;
 
 /* What a program is given before it runs, and whenever parameters changed: fused alone, both where the task is guarded,
@@ -94,6 +96,8 @@ typedef struct lf_backend {
 
     lf_status (*compile)(void *device, const lf_backend_task *task, void **program, lf_diag *diag);
     void (*program_free)(void *program);
+    /* Compiles what a run at these extents needs, while other programs are compiled or made. NULL: all is there. */
+    lf_status (*compile_for)(void *program, const int64_t *dims, lf_diag *diag);
     lf_status (*prepare)(void *program, const lf_backend_weights *weights, lf_diag *diag);
     void (*unprepare)(void *program); /* forgets them: what they were made of is about to go */
     size_t (*program_bytes)(const void *program); /* of weights */

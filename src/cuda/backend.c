@@ -169,6 +169,11 @@ static lf_cuda_program *running(const program *p)
     return p->runs_exact ? p->exact : p->fused;
 }
 
+static lf_status compile_for(void *of, const int64_t *dims, lf_diag *diag)
+{
+    return lf_cuda_program_compile(running(of), dims, diag);
+}
+
 static lf_status workspace(void *of, const int64_t *dims, int64_t *bytes, lf_diag *diag)
 {
     return lf_cuda_workspace(running(of), dims, bytes, diag);
@@ -292,6 +297,7 @@ const lf_backend lf_cuda_backend = {
     .describe = describe,
     .compile = compile,
     .program_free = program_free,
+    .compile_for = compile_for,
     .prepare = prepare,
     .unprepare = unprepare,
     .program_bytes = program_bytes,

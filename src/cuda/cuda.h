@@ -60,6 +60,8 @@ lf_status lf_cuda_program_new(lf_cuda_device *device, const lf_plan *plan, lf_cu
                               const lf_cuda_program *as_written, const int64_t *dims, lf_cuda_program **out,
                               lf_diag *diag);
 void lf_cuda_program_free(lf_cuda_program *program);
+/* Compiles for these extents where that is still to be done. Thread-safe. Fails: as making it does. */
+lf_status lf_cuda_program_compile(lf_cuda_program *program, const int64_t *dims, lf_diag *diag);
 /* Gives it its weights, which are copied to the device. there: one per prepared tensor of the plan, addresses on the
  * device of those that lie there and are borrowed instead; NULL for others.
  * Fails: LF_ERR_NOMEM, LF_ERR_DEVICE. */

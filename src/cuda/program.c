@@ -26,11 +26,16 @@ static lf_status compile_for(lf_cuda_program *p, const int64_t *dims, const lf_c
     return status;
 }
 
+lf_status lf_cuda_program_compile(lf_cuda_program *p, const int64_t *dims, lf_diag *diag)
+{
+    const lf_cuda_kernel *kernel;
+    return compile_for(p, dims, &kernel, diag);
+}
+
 lf_status lf_cuda_program_new(lf_cuda_device *device, const lf_plan *plan, lf_cuda_target target,
                               const lf_cuda_program *as_written, const int64_t *dims, lf_cuda_program **out,
                               lf_diag *diag)
 {
-    const lf_cuda_kernel *kernel;
     lf_cuda_program *p = *out = calloc(1, sizeof *p);
     if (!p)
         return lf_fail_nomem(diag, "the program");
@@ -49,7 +54,7 @@ lf_status lf_cuda_program_new(lf_cuda_device *device, const lf_plan *plan, lf_cu
     if (status == LF_OK)
         status = lf_cuda_shape_told(&p->told, diag);
     if (status == LF_OK && dims)
-        status = compile_for(p, dims, &kernel, diag);
+        status = lf_cuda_program_compile(p, dims, diag);
     if (status != LF_OK) {
         lf_cuda_program_free(p);
         *out = NULL;

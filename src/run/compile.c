@@ -165,6 +165,6 @@ lf_status lf_compile(lf_program *p, const lf_options *o)
     p->task.exact = p->exact.plan;
     p->task.guarded = p->exact.plan && watches(p->fused.plan);
     p->task.tune = o->tune;
-    p->task.first = p->first;
+    p->task.first = o->lazy ? NULL : p->first;
     return p->on.backend->compile(p->on.device, &p->task, &p->compiled, &p->diag);
 }

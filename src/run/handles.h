@@ -57,7 +57,7 @@ struct lf_options {
     char device[16];
     char precision[8];
     char *rules;          /* owned; NULL: all */
-    bool assume_finite, fuse, tune;
+    bool assume_finite, fuse, tune, lazy;
     lf_dim_hints weigh, first; /* dim.NAME, first.NAME */
 };
 

@@ -76,6 +76,7 @@ static const struct worded {
     {"assume_finite", bool_word, offsetof(lf_options, assume_finite), sizeof(bool)},
     {"fuse", bool_word, offsetof(lf_options, fuse), sizeof(bool)},
     {"tune", bool_word, offsetof(lf_options, tune), sizeof(bool)},
+    {"lazy", bool_word, offsetof(lf_options, lazy), sizeof(bool)},
 };
 
 static const struct worded *find_worded(const char *key)
@@ -185,8 +186,8 @@ lf_status lf_options_set(lf_options *options, const char *key, const char *value
     if (strncmp(key, "first.", 6) == 0)
         return set_hint(options, &options->first, "first.", key + 6, value);
     return lf_fail(&options->diag, LF_ERR_ARG,
-                   "'%.64s' is not an option; there are device, precision, rules, assume_finite, fuse, tune, dim.NAME, "
-                   "first.NAME",
+                   "'%.64s' is not an option; there are device, precision, rules, assume_finite, fuse, tune, lazy, "
+                   "dim.NAME, first.NAME",
                    key);
 }
 

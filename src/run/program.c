@@ -49,6 +49,18 @@ lf_status lf_program_new(lf_model *model, const lf_options *options, lf_program 
     return LF_OK;
 }
 
+lf_status lf_program_compile(lf_program *program, const int64_t *dims)
+{
+    if (!program)
+        return LF_ERR_ARG;
+    lf_program *p = program;
+    lf_program_begin(p);
+    lf_status status = dims ? lf_graph_check_dims(&p->written, dims, &p->diag) : LF_OK;
+    if (status == LF_OK && p->on.backend->compile_for)
+        status = p->on.backend->compile_for(p->compiled, dims ? dims : p->first, &p->diag);
+    return status;
+}
+
 void lf_program_free(lf_program *program)
 {
     if (!program)
