@@ -143,6 +143,8 @@ def compile_graph(module: GraphModule, inputs: Sequence[Any], options: Mapping[s
     computing = [left for left in compiled.left if left.computes]
     if strict and computing:
         raise native.Error(_refusal(own.graph, computing))
+    for part in compiled.parts:
+        part.begin()
     registry.count("graphs")
     registry.count("graphs_fused", not compiled.left and bool(compiled.parts))
     registry.count("fused_parts", len(compiled.parts))

@@ -44,7 +44,7 @@ _no_use: dict[torch.device, str] = {}  # why a device cannot be used
 class Gpu(homes.TensorHome):
     """Tensors on a GPU."""
 
-    place, aligned, needs_room = Place.DEVICE, ALIGNED, True
+    place, aligned, needs_room, compiles = Place.DEVICE, ALIGNED, True, True
 
     def __init__(self, device: torch.device):
         super().__init__(device)
@@ -85,9 +85,6 @@ class Gpu(homes.TensorHome):
             if why.status is native.Status.DEVICE and first:
                 _no_use.setdefault(self.device, str(why))
             raise
-
-    def first_words(self, dims: Sequence[str], extents: Sequence[int]) -> dict[str, str]:
-        return {f"first.{name}": str(extent) for name, extent in zip(dims, extents)}
 
     def why_no_param(self, param: torch.Tensor) -> str | None:
         """Why a tensor cannot be a parameter here; a number on the CPU can."""

@@ -91,6 +91,7 @@ class Part(native.OfThisProcess):
         self._shortcut: Callable[[], Any] = lambda: None
         self._last: Any = None  # what the last call was like
         self._set_up_for: Any = None  # what calls that the shortcut is for are like
+        self._traced = tuple(capture.dim_hints)
         self.device = capture.context.device
         self.home = home_of(self.device)
         self._serve(torch.get_num_threads())
@@ -113,6 +114,10 @@ class Part(native.OfThisProcess):
             key = self._key, tuple(sorted(self.options.items())), context.key, tuple(self._params.values())
             self.family = weights.family(key, model, self._params, ports, self.options, self.home)
         self._current = lambda: None
+
+    def begin(self) -> None:
+        """Has what calls like the trace need compiled, where that takes long, while the host goes on."""
+        self.family.begin(self._traced)
 
     # ---- a call ----
 

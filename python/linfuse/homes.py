@@ -40,6 +40,7 @@ class TensorHome(Home):
 
     address = staticmethod(torch.Tensor.data_ptr)
     aligned = 1  # what addresses are multiples of
+    compiles = False  # whether programs have kernels to compile, which takes seconds
     looks = False  # whether the C library looks if parameters, which it borrows, are what they were
     feature: tuple[Any, Any, Any]  # how the shortcut asks whether a tensor is here (shortcut.py)
 
@@ -57,10 +58,6 @@ class TensorHome(Home):
     def making(self, first: bool) -> AbstractContextManager[Any]:
         """What programs are made and prepared under. first: whether there is none yet."""
         return contextlib.nullcontext()
-
-    def first_words(self, dims: Sequence[str], extents: Sequence[int]) -> dict[str, str]:
-        """Options that tell a new program the extents of its first call."""
-        return {}
 
     def why_no_param(self, param: torch.Tensor) -> str | None:
         """Why a tensor cannot be a parameter here, by where it is."""

@@ -234,6 +234,7 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "lf_program_params_hold": (ctypes.c_bool, [_handle]),
     "lf_program_load_params": (_status, [_handle, _text]),
     "lf_program_draw_params": (_status, [_handle, ctypes.c_uint64]),
+    "lf_program_compile": (_status, [_handle, _address]),
     "lf_program_prepare": (_status, [_handle]),
     "lf_program_param": (_Tensor, [_handle, _text]),
     "lf_program_memory": (None, [_handle] + [ctypes.POINTER(_size)] * 3),
@@ -686,6 +687,10 @@ class Compiled(_Handle):
             model._check(lib.lf_program_new(model.address, chosen, ctypes.byref(made)))
         super().__init__(made.value, self.context)
         self.on_gpu = (options or {}).get("device") == "cuda"
+
+    def compile(self, extents: Sequence[int]) -> None:
+        """Compiles what calls at these extents need, where that is still to be done: on a GPU it may take seconds."""
+        self._check(lib.lf_program_compile(self.address, (ctypes.c_int64 * max(len(extents), 1))(*extents)))
 
     def set_param(self, name: str, extents: Sequence[int], address: int, *, dtype: Dtype = Dtype.f32,
                   borrow: bool = False, memory: Place = Place.HOST, stream: int = 0) -> None:

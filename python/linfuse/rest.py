@@ -112,6 +112,8 @@ class Inductor:
     def compiled(self, module: GraphModule) -> Callable[..., Any]:
         from torch import _inductor  # takes a second, which those who never need it save
 
+        for entry in self._entries.values():
+            entry.part.begin()
         options = _inductor.list_mode_options(self._mode)
         if self._entries:  # a CUDA graph repeats kernels alone, and a part also looks whether its parameters changed
             options = {name: value for name, value in options.items() if name != "triton.cudagraphs"}

@@ -28,6 +28,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from . import native
+from .ahead import Ahead
 from .calling import Slot, Slots
 from .counters import registry
 from .homes import NATIVE, TensorHome
@@ -176,6 +177,7 @@ class Family(native.OfThisProcess):
         # A collection of garbage may come in between, and what it ends may call the same model.
         self.lock = threading.RLock()
         self.programs: dict[tuple[int, ...], Prepared] = {}
+        self._ahead: Ahead | None = None
 
     def acquire(self, params: Sequence[torch.Tensor], stream: int, extents: Sequence[int]) -> tuple[Prepared, Slot]:
         """A program with these parameters as they are now, and a slot of it, which the caller puts back into `idle`.
@@ -211,9 +213,7 @@ class Family(native.OfThisProcess):
         return prepared, slot
 
     def _make(self, params: Sequence[torch.Tensor], identity: tuple[int, ...], extents: Sequence[int]) -> Prepared:
-        first = self.home.first_words(self.model.dim_names(), extents)
-        with making:
-            prepared = Prepared(native.Compiled(self.model, {**self.options, **first}), self.ports, self.home)
+        prepared = Prepared(self._program(extents), self.ports, self.home)
         gone = functools.partial(_drop, weakref.ref(self), identity)
         prepared.watch = [weakref.ref(param, gone) for param in params]
         prepared.load(list(self.params), params)
@@ -223,6 +223,30 @@ class Family(native.OfThisProcess):
         self.programs[identity] = prepared
         registry.count("programs_made")
         return prepared
+
+    def begin(self, extents: Sequence[int]) -> None:
+        """Has a program compiled for calls at such extents, where that takes long, while the host goes on."""
+        if not self.home.compiles:
+            return
+        try:
+            with self.home.making(not self.programs), self.lock:
+                if not self.programs and self._ahead is None:
+                    self._ahead = Ahead(self._planned(), extents)
+        except (native.Error, RuntimeError):  # for the first call to tell
+            pass
+
+    def _program(self, extents: Sequence[int]) -> native.Compiled:
+        """One for calls at these extents: the one begun with, where nobody has it yet."""
+        begun, self._ahead = self._ahead, None
+        program = begun.program() if begun else self._planned()
+        if self.home.compiles:
+            program.compile(extents)
+        return program
+
+    def _planned(self) -> native.Compiled:
+        """A program whose kernels, where it has such, are still to be compiled: that need not be one at a time."""
+        with making:
+            return native.Compiled(self.model, {**self.options, **({"lazy": "true"} if self.home.compiles else {})})
 
     @staticmethod
     def _stays(buffer: bool, param: torch.Tensor) -> bool:

@@ -3,14 +3,18 @@
 care for, and a program for the CPU stands in for one there."""
 
 import contextlib
+import gc
+import threading
+import time
 
 import pytest
 import torch
+import torch._inductor
 from torch import nn
 
 import linfuse
 from linfuse import calling, cuda, fused, native, shortcut, weights
-from torch_door import assert_close, assert_fused, fresh, not_on_gpu, reasons, reference, without_guards
+from torch_door import assert_close, assert_fused, compiled, fresh, not_on_gpu, reasons, reference, without_guards
 
 pytestmark = not_on_gpu
 fresh_each_time = fresh(9)
@@ -30,9 +34,6 @@ class Gpu(cuda.Gpu):
 
     def making(self, first):
         return contextlib.nullcontext()
-
-    def first_words(self, dims, extents):
-        return {}
 
     def given(self, params):
         return [param.detach().clone() for param in params]
@@ -58,6 +59,92 @@ def gpu(monkeypatch):
     monkeypatch.setattr(native.Compiled, "set_param", lambda *args, stream, **how: set_param(*args, **how))
     monkeypatch.setattr(shortcut, "_library", None)
     return state
+
+
+@pytest.fixture
+def compiling(monkeypatch):
+    """Compilations, each as the thread it is in and its extents, that end when `go` is set."""
+
+    class Compiling(list):
+        go = threading.Event()
+
+    seen, compile_for = Compiling(), native.Compiled.compile
+
+    def slowly(program, extents):
+        seen.append((threading.current_thread().name, tuple(extents)))
+        if threading.current_thread() is not threading.main_thread():
+            assert seen.go.wait(60)
+        compile_for(program, extents)
+
+    monkeypatch.setattr(native.Compiled, "compile", slowly)
+    yield seen
+    seen.go.set()
+
+
+class Layers(nn.Module):
+    """Three layers that are one, around what is PyTorch's; and one more."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Sequential(nn.Linear(20, 20), nn.Tanh()) for _ in range(3))
+        self.last = nn.Sequential(nn.Linear(20, 7), nn.GELU())
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x).cumsum(1)
+        return self.last(x)
+
+
+@pytest.mark.parametrize("kind", ["eager", "inductor"])
+def test_kernels_are_compiled_while_the_host_goes_on(gpu, compiling, monkeypatch, kind):
+    """Of each model one program, for the extents of the trace, before anybody calls and all at once."""
+    module, x = Layers().eval(), torch.randn(5, 20)
+    begun = []
+
+    def called(self, *args):
+        if not begun:
+            while len(compiling) < 2:
+                time.sleep(0.01)
+            begun.extend(compiling)
+            compiling.go.set()
+        return run(self, *args)
+
+    run = fused.Part.__call__
+    monkeypatch.setattr(fused.Part, "__call__", called)
+    monkeypatch.setattr(torch._inductor, "compile", lambda module, *rest: module)
+    with torch.no_grad():
+        fast = compiled(module, rest=kind)
+        assert_close(fast(x), reference(module, x), module(x))
+    assert begun == [("linfuse-compile", (5,))] * 2
+    assert linfuse.stats().fused_parts == linfuse.stats().fused_calls == 4
+    # then each layer's program for itself, which finds the kernel there
+    assert compiling[2:] == [("MainThread", (5,))] * 4
+
+
+def test_what_cannot_be_compiled_ahead_is_told_by_the_call(gpu, monkeypatch):
+    def refuse(program, extents):
+        raise native.Error("no such kernel", native.Status.UNSUPPORTED)
+
+    module, x = nn.Sequential(nn.Linear(20, 12), nn.Tanh()).eval(), torch.randn(5, 20)
+    monkeypatch.setattr(native.Compiled, "compile", refuse)
+    with torch.no_grad():
+        assert_close(compiled(module)(x), reference(module, x), module(x))
+    assert "no such kernel" in reasons("call")
+
+
+def test_graphs_that_are_never_called_end_with_their_compilers(gpu, compiling):
+    def drop(graph, given):
+        linfuse.compile_graph(graph, given)
+        return graph.forward
+
+    before = set(threading.enumerate())
+    with torch.no_grad():
+        torch.compile(nn.Sequential(nn.Linear(20, 12), nn.Tanh()).eval(), backend=drop)(torch.randn(5, 20))
+    (compiler,) = set(threading.enumerate()) - before
+    gc.collect()
+    compiling.go.set()
+    compiler.join(60)
+    assert not compiler.is_alive() and compiling == [("linfuse-compile", (5,))]
 
 
 def program():
