@@ -54,6 +54,12 @@ def _same_memory(shape: tuple[int, ...], one: tuple[int, ...], other: tuple[int,
     return 0 in shape or all(size == 1 or a == b for size, a, b in zip(shape, one, other))
 
 
+def laid_out(result: torch.Tensor) -> torch.Tensor:
+    """What eager gives, in memory as a part would give it: a slice without the gaps that it has as a view."""
+    dense_strides = torch.empty_like(result, device="meta").stride()
+    return result if result.stride() == dense_strides else result.clone()
+
+
 def _shape_of_one(tensors: tuple[torch.Tensor, ...]) -> Any:
     return tensors[0].shape
 
@@ -207,8 +213,7 @@ class Part(native.OfThisProcess):
         if self.strict:
             raise native.Error(f"{self.name} would run in PyTorch: {reason}")
         registry.leave(Left(self.name, " ".join(map(target_name, self.nodes)), reason), "call")
-        results: tuple[torch.Tensor, ...] = self.eager(*args)
-        return results
+        return tuple(map(laid_out, self.eager(*args)))
 
     # ---- calls without Python ----
 

@@ -19,7 +19,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from . import native
 from .counters import Left
-from .fused import Fused, Part
+from .fused import Fused, Part, laid_out
 
 _FEW = 8  # ops
 
@@ -157,7 +157,7 @@ def _run(tensors: Sequence[torch.Tensor], numbers: Sequence[int], key: str) -> l
 
 def _fake(tensors: Sequence[torch.Tensor], numbers: Sequence[int], key: str) -> list[torch.Tensor]:
     entry = _by_key[key]
-    return list(entry.part.eager(*entry.args(tensors, numbers)))
+    return list(map(laid_out, entry.part.eager(*entry.args(tensors, numbers))))
 
 
 @functools.cache

@@ -277,3 +277,17 @@ def test_other_processes_find_it_on_disk(tmp_path):
     (calls, *_, first), (again, hits, whole, second) = (one.split() for one in said)
     assert calls == again == "3" and first == second
     assert int(hits) + int(whole) >= 2, said[1]
+
+
+def test_a_part_that_ends_in_a_slice():
+    """Its result has no gaps, and inductor is told so; where PyTorch computes it, too."""
+    linear = nn.Linear(8, 6)
+
+    def model(x):
+        return F.gelu(linear(x))[..., :-1, :].cumsum(0)
+
+    fast, x = compiled(model, rest="inductor"), torch.randn(3, 5, 8, device=DEVICE)
+    linear.to(DEVICE)
+    with torch.no_grad():
+        torch.testing.assert_close(fast(x), model(x))
+        torch.testing.assert_close(fast(x.t().contiguous().t() if x.dim() == 2 else x.mT.contiguous().mT), model(x))
