@@ -26,6 +26,10 @@ def bytes_of(count: float) -> str:
     return readable(count, ("B", "kB", "MB", "GB", "TB"))
 
 
+def flops_of(count: float) -> str:
+    return readable(count, ("FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP"))
+
+
 def times(ratio: float) -> str:
     """How many times as fast: 1.7x, 0.93x, 23x."""
     return f"{ratio:.{0 if ratio >= 9.95 else 1 if ratio >= 0.995 else 2}f}x"

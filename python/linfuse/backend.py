@@ -11,7 +11,7 @@ import torch
 import torch._dynamo
 from torch.fx import Graph, GraphModule, Node
 
-from . import cuda, native, notices, weights
+from . import cuda, loss_found, native, notices, weights
 from .capture import line_of
 from .fused import CompiledGraph
 from .partition import compile_module
@@ -28,7 +28,7 @@ if torch.__version__.startswith("2.4."):
 _MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")  # PyTorch's
 
 
-_OPTIONS = ("precision", "assume_finite", "rules", "tune", "fallback", "rest")
+_OPTIONS = ("precision", "assume_finite", "rules", "tune", "fallback", "rest", "loss_head")
 
 
 class Options:
@@ -45,6 +45,8 @@ class Options:
     fallback       "pytorch": what is not supported runs in PyTorch; "error": it is an error.
     rest           "inductor": what runs in PyTorch is compiled by PyTorch's own compiler; "eager": it is not; "auto":
                    it is where nothing of a graph is fused, or more than a few ops are left.
+    loss_head      True: a linear layer and a cross-entropy of its logits are one loss head, which stores no logits;
+                   False: they are PyTorch's; "auto": a head where it costs no time, or where logits are large.
     """
 
     def __init__(self, given: Mapping[str, Any] | None = None):
@@ -57,6 +59,7 @@ class Options:
         self.tune = words.pop("tune", False)
         self.fallback = words.pop("fallback", "pytorch")
         self.rest = words.pop("rest", "auto")
+        self.loss_head = words.pop("loss_head", "auto")
         if words:
             unknown = sorted(map(str, words))
             near = native.suggestion(unknown[0], _OPTIONS)
@@ -65,11 +68,12 @@ class Options:
             ("precision", self.precision, native.option_words("precision")),
             ("fallback", self.fallback, ("pytorch", "error")),
             ("rest", self.rest, ("auto", "inductor", "eager")),
+            ("loss_head", self.loss_head, loss_found.OPTION),
         ):
             if value not in known:
-                raise native.Error(
-                    f"{name} is one of {', '.join(known)}, not {value}{native.suggestion(str(value), known)}"
-                )
+                known = [str(word) for word in known]
+                near = native.suggestion(str(value), known)
+                raise native.Error(f"{name} is one of {', '.join(known)}, not {value}{near}")
         for name, value in (("assume_finite", self.assume_finite), ("tune", self.tune)):
             if not isinstance(value, bool):
                 raise native.Error(f"{name} is True or False, not {value!r}")
@@ -139,16 +143,17 @@ def compile_graph(module: GraphModule, inputs: Sequence[Any], options: Mapping[s
     own = _copied(module, inputs)
     strict = chosen.fallback == "error"
     rest = Eager() if chosen.rest == "eager" or strict else Inductor(inputs, mode, chosen.rest == "inductor")
-    compiled = compile_module(own, chosen.words, strict, rest=rest)
+    compiled = compile_module(own, chosen.words, strict, rest=rest, loss_head=chosen.loss_head)
     computing = [left for left in compiled.left if left.computes]
     if strict and computing:
         raise native.Error(_refusal(own.graph, computing))
     for part in compiled.parts:
         part.begin()
     registry.count("graphs")
-    registry.count("graphs_fused", not compiled.left and bool(compiled.parts))
+    registry.count("graphs_fused", not compiled.left and bool(compiled.parts or compiled.heads))
     registry.count("fused_parts", len(compiled.parts))
-    registry.count("ops", sum(len(part.nodes) for part in compiled.parts) + len(compiled.left))
+    registry.count("loss_heads", len(compiled.heads))
+    registry.count("ops", compiled.ops + len(compiled.left))
     for left in compiled.left:
         registry.leave(left, "compile")
     notices.of_graph(own.graph, compiled, computing)

@@ -359,7 +359,7 @@ class Capture:
                 self.values[node] = found[at] if isinstance(found, list) else found
                 return self.values[node]
             raise Unsupported("an item of what PyTorch computes")
-        raise Unsupported(not_supported(target_name(node)))
+        raise Unsupported(node.meta.get("linfuse_left") or not_supported(target_name(node)))
 
     def _operand(self, arg: Any) -> Any:
         if not isinstance(arg, Node):

@@ -55,6 +55,7 @@ class Stats:
     graphs_fused: int  # of these, those without a node left to PyTorch
     ops: int  # of all graphs
     fused_parts: int  # pieces of graphs that linfuse runs
+    loss_heads: int  # losses of graphs that run without their logits
     fused_calls: int  # calls of parts that ran fused
     programs: int  # programs alive
     programs_made: int
@@ -77,9 +78,10 @@ class Stats:
             "copies of parameters": self.param_bytes, "outputs kept": self.output_bytes,
         }
         held = ", ".join(f"{size(count)} of {what}" for what, count in memory.items() if count)
+        heads = f"{counted(self.loss_heads, 'loss head')}, " if self.loss_heads else ""
         return [
             f"{counted(self.graphs, 'graph')}, {self.graphs_fused} fused as a whole; "
-            f"{counted(self.fused_parts, 'fused part')}, {counted(self.fused_calls, 'fused call')}",
+            f"{counted(self.fused_parts, 'fused part')}, {heads}{counted(self.fused_calls, 'fused call')}",
             f"{counted(self.programs, 'program')} alive{held and ': '}{held}",
         ]
 
@@ -168,6 +170,7 @@ def stats() -> Stats:
         graphs_fused=counts["graphs_fused"],
         ops=counts["ops"],
         fused_parts=counts["fused_parts"],
+        loss_heads=counts["loss_heads"],
         fused_calls=fused,
         programs=len(programs),
         programs_made=counts["programs_made"],

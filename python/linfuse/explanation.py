@@ -120,6 +120,8 @@ def _of_torch(subject: Subject, options: Mapping[str, str]) -> Account:
         for part in graph.compiled.parts:
             parts.append(part_of(tracing.program_of(part, options), tracing.extents(part)))
     notes = [f"PyTorch broke the model into {len(graphs)} graphs."] if len(graphs) > 1 else []
+    heads = [head for graph in graphs for head in graph.compiled.heads]
+    notes += map(str, heads)
     compiled = [part for graph in graphs for part in graph.compiled.parts]
     narrow = {tracing.words_of(part, options).get("precision", "fp32") for part in compiled} - {"fp32"}
     if narrow:

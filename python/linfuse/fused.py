@@ -22,6 +22,7 @@ from .capture import Capture, Leaf, elsewhere, example, hint, hints, is_buffer, 
 from .counters import Left, registry
 from .cuda import home_of
 from .homes import DTYPES
+from .loss_found import LossHead
 from .native import Port
 from .notices import NEEDS_GRADIENTS
 
@@ -289,11 +290,17 @@ class Fused(torch.nn.Module):
 
 
 class CompiledGraph(native.OfThisProcess):
-    """A graph as compiled: its parts, what was left to PyTorch and why, and how it is called."""
+    """A graph as compiled: its parts and loss heads, what was left to PyTorch and why, and how it is called."""
 
     def __init__(self, parts: list[Part], left: list[Left], run: Callable[..., Any]):
         self.parts, self.left, self.run = parts, left, run
+        self.heads: list[LossHead] = []  # those that were found
         registry.graphs.add(self)
+
+    @property
+    def ops(self) -> int:
+        """How many of the graph's ops are fused."""
+        return sum(len(part.nodes) for part in self.parts) + sum(len(head.covers) for head in self.heads)
 
     def __call__(self, *args: Any) -> Any:
         return self.run(*args)

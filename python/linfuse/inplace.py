@@ -142,11 +142,16 @@ def drop_idle_autocast(graph: Graph) -> None:
             on[kind] = was_on
 
 
+def is_autocast(node: Node) -> bool:
+    """Whether a node switches autocast."""
+    return node.target in (_enter_autocast, _exit_autocast)
+
+
 def writes(node: Node) -> bool:
     """Whether a node may change memory that others see, or a state of PyTorch's: nothing is moved across it."""
     if node.op not in ("call_function", "call_method", "call_module"):
         return False
-    if node.target in (_enter_autocast, _exit_autocast):  # what types come out between depends on it
+    if is_autocast(node):  # what types come out between depends on it
         return True
     found = ops.find(node)
     if found is not None:

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -67,16 +68,9 @@ def linear_cross_entropy(
     if not 0.0 <= label_smoothing <= 1.0:
         raise Error(f"label_smoothing is between 0 and 1, not {label_smoothing}")
     head = _head(x, weight, target, bias, class_weight, softcap, temperature, process_group, vocab_range)
-    common = (*head.tensors, ignore_index, float(label_smoothing), softcap, float(temperature), head.operand)
-    if reduction != "none" and head.group is None:
-        want = [torch.is_grad_enabled() and one is not None and one.requires_grad for one in head.tensors[:3]]
-        loss: Tensor = torch.ops.linfuse.head_loss(*common, reduction, float(z_loss), want)[0]
-        return loss
-    third = "smooth" if label_smoothing else ""
-    nll, lse, extra, _, _ = torch.ops.linfuse.head_rows(*common, third, False, head.group, head.first)
-    by = loss_ops.counts(head.tensors[3], head.tensors[4], ignore_index, label_smoothing, z_loss, reduction, nll.dtype)
-    rows = by.loss(nll, lse, extra)
-    return by.total(rows) if reduction != "none" else rows.reshape(x.shape[:-1])
+    want = [torch.is_grad_enabled() and one is not None and one.requires_grad for one in head.tensors[:3]]
+    loss = of_rows(head, ignore_index, label_smoothing, reduction, softcap, temperature, z_loss, want)
+    return loss.reshape(x.shape[:-1]) if reduction == "none" else loss
 
 
 def linear_logprobs(
@@ -112,7 +106,7 @@ def linear_logprobs(
     return (*results, best.reshape(shape)) if argmax else results
 
 
-class _Given(NamedTuple):
+class Given(NamedTuple):
     """A head as the ops take it."""
 
     tensors: tuple[Tensor, Tensor, Tensor | None, Tensor, Tensor | None]  # x, weight, bias, target, class_weight
@@ -121,8 +115,23 @@ class _Given(NamedTuple):
     first: int
 
 
+def of_rows(head: Given, ignore_index: int, label_smoothing: float, reduction: str, softcap: float | None,
+            temperature: float, z_loss: float, want: Sequence[bool]) -> Tensor:
+    """linear_cross_entropy of arguments that are checked; "none" gives [M]. want: the gradients of x, weight and bias
+    that are asked for."""
+    common = (*head.tensors, ignore_index, float(label_smoothing), softcap, float(temperature), head.operand)
+    if reduction != "none" and head.group is None:
+        loss: Tensor = torch.ops.linfuse.head_loss(*common, reduction, float(z_loss), want)[0]
+        return loss
+    third = "smooth" if label_smoothing else ""
+    nll, lse, extra, _, _ = torch.ops.linfuse.head_rows(*common, third, False, head.group, head.first)
+    by = loss_ops.counts(head.tensors[3], head.tensors[4], ignore_index, label_smoothing, z_loss, reduction, nll.dtype)
+    rows = by.loss(nll, lse, extra)
+    return rows if reduction == "none" else by.total(rows)
+
+
 def _head(x: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None, class_weight: Tensor | None,
-          softcap: float | None, temperature: float, group: Any, vocab_range: tuple[int, int] | None) -> _Given:
+          softcap: float | None, temperature: float, group: Any, vocab_range: tuple[int, int] | None) -> Given:
     """Checks the arguments and brings them to two dims."""
     if tensors_over_ranks is not None and isinstance(weight, tensors_over_ranks.DTensor):
         weight, bias, x, group, vocab_range = _of_dtensor(weight, bias, x, group, vocab_range)
@@ -157,7 +166,7 @@ def _head(x: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None, class_
     _check_target(x, target, class_weight, end if alone else None)
     rows = x.reshape(x.shape[:-1].numel(), x.shape[-1])  # -1 would be ambiguous where there are no numbers
     target = target.reshape(rows.shape[0], target.shape[-1]) if target.is_floating_point() else target.reshape(-1)
-    return _Given((rows, weight, bias, target, class_weight), _operand(x, weight),
+    return Given((rows, weight, bias, target, class_weight), _operand(x, weight),
                   None if alone else group.group_name, first)
 
 

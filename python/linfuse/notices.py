@@ -86,11 +86,13 @@ def of_gradients() -> None:
 
 def of_graph(graph: Graph, compiled: CompiledGraph, computing: Sequence[Left]) -> None:
     """Of a graph that was compiled. computing: what is left to PyTorch, without views."""
-    fused = sum(len(part.nodes) for part in compiled.parts)
+    fused = compiled.ops
     ops = counted(fused + len(computing), "op")
     log.info("a graph of %s: %d fused, in %s", ops, fused, counted(len(compiled.parts), "part"))
     for part in compiled.parts:
         log.info("%s: %s", part.name, ", ".join(node.name for node in part.nodes))
+    for head in compiled.heads:
+        log.info("%s", head)
     reasons = Counter(left.reason for left in computing)
     for reason in reasons:
         log.info("in PyTorch: %s: %s", listed(short(left.op) for left in computing if left.reason == reason), reason)

@@ -19,12 +19,13 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
-from . import choice, native, ops, running, weights
+from . import choice, loss_found, native, ops, running, weights
 from .capture import NAMINGS, Capture, Naming, device_of, example, is_view_of_param, mark_statistics, target_name
 from .fused import CompiledGraph, Part
 from .inplace import drop_idle_autocast, is_random, make_functional, memory_roots, writes
 from .ops import Unsupported
 from .counters import Left
+from .loss_found import LossHead
 from .notices import ALONE, not_supported, warn_once
 from .rest import Eager, InductorFailed, Rest
 
@@ -202,22 +203,28 @@ def is_mask(node: Node) -> bool:
 
 
 def compile_module(module: GraphModule, options: Callable[[torch.device], dict[str, str]], strict: bool = False,
-                   file: bool = False, rest: Rest | None = None) -> CompiledGraph:
+                   file: bool = False, rest: Rest | None = None, loss_head: str | bool = "auto") -> CompiledGraph:
     """All passes over a graph, in order; the module's own graph is rewritten.
 
     options:  those of the C library, for the device that the graph is on.
     strict:   a call that cannot run fused is an error; what can is fused, whether or not PyTorch is faster.
     file:     for a file, which is to hold all of it, and has no running statistics of batch_norm that change.
     rest:     how what is not fused runs; in PyTorch, unless said.
+    loss_head: which losses become loss heads: one of loss_found.OPTION.
     """
     drop_idle_autocast(module.graph)
     make_functional(module.graph)
+    heads: list[LossHead] = []
     if not file:
+        heads = loss_found.replace(module.graph, True if strict and loss_head == "auto" else loss_head)
         running.separate(module.graph)
         mark_statistics(module.graph)
     with weights.making:
         context = weights.context(device_of(module.graph), torch.get_num_threads())
-        return _split(module, context, options(context.device), strict, rest or Eager(), choose=not (strict or file))
+        words, choose = options(context.device), not (strict or file)
+        compiled = _split(module, context, words, strict, rest or Eager(), choose)
+    compiled.heads = heads
+    return compiled
 
 
 def _split(module: GraphModule, context: weights.Context, options: dict[str, str], strict: bool, rest: Rest,
@@ -264,7 +271,7 @@ def _settled(work: Split, options: dict[str, str], choose: bool) -> tuple[dict[i
 
 def _left(work: Split) -> list[Left]:
     return [Left(node.name, target_name(node), why) for node, why in work.reasons.items()
-            if not (work.idle(node) or running.is_own(node))]
+            if not (work.idle(node) or running.is_own(node) or loss_found.is_own(node))]
 
 
 def _captured(work: Split, nodes: list[Node]) -> Capture | str:
