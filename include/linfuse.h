@@ -47,7 +47,7 @@ typedef enum lf_status {
     LF_ERR_ARG,         /* a wrong use of a function: a NULL, an unknown name, a wrong order of calls */
     LF_ERR_MODEL,       /* the model is wrong: syntax, shapes, an unknown op */
     LF_ERR_DATA,        /* the data do not fit the model: extents, dtype, a broken file */
-    LF_ERR_IO,          /* a file cannot be opened, read or written */
+    LF_ERR_IO,          /* a file cannot be opened, read or written; an exchange between ranks failed */
     LF_ERR_NOMEM,       /* out of memory; the handle stays usable */
     LF_ERR_DEVICE,      /* the device is not there */
     LF_ERR_UNSUPPORTED  /* right, but not something this build does */
@@ -134,6 +134,21 @@ LF_API lf_status lf_context_set_parallel_for(lf_context *context, lf_parallel_fo
  *          number of threads there (omp_get_max_threads) than the context has, and in a process that was forked by one
  *          that had linfuse loaded: GNU's runtime does not survive a fork. Then all is as it was. */
 LF_API lf_status lf_context_use_openmp(lf_context *context);
+
+/* How this process talks to the others that share its work, by what they have already: MPI, NCCL, sockets. Every rank
+ * calls the same functions of linfuse.h in the same order, and so these.
+ * gather: gives every rank what each has: `bytes` of `mine` of rank 0, rank 1, ... to `all`, [ranks][bytes].
+ * sum:    adds up numbers over ranks, in place, to the same bits on every rank.
+ * Both return 0 where it worked, and when all is there. user: handed to both. */
+typedef struct lf_exchange {
+    int ranks;
+    int (*gather)(void *user, const void *mine, size_t bytes, void *all);
+    int (*sum)(void *user, float *numbers, size_t count);
+    void *user;
+} lf_exchange;
+/* Has lf_loss_step of this context take a weight with some of the words, the rest of which other ranks have.
+ * exchange: copied, its user is borrowed while the context lives. NULL means none; one rank is as none. */
+LF_API lf_status lf_context_set_exchange(lf_context *context, const lf_exchange *exchange);
 
 /* ---- model ---- */
 
@@ -536,12 +551,16 @@ typedef struct lf_loss_gradient {
 } lf_loss_gradient;
 
 /* The loss, and its gradients times `scale`, in one pass over the tokens: three products, or one where no gradient is
- * wanted. For a weight that has all words.
+ * wanted. For a weight that has all words; or, with lf_context_set_exchange, this rank's, which follow those of the
+ * rank before: then every rank gives the same x, targets and options but for first_word, and gets the same value and
+ * gradient of x, and its own of weight and bias. That is one gather, of at most 16 bytes a token that counts and 16
+ * more, one sum where x's gradient is wanted, and four products. What only one rank can meet (LF_ERR_NOMEM, a weight
+ * that is refused) ends its step before the exchange, and the others would wait for it: end them, by MPI_Abort say.
  * context:  gets the message of a failure.
  * value:    gets the loss: a sum, or a mean, which is NaN where every token is left out. May be NULL.
  * scale:    the gradient of what follows; 1 where the loss itself is minimised.
  * gradient: may be NULL.
- * Fails:    LF_ERR_DATA (a type, an extent, an option, a target that is no word). */
+ * Fails:    LF_ERR_DATA (a type, an extent, an option, a target that is no word); LF_ERR_IO where an exchange does. */
 LF_API lf_status lf_loss_step(lf_context *context, const lf_loss *loss, double scale, double *value,
                               const lf_loss_gradient *gradient);
 

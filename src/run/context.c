@@ -91,6 +91,22 @@ lf_status lf_context_use_openmp(lf_context *context)
     return LF_OK;
 }
 
+lf_status lf_context_set_exchange(lf_context *context, const lf_exchange *exchange)
+{
+    if (!context)
+        return LF_ERR_ARG;
+    if (!exchange) {
+        context->exchange = (lf_exchange){0};
+        return LF_OK;
+    }
+    if (exchange->ranks < 1)
+        return lf_fail(&context->diag, LF_ERR_ARG, "exchange: between %d ranks", exchange->ranks);
+    if (!exchange->gather || !exchange->sum)
+        return lf_fail_null(&context->diag, exchange->gather ? "sum" : "gather");
+    context->exchange = *exchange;
+    return LF_OK;
+}
+
 int lf_context_threads(const lf_context *context)
 {
     if (context && context->threads > 0)

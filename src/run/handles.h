@@ -24,6 +24,7 @@ struct lf_context {
     int threads;          /* 0: one per core */
     lf_parallel_for loop; /* the caller's, with user, borrowed; NULL: threads of our own, or the process's team */
     void *user;
+    lf_exchange exchange; /* the caller's, user borrowed; ranks 0: none */
     lf_openmp team;       /* the process's; its functions are NULL: threads of our own */
     lf_pool *pool;        /* made for the first program; owned */
     lf_opened backend[LF_BACKENDS]; /* devices owned */

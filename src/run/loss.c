@@ -10,6 +10,7 @@
 #include "cpu/cpu.h"
 #include "cpu/loss.h"
 #include "run/handles.h"
+#include "run/loss_ranks.h"
 
 /* ---- checking ---- */
 
@@ -214,6 +215,55 @@ static lf_loss_seed seed_evenly(const void *arg, const lf_loss_job *job, int64_t
     return (lf_loss_seed){.cross_entropy = e->scale / e->by.cross_entropy, .z = e->scale / e->by.z};
 }
 
+/* Whether the words are split over ranks. */
+static bool over_ranks(const lf_context *context, const lf_loss_job *job)
+{
+    return context->exchange.ranks > 1 && job->all_words != (double)job->words;
+}
+
+/* The gradient with x's in f32, in which it is summed over ranks: in place, or in a buffer of its own. */
+static lf_loss_gradient in_f32(const lf_loss_job *job, const lf_loss_gradient *gradient, float *x)
+{
+    lf_loss_gradient wide = *gradient;
+    if (x)
+        wide.x = (lf_tensor){.data = x, .dtype = LF_F32, .rank = 2, .extents = job->loss->x.extents};
+    return wide;
+}
+
+static bool needs_f32(const lf_loss_gradient *gradient)
+{
+    return gradient && gradient->x.data && gradient->x.dtype != LF_F32;
+}
+
+/* By statistics: each rank's, all ranks', and then this rank's share of the gradients, of which x's is summed up. */
+static lf_status step_over_ranks(lf_context *context, const lf_loss_job *job, lf_loss_row *rows, const evenly *e,
+                                 const lf_loss_gradient *gradient)
+{
+    const lf_exchange *exchange = &context->exchange;
+    const size_t numbers = (size_t)(job->tokens * job->depth);
+    void *room = malloc(lf_loss_exchange_bytes(exchange, job));
+    float *x = needs_f32(gradient) ? malloc(numbers * sizeof *x + 1) : NULL;
+    lf_status status = LF_OK;
+    if (!room || (needs_f32(gradient) && !x))
+        status = lf_fail_nomem(&context->diag, "what ranks exchange");
+    if (status == LF_OK)
+        status = run(context, job, &(lf_loss_pass){.rows = rows});
+    if (status == LF_OK)
+        status = lf_loss_exchange(exchange, job, rows, room, &context->diag);
+    if (status == LF_OK && gradient) {
+        const lf_loss_gradient wide = in_f32(job, gradient, x);
+        status = run(context, job,
+                     &(lf_loss_pass){.rows = rows, .given = true, .gradient = &wide, .seed = seed_evenly, .arg = e});
+        if (status == LF_OK && wide.x.data)
+            status = lf_loss_sum(exchange, wide.x.data, numbers, &context->diag);
+        if (status == LF_OK && x)
+            lf_retype(LF_F32, x, gradient->x.dtype, gradient->x.data, (int64_t)numbers);
+    }
+    free(room);
+    free(x);
+    return status;
+}
+
 lf_status lf_loss_step(lf_context *context, const lf_loss *loss, double scale, double *value,
                        const lf_loss_gradient *gradient)
 {
@@ -222,17 +272,18 @@ lf_status lf_loss_step(lf_context *context, const lf_loss *loss, double scale, d
     if (!context)
         return LF_ERR_ARG;
     lf_status status = begin(context, loss, gradient, &job, &counted);
-    if (status == LF_OK && job.all_words != (double)job.words)
+    if (status == LF_OK && job.all_words != (double)job.words && !over_ranks(context, &job))
         status = lf_fail(&context->diag, LF_ERR_DATA,
-                         "weight has %" PRId64 " of %.0f words; a step takes all, ranks take lf_loss_rows", job.words,
-                         job.all_words);
+                         "weight has %" PRId64 " of %.0f words; a step takes all, or an exchange between ranks "
+                         "(lf_context_set_exchange), or lf_loss_rows", job.words, job.all_words);
     lf_loss_row *rows = status == LF_OK ? malloc((size_t)job.tokens * sizeof *rows + 1) : NULL;
     if (status == LF_OK && !rows)
         status = lf_fail_nomem(&context->diag, "the loss's rows");
     if (status == LF_OK) {
         const evenly e = {scale, divisors_of(&job)};
-        status = run(context, &job,
-                     &(lf_loss_pass){.rows = rows, .gradient = gradient, .seed = seed_evenly, .arg = &e});
+        const lf_loss_pass all = {.rows = rows, .gradient = gradient, .seed = seed_evenly, .arg = &e};
+        status = over_ranks(context, &job) ? step_over_ranks(context, &job, rows, &e, gradient)
+                                           : run(context, &job, &all);
     }
     if (status == LF_OK && value)
         *value = reduced(&job, rows);
@@ -351,6 +402,9 @@ size_t lf_loss_workspace(lf_context *context, const lf_loss *loss, const lf_loss
     if (context && begin(context, loss, gradient, &job, &counted) == LF_OK)
         bytes = lf_loss_bytes(&job, gradient) +
                 (size_t)job.tokens * (sizeof *counted + sizeof(lf_loss_row)); /* those that count; a step's rows */
+    if (bytes > 0 && over_ranks(context, &job))
+        bytes += lf_loss_exchange_bytes(&context->exchange, &job) +
+                 (needs_f32(gradient) ? (size_t)(job.tokens * job.depth) * sizeof(float) : 0);
     if (context)
         free(counted);
     return bytes;
