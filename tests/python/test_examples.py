@@ -129,9 +129,9 @@ def without_numbers(page):
     return re.sub(r"-?\d[\d.]*(e-?\d+)?(\s?[kMGT]?(FLOP|B)(/[sB])?|\s[µum]?s)?x?%?", "N", words).split()
 
 
-def built(root, library, folder, name):
+def built(root, library, folder, name, compiler=None):
     """examples/NAME.c, built as its first comment says, on the library as built."""
-    compiler = os.environ.get("CC") or shutil.which("cc")
+    compiler = compiler or os.environ.get("CC") or shutil.which("cc")
     program = folder / name
     words = [compiler, "-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Werror", f"-I{root / 'include'}"]
     words += [
@@ -155,6 +155,39 @@ def test_trained_by_c(root, library, tmp_path):
     assert done.returncode == 0, done.stderr
     losses = [float(line.split()[-1]) for line in done.stdout.splitlines()]
     assert len(losses) == 5 and losses[0] > 4 and losses[-1] < 1.2
+
+
+@pytest.fixture(scope="module")
+def mpi_head(root, library, tmp_path_factory):
+    """Runs examples/mpi_head.c on so many processes."""
+    if not shutil.which("mpicc") or not shutil.which("mpirun"):
+        pytest.skip("no MPI here: mpicc and mpirun are not found (tools/setup test installs Open MPI as root)")
+    program = built(root, library, tmp_path_factory.mktemp("mpi"), "mpi_head", shutil.which("mpicc"))
+    # Open MPI's, which other MPIs do not read: as root in a container, more processes than cores, no network.
+    own = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "PRTE_ALLOW_RUN_AS_ROOT": "1",
+           "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_rmaps_base_oversubscribe": "1",
+           "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe", "OMPI_MCA_btl": "self,vader",
+           "OMPI_MCA_btl_vader_single_copy_mechanism": "none", "OMPI_MCA_mpi_yield_when_idle": "1"}
+
+    def run(ranks):
+        done = subprocess.run(["mpirun", "-n", str(ranks), program, "120"], env={**os.environ, **own},
+                              capture_output=True, text=True, timeout=240)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return run
+
+
+def test_trained_over_ranks_by_c(root, library, tmp_path, mpi_head):
+    """Words split over processes of MPI, unevenly, some of them nobody's target: what one process learns, which is what
+    train_head does without MPI, to the digit."""
+    alone = subprocess.run([built(root, library, tmp_path, "train_head"), "120"], capture_output=True, text=True,
+                           timeout=120).stdout
+    assert len(alone.splitlines()) == 4 and mpi_head(1) == alone
+    losses = [float(line.split()[-1]) for line in alone.splitlines()]
+    for ranks in (2, 3, 4):
+        over_ranks = [float(line.split()[-1]) for line in mpi_head(ranks).splitlines()]
+        assert over_ranks == pytest.approx(losses, abs=2e-3) and over_ranks[0] == losses[0]
 
 
 @pytest.fixture(scope="module")
