@@ -501,6 +501,7 @@ static void isa_is_what_the_compiler_finds(void **state)
     assert_int_equal(lf_has_avx2(), avx2);
     assert_int_equal(lf_has_avx512(), avx512);
     assert_int_equal(lf_has_avx512_bf16(), bf16);
+    assert_true(lf_has_avx512() || !lf_has_amx_bf16());
 }
 
 int main(void)

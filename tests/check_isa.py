@@ -3,10 +3,10 @@
 
     check_isa.py LIBRARY.a COMMAND SOURCE_DIR
 
-Disassembles the library: registers that only AVX and its successors have may be named in kern_avx2 and kern_avx512
-alone, and in functions elsewhere whose names say so (they end in _avx2 or _avx512, and are called where the machine has
-it); and must be named there (else the check sees nothing). Then, where qemu's user emulation is installed, runs the
-command on a processor from before AVX.
+Disassembles the library: registers that only AVX, its successors and AMX have may be named in kern_avx2 and
+kern_avx512 alone, and in functions elsewhere whose names say so (they end in _avx2 or _avx512, and are called where the
+machine has it); and must be named there (else the check sees nothing). Then, where qemu's user emulation is installed,
+runs the command on a processor from before AVX.
 """
 
 import re
@@ -33,7 +33,7 @@ def registers_by_file(library):
         elif function:
             says_so = re.search(r"_avx(2|512)\b", function.group(1))
         elif name and not says_so:
-            found[name].update(re.findall(r"%(ymm|zmm|k[1-7]\b)", line))
+            found[name].update(re.findall(r"%(ymm|zmm|tmm|k[1-7]\b)", line))
             if re.search(r"\tv[a-z0-9]+ .*%xmm", line):
                 found[name].add("vex")
     return found

@@ -153,7 +153,33 @@ static void round_all(lf_dtype type, float *x, int64_t count)
     }
 }
 
-/* Multiplies anew with x packed as pairs of bf16: the same bits. */
+/* Does the table sum products of bf16 in the order of AMX's tiles? */
+static bool sums_in_tiles(const lf_kern *kern)
+{
+    return strcmp(kern->isa, "amx") == 0;
+}
+
+/* So many that there are three tiles of rows. */
+static int64_t most_rows(const lf_kern *kern)
+{
+    return sums_in_tiles(kern) ? 2 * 16 + 3 : 2 * kern->mr + 3;
+}
+
+/* An element in that order: of 32 of k at a time the even ones and the odd ones apart, then both. */
+static float sum_in_tiles(const product_rig *g, int64_t i, int64_t j, bool add)
+{
+    float sum = 0;
+    for (int64_t from = 0; from < g->k; from += 32) {
+        float part[2] = {0, 0};
+        for (int64_t s = from; s < g->k && s < from + 32; s++)
+            part[s % 2] = fmaf(g->x[i * g->ldx + s], w_at(g, j, s), part[s % 2]);
+        sum += part[0] + part[1];
+    }
+    sum += add ? g->before[GUARD + i * g->ldc + j] : 0;
+    return sum + (g->bias ? g->bias[j] : 0);
+}
+
+/* Multiplies anew with x packed as pairs of bf16: the bits of x as f32, or those of the table's own order. */
 static void pairs_match(product_rig *g, bool add)
 {
     float *results[2];
@@ -165,6 +191,9 @@ static void pairs_match(product_rig *g, bool add)
         memcpy(results[pairs], g->c, (size_t)g->size * sizeof *g->c);
     }
     g->x_type = LF_F32;
+    for (int64_t i = 0; i < g->rows && sums_in_tiles(g->kern); i++)
+        for (int64_t j = 0; j < g->n; j++)
+            results[0][GUARD + i * g->ldc + j] = sum_in_tiles(g, i, j, add);
     for (int64_t i = 0; i < g->rows; i++)
         if (memcmp(results[0] + GUARD + i * g->ldc, results[1] + GUARD + i * g->ldc, sizeof(float) * (size_t)g->n) != 0)
             fail_msg("%s: %d x %d x %d, row %d: pairs of bf16 give other bits", g->kern->isa, (int)g->rows, (int)g->n,
@@ -236,7 +265,7 @@ static void multiply_is_a_product(void **state)
         for (int type = 0; type < LF_DTYPES; type++) {
             if (!lf_dtype_is_float((lf_dtype)type) || kern->w_type[type] != (lf_dtype)type)
                 continue;
-            for (int64_t rows = 1; rows <= 2 * kern->mr + 2; rows++)
+            for (int64_t rows = 1; rows <= most_rows(kern); rows++)
                 for (size_t d = 0; d < sizeof depths / sizeof depths[0]; d++)
                     product_sweep(kern, (lf_dtype)type, rows, columns[(rows + (int64_t)d) % 8], depths[d],
                                   (rows + (int64_t)d) % 3 == 0);
@@ -247,12 +276,13 @@ static void multiply_is_a_product(void **state)
 }
 
 /* A row's bits depend neither on where it stands nor on how many rows there are. */
-static void rows_apart(const lf_kern *kern, lf_dtype type)
+static void rows_apart(const lf_kern *kern, lf_dtype x_type, lf_dtype type)
 {
-    const int64_t k = LF_KBLOCK - 11, n = 2 * kern->nr + 3, most = 2 * kern->mr + 3;
+    const int64_t k = LF_KBLOCK - 11, n = 2 * kern->nr + 3, most = most_rows(kern);
     float *first = NULL;
     for (int64_t rows = 1; rows <= most; rows++, cases++) {
-        product_rig g = {.kern = kern, .type = type, .rows = rows, .n = n, .k = k, .ldx = 0, .ldw = k};
+        product_rig g = {
+            .kern = kern, .x_type = x_type, .type = type, .rows = rows, .n = n, .k = k, .ldx = 0, .ldw = k};
         g.ldc = 3 * kern->nr;
         g.size = 2 * GUARD + rows * g.ldc;
         g.x = floats(k);
@@ -282,8 +312,11 @@ static void multiply_keeps_rows_apart(void **state)
     (void)state;
     for (size_t t = 0; lf_kern_at(t); t++)
         for (int type = 0; type < LF_DTYPES; type++)
-            if (lf_dtype_is_float((lf_dtype)type) && lf_kern_at(t)->w_type[type] == (lf_dtype)type)
-                rows_apart(lf_kern_at(t), (lf_dtype)type);
+            if (lf_dtype_is_float((lf_dtype)type) && lf_kern_at(t)->w_type[type] == (lf_dtype)type) {
+                rows_apart(lf_kern_at(t), LF_F32, (lf_dtype)type);
+                if (type == LF_BF16)
+                    rows_apart(lf_kern_at(t), LF_BF16, LF_BF16);
+            }
 }
 
 /* Rows at any alignment and distance, each as if it were alone; no more of them written than asked for. */

@@ -10,4 +10,9 @@ bool lf_has_avx2(void);   /* and FMA, F16C */
 bool lf_has_avx512(void); /* F, DQ, VL; and all of the above */
 bool lf_has_avx512_bf16(void);
 
+/* May this process multiply bf16 in AMX's tiles? Linux lends tile registers to processes that ask, which this does the
+ * first time: from then on what the kernel saves for signal handlers is 8 KiB larger, in all threads, and it refuses
+ * alternate signal stacks too small for that. (It refuses tiles where there is such a stack already.) */
+bool lf_has_amx_bf16(void);
+
 #endif

@@ -53,8 +53,9 @@ typedef struct lf_kern {
     /* ---- the product, in runs of K ----
      * A row of c is the same bits whatever other rows are multiplied with it, and however many. */
     int mr, nr;                  /* rows and columns of a tile; nr divides LF_STRIP */
-    /* Does this machine multiply bf16 by bf16? Then x of bf16 may be packed as it is, where w is bf16; the bits are the
-     * same as with x as f32. NULL: it does not, and multiply makes f32 of such x again. */
+    /* Does this machine multiply bf16 by bf16? Then x of bf16 may be packed as it is, where w is bf16. The bits are the
+     * same as with x as f32; but not in amx, which sums in another order (kern_tiles.h): there, whether x is packed so
+     * must follow from the model alone. NULL: it does not, and multiply makes f32 of such x again. */
     bool (*has_pairs)(void);
     /* What w of a type is packed as: the type itself, or f32 where the machine has to convert it beforehand. */
     lf_dtype w_type[LF_DTYPES];

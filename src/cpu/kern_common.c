@@ -172,6 +172,7 @@ void lf_monoid_settle(lf_monoid m, int64_t count, const lf_partials *from, doubl
 /* Best first. */
 static const lf_kern *const tables[] = {
 #if defined(__x86_64__)
+    &lf_kern_amx,
     &lf_kern_avx512,
     &lf_kern_avx2,
 #elif defined(__aarch64__)
@@ -193,8 +194,9 @@ const lf_kern *lf_kern_pick(void)
     const char *wanted = getenv("LINFUSE_ISA");
     if (!wanted || !*wanted)
         return lf_kern_at(0);
-    for (size_t i = 0; lf_kern_at(i); i++)
-        if (strcmp(lf_kern_at(i)->isa, wanted) == 0)
-            return lf_kern_at(i);
+    /* only the one that is named is asked: amx changes the process (base/isa.h) */
+    for (size_t i = 0; i < sizeof tables / sizeof tables[0]; i++)
+        if (strcmp(tables[i]->isa, wanted) == 0)
+            return tables[i]->usable() ? tables[i] : NULL;
     return NULL;
 }

@@ -11,7 +11,7 @@
 
 extern const lf_kern lf_kern_scalar;
 #if defined(__x86_64__)
-extern const lf_kern lf_kern_avx2, lf_kern_avx512;
+extern const lf_kern lf_kern_avx2, lf_kern_avx512, lf_kern_amx;
 #elif defined(__aarch64__)
 extern const lf_kern lf_kern_neon;
 #endif
