@@ -29,7 +29,8 @@ _QUIET = 0.25  # s to wait at most until the threads of the one before stopped s
 @dataclass(frozen=True)
 class Bench:
     """What was measured. `ms` and `ratio` go by name: eager, inductor, linfuse; ratio is how many times as fast as
-    eager. Print it for a table."""
+    eager, by medians. Print it for a table: its headline and its ratios go by the fastest turns where the medians are
+    doubtful."""
 
     title: str
     device: str
@@ -45,14 +46,25 @@ class Bench:
 
     @property
     def ratio(self) -> dict[str, float]:
-        return {name: self.ms["eager"] / ms for name, ms in self.ms.items()}
+        return _ratios(self.ms)
+
+    @property
+    def fastest_ratio(self) -> dict[str, float]:
+        """`ratio` by the fastest turns, which other programs disturb least."""
+        return _ratios(self.fastest_ms)
 
     @property
     def headline(self) -> str:
-        eager, ours = (amounts.time(1e3 * self.ms[name]) for name in ("eager", "linfuse"))
-        ratio, calls = amounts.times(self.ratio["linfuse"]), amounts.counted(self.calls, "call")
-        doubt = " (doubtful)" if self.doubts else ""
-        return f"PyTorch eager {eager}, linfuse {ours}: {ratio}{doubt}, {calls} each"
+        """Times and ratio by medians; by the fastest turns where these are doubtful, with no ratio if both do not even
+        agree on who is faster."""
+        by, ratio, words = self.ms, self.ratio["linfuse"], ""
+        if self.doubts:
+            by, ratio = self.fastest_ms, self.fastest_ratio["linfuse"]
+            words = " in the fastest turns (medians doubtful)"
+        eager, ours = (amounts.time(1e3 * by[name]) for name in ("eager", "linfuse"))
+        agree = (self.ratio["linfuse"] - 1) * (ratio - 1) >= 0
+        gain = amounts.times(ratio) if agree else "no ratio, by medians it is the other way round"
+        return f"PyTorch eager {eager}, linfuse {ours}{words}: {gain}, {amounts.counted(self.calls, 'call')} each"
 
     @property
     def where(self) -> str:
@@ -63,8 +75,8 @@ class Bench:
         """Which numbers are doubtful, and why: a sentence each."""
         found = []
         if self.others is not None and self.others > _BUSY:
-            found.append(f"Other programs used {self.others:.0%} of the CPUs meanwhile: medians and ratios are "
-                         "doubtful, the fastest turns less so.")
+            found.append(f"Other programs used {self.others:.0%} of the CPUs meanwhile: medians are doubtful, the "
+                         "fastest turns less so.")
         uneven = [name for name, spread in self.spread.items() if spread > _UNEVEN]
         if uneven:
             found.append(f"The turns of {' and '.join(uneven)} differ by more than {_UNEVEN:.0%}: measure for longer, "
@@ -79,10 +91,13 @@ class Bench:
     def table(self) -> list[list[str]]:
         """Head and rows."""
         rows = [["", "median", "fastest", "slowest", "vs eager", "first call"]]
+        ratio = self.ratio
+        if self.doubts:
+            rows[0][4], ratio = "fastest vs eager", self.fastest_ratio
         for name in self.ms:
             figures = [self.ms, self.fastest_ms, self.slowest_ms]
             rows.append([
-                name, *(amounts.time(1e3 * of[name]) for of in figures), amounts.times(self.ratio[name]),
+                name, *(amounts.time(1e3 * of[name]) for of in figures), amounts.times(ratio[name]),
                 amounts.time(1e6 * self.first_call_s[name]),
             ])
         return rows
@@ -158,6 +173,10 @@ def measured(subject: tracing.Subject, options: Mapping[str, Any] | None, induct
         slowest_ms={name: max(ms) for name, ms in each.items()}, first_call_s=first, left_out=left_out, others=others,
         spread={name: _spread(ms) for name, ms in each.items()},
     )
+
+
+def _ratios(ms: Mapping[str, float]) -> dict[str, float]:
+    return {name: ms["eager"] / one for name, one in ms.items()}
 
 
 def _spread(turns: Sequence[float]) -> float:

@@ -203,7 +203,9 @@ static int print_text(const cli_session *s, const contest *c, const char *device
     static const char *const heads[] = {"", "median", "fastest", "slowest", "predicted", "GFLOP/s"};
     cli_table table = {.columns = 6, .align = "lrrrrr"};
     cli_text t, u;
-    double fused = median(c, FUSED), plain = median(c, PLAIN);
+    const bool busy = c->others > BUSY;
+    double fused = busy ? c->seconds[FUSED][0] : median(c, FUSED);
+    double plain = busy ? c->seconds[PLAIN][0] : median(c, PLAIN);
     cli_session_print(s, device);
     printf("%lld run%s of each, taking turns, after one to warm up\n\n", (long long)c->runs, c->runs == 1 ? "" : "s");
     for (size_t i = 0; i < sizeof heads / sizeof *heads; i++)
@@ -216,11 +218,10 @@ static int print_text(const cli_session *s, const contest *c, const char *device
                "These are bursts after a rest, by the GPU's clock, its cache flushed before each run; in a long row of "
                "runs the fused median is %s.\n",
                cli_seconds(&t, c->steady));
-    printf("\nFused is %.2f times as fast as op by op%s.\n", plain / fused,
+    printf("\nFused is %.2f times as fast as op by op%s%s.\n", plain / fused, busy ? " by the fastest runs" : "",
            is_within_noise(c) ? ", which is no more than the runs differ among themselves" : "");
-    if (c->others > BUSY)
-        printf("Other programs used %.0f %% of the CPUs meanwhile: medians and the ratio are doubtful, the fastest "
-               "runs less so.\n",
+    if (busy)
+        printf("Other programs used %.0f %% of the CPUs meanwhile: medians are doubtful, the fastest runs less so.\n",
                100 * c->others);
     printf("GFLOP/s counts the model's operations as written; this device's peak is %s%s.\n",
            cli_number(&t, "%.1f", peak / 1e9),

@@ -78,11 +78,26 @@ def test_doubts():
     quiet = timing.Bench("Net", "cpu", 1, 60, same, same, same, same, others=0.02, spread=even)
     assert not quiet.doubts and not str(quiet).endswith(".")
     noisy = dataclasses.replace(quiet, others=0.47, spread={"eager": 0.3, "linfuse": 0.2})
-    assert "1.0x (doubtful), 60 calls each" in noisy.headline and "doubtful" not in quiet.headline
+    assert quiet.headline == "PyTorch eager 1.00 ms, linfuse 1.00 ms: 1.0x, 60 calls each"
     assert str(noisy).splitlines()[-2:] == [
-        "Other programs used 47% of the CPUs meanwhile: medians and ratios are doubtful, the fastest turns less so.",
+        "Other programs used 47% of the CPUs meanwhile: medians are doubtful, the fastest turns less so.",
         "The turns of eager differ by more than 25%: measure for longer, as by seconds=10, or on a quiet machine.",
     ]
+
+
+@pytest.mark.parametrize("eager, ratio, says", [
+    ("21.6", "1.8x", "1.8x"),
+    ("10.7", "0.89x", "no ratio, by medians it is the other way round"),
+])
+def test_doubtful_headline(eager, ratio, says):
+    """Where medians are doubtful, the fastest turns are the headline, and no ratio where both disagree."""
+    median, fastest = {"eager": 16.0, "linfuse": 0.0184}, {"eager": 1e-3 * float(eager), "linfuse": 0.01203}
+    noisy = timing.Bench("Net", "cpu", 2, 60, median, fastest, median, median, others=0.5)
+    times = f"PyTorch eager {eager} us, linfuse 12.0 us in the fastest turns (medians doubtful)"
+    assert noisy.headline == f"{times}: {says}, 60 calls each"
+    head, _, ours = noisy.table()
+    assert head[4] == "fastest vs eager" and ours[4] == ratio
+    assert noisy.ratio["linfuse"] == pytest.approx(16 / 0.0184)
 
 
 def test_busy_machine():
