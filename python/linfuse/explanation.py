@@ -13,7 +13,7 @@ from . import native
 from .account import Account, Fallback, Part
 from .calling import learnt
 from .native import Error, Status
-from .program import Program
+from .program import Program, saved_files
 from .progress import said_if_long
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def explain(
     """What linfuse makes of a model: costs as written, rewrites, fusions, refusals, costs now, what is PyTorch's.
 
     model:    a torch.nn.Module or a function of tensors, compiled or not; what torch.export.export made; a loaded
-              program; a `.lf` file.
+              program; a `.lf` file, or a folder with one.
     inputs:   what it would be called with; a tuple of it alone, as for torch.export, and a dict of arguments by name
               will do, too. An exported program has its own. A program or a file does without: dims={"B": 1024} gives
               its extents.
@@ -78,8 +78,9 @@ def _predicted(
 ) -> tuple[Account, Subject | None]:
     """The account without what is measured; and a PyTorch model's subject, which may be."""
     if isinstance(model, (str, os.PathLike)):
-        read = native.Model.read_file(native.Context(), model)
-        return _of_program(native.Compiled(read, words), read.dim_names(), dims or {}, os.fspath(model)), None
+        file, _ = saved_files(model)
+        read = native.Model.read_file(native.Context(), file)
+        return _of_program(native.Compiled(read, words), read.dim_names(), dims or {}, os.fspath(file)), None
     if isinstance(model, Program):
         if words:
             raise Error(f"a loaded program has its options already: {', '.join(words)} cannot be given", Status.ARG)

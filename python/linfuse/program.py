@@ -42,9 +42,9 @@ def load(
 ) -> Program:
     """Reads a model file and compiles it.
 
-    model:          a `.lf` file, or a folder with one, as linfuse.save writes it: then the weights are the
-                    safetensors file beside it, of the same name, unless they are given.
-    weights:        a safetensors file, or a mapping from parameter names to arrays (a `state_dict()` will do).
+    model:          a `.lf` file, or a folder with one, as linfuse.save writes it.
+    weights:        a safetensors file, or a mapping from parameter names to arrays (a `state_dict()` will do). Left
+                    out, they are the safetensors file beside the model, of the same name.
     seed:           in place of weights: parameters drawn from it, as the command draws them.
     device:         "cpu", "cuda" or "cuda:1". A program on a GPU takes torch tensors there, and runs on PyTorch's
                     current stream without waiting; arrays in host memory are copied there and back.
@@ -58,9 +58,8 @@ def load(
 
     A mistake in the file, in an option or in the weights is a linfuse.Error that says where and what.
     """
-    if os.path.isdir(model):
-        model, beside = _saved_in(pathlib.Path(model))
-        weights = beside if weights is None and seed is None else weights
+    model, beside = saved_files(model)
+    weights = beside if weights is None and seed is None else weights
     read = native.Model.read_file(native.Context(threads), model)
     options = {"precision": precision, "assume_finite": "true" if assume_finite else "false"}
     if rules:
@@ -73,15 +72,21 @@ def load(
     return program
 
 
-def _saved_in(folder: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path | None]:
-    """The model in a folder, and its weights where they are there."""
+def saved_files(model: str | os.PathLike[str]) -> tuple[str | os.PathLike[str], str | None]:
+    """The model's file, itself or in a folder, and its weights where they are beside it."""
+    file = _model_in(pathlib.Path(model)) if os.path.isdir(model) else model
+    stem, ending = os.path.splitext(os.fsdecode(file))
+    weights = stem + ".safetensors"
+    return file, weights if ending == ".lf" and os.path.exists(weights) else None
+
+
+def _model_in(folder: pathlib.Path) -> pathlib.Path:
     models = sorted(folder.glob("*.lf"))
     if len(models) != 1:
         names = ", ".join(one.name for one in models[:5])
         found = f"has {len(models)} models, {names}: name one of them" if models else "has no .lf file"
         raise Error(f"the folder {folder} {found}", Status.IO)
-    weights = models[0].with_suffix(".safetensors")
-    return models[0], weights if weights.exists() else None
+    return models[0]
 
 
 def _copy(name: str, text: str, device: str, options: dict[str, str], threads: int, weights: list[bytes]) -> Program:

@@ -29,7 +29,7 @@ static int write_page(const cli_session *s, lf_program *program)
     int code = account(s, program, true, &json);
     if (code != CLI_OK)
         return code;
-    lf_status status = lf_page_print(s->context, title_of(s->options->model), json, true, &page);
+    lf_status status = lf_page_print(s->context, title_of(s->source.model), json, true, &page);
     lf_string_free(json);
     if (status == LF_OK && cli_is_stdout(path))
         fputs(page, stdout);
@@ -57,7 +57,7 @@ static int explain(cli_session *s, lf_program *program)
 {
     const char *html = s->options->html;
     /* Costs do not depend on the values of parameters; a file of them that does not fit is still worth saying. */
-    int code = s->options->weights ? cli_program_params(s, program) : CLI_OK;
+    int code = s->source.weights ? cli_program_params(s, program) : CLI_OK;
     if (code == CLI_OK && html)
         code = write_page(s, program);
     if (code == CLI_OK && !(html && cli_is_stdout(html)))

@@ -217,8 +217,10 @@ static int print_text(const cli_session *s, const cli_tensors *outputs, double s
         if (print_output(to, t, value_of(&s->options->outputs, t->name)) != CLI_OK)
             return CLI_BAD;
     }
-    if (!s->options->weights && lf_model_port_count(s->model, LF_PORT_PARAM))
-        fprintf(to, "No --weights were given: the parameters were drawn from seed %llu.\n",
+    cli_session_print_found(s, to);
+    if (!s->source.weights && lf_model_port_count(s->model, LF_PORT_PARAM))
+        fprintf(to,
+                "No --weights were given, and none lie beside the model: the parameters were drawn from seed %llu.\n",
                 (unsigned long long)s->options->seed);
     if (redone)
         fprintf(to, "%lld row%s redone as written, where a guarded rewrite met a number that is not finite.\n",

@@ -67,13 +67,13 @@ static void print_common_options(void)
     print_words("  --precision ", "precision", NULL, "|", "\n");
     puts("  --threads N              how many threads (default: one per core)\n"
          "  --seed S                 what parameters and inputs are drawn from (default: 0)\n"
-         "  --weights FILE           parameters from a safetensors file\n"
+         "  --weights FILE           parameters from a safetensors file (default: that beside the model, of its name)\n"
          "  --rules +NAME,-NAME      switch rewrites on and off (all and none are names too)\n"
          "  --assume-finite          leave out the guards against NaN and infinity\n"
          "  --json                   one JSON object on stdout, nothing else there\n"
          "\n"
-         "MODEL is an .lf file, or - for standard input. Exit status: 0 fine, 1 a check did not hold, 2 bad usage,\n"
-         "model or data, 3 the device is not there.");
+         "MODEL is an .lf file, a folder with one, or - for standard input. Exit status: 0 fine, 1 a check did not\n"
+         "hold, 2 bad usage, model or data, 3 the device is not there.");
 }
 
 static void print_help(void)

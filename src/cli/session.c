@@ -36,7 +36,7 @@ static int read_stdin(char **text, size_t *length)
 
 static int read_model(cli_session *s)
 {
-    const char *path = s->options->model;
+    const char *path = s->source.model;
     lf_status status;
     if (strcmp(path, "-") == 0) {
         char *text = NULL;
@@ -135,12 +135,15 @@ int cli_session_begin(const cli_options *options, cli_session *s)
     status = lf_context_set_threads(s->context, (int)options->threads);
     if (status != LF_OK)
         return cli_fail_status(status, lf_context_message(s->context));
-    int code = read_model(s);
+    int code = cli_source_find(options, &s->source);
+    if (code == CLI_OK)
+        code = read_model(s);
     return code == CLI_OK ? read_dims(s) : code;
 }
 
 void cli_session_end(cli_session *s)
 {
+    cli_source_free(&s->source);
     free(s->dims);
     free(s->dim_told);
     lf_model_free(s->model);
@@ -163,7 +166,7 @@ int cli_session_device(const cli_session *s, const char **device)
 void cli_session_print(const cli_session *s, const char *device)
 {
     char shown[4096];
-    lf_printable(strcmp(s->options->model, "-") == 0 ? "standard input" : s->options->model, shown, sizeof shown);
+    lf_printable(strcmp(s->source.model, "-") == 0 ? "standard input" : s->source.model, shown, sizeof shown);
     fputs(shown, stdout);
     for (size_t i = 0; i < s->dim_count; i++)
         printf(", %s = %lld", lf_model_dim_name(s->model, i), (long long)s->dims[i]);
@@ -173,6 +176,16 @@ void cli_session_print(const cli_session *s, const char *device)
         printf(" with %d thread%s", threads, threads == 1 ? "" : "s");
     }
     putchar('\n');
+    cli_session_print_found(s, stdout);
+}
+
+void cli_session_print_found(const cli_session *s, FILE *to)
+{
+    char shown[4096];
+    if (!cli_source_found_weights(s->options, &s->source))
+        return;
+    lf_printable(s->source.weights, shown, sizeof shown);
+    fprintf(to, "The weights are those beside the model, %s.\n", shown);
 }
 
 /* ---- programs ---- */
@@ -224,9 +237,9 @@ static int program_status(lf_status status, const lf_program *program)
 
 int cli_program_params(const cli_session *s, lf_program *program)
 {
-    const cli_options *o = s->options;
-    return program_status(o->weights ? lf_program_load_params(program, o->weights)
-                                     : lf_program_draw_params(program, o->seed),
+    const char *weights = s->source.weights;
+    return program_status(weights ? lf_program_load_params(program, weights)
+                                  : lf_program_draw_params(program, s->options->seed),
                           program);
 }
 

@@ -5,11 +5,14 @@
 #define LF_CLI_SESSION_H
 
 #include "cli/options.h"
+#include "cli/source.h"
 
 #include <linfuse_tools.h>
+#include <stdio.h>
 
 typedef struct cli_session {
     const cli_options *options; /* borrowed */
+    cli_source source;
     lf_context *context;
     lf_model *model;
     size_t dim_count;
@@ -20,7 +23,8 @@ typedef struct cli_session {
 /* What lf_program_explain takes for a name without a value, and so what check and bench take. */
 enum { CLI_DEFAULT_DIM = 1024 };
 
-/* Reads the model ("-": standard input) and --dim, --batch and --threads. Ended with cli_session_end in any case. */
+/* Finds and reads the model ("-": standard input), and --dim, --batch and --threads. Ended with cli_session_end in any
+ * case. */
 int cli_session_begin(const cli_options *options, cli_session *s);
 void cli_session_end(cli_session *s);
 
@@ -32,7 +36,7 @@ int cli_session_device(const cli_session *s, const char **device);
 
 /* A program as the command line asks for it: fused, or op by op as written. Without parameters yet. */
 int cli_program_new(cli_session *s, bool fuse, lf_program **out);
-/* Its parameters: from --weights, else drawn from the seed; or those of another program of the same model. */
+/* Its parameters: from a file of weights, else drawn from the seed; or those of another program of the same model. */
 int cli_program_params(const cli_session *s, lf_program *program);
 int cli_program_params_from(const cli_session *s, lf_program *program, const lf_program *other);
 int cli_program_prepare(lf_program *program);
@@ -44,7 +48,9 @@ typedef struct cli_facts {
 } cli_facts;
 int cli_program_facts(const cli_session *s, lf_program *program, cli_facts *out);
 
-/* "x.lf, B = 1024, on cpu with 4 threads": printed on stdout, ended with a newline. */
+/* "x.lf, B = 1024, on cpu with 4 threads", and the weights that lay beside x.lf: printed on stdout. */
 void cli_session_print(const cli_session *s, const char *device);
+/* Which weights are used that no option names; nothing where there are none. */
+void cli_session_print_found(const cli_session *s, FILE *to);
 
 #endif

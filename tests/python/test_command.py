@@ -123,7 +123,7 @@ def test_help_and_version(linfuse):
         (["check", "M", "--threads", "99999999999"], "no machine has as many"),
         (["check", "M", "--weights", "no/such.safetensors"], "no/such.safetensors"),
         (["check", "no/such.lf"], "cannot read no/such.lf: No such file"),
-        (["check", "."], "cannot read .: it is a directory"),
+        (["check", "."], "the folder . has no .lf file"),
         (["emit", "M"], "emit needs --arch"),
         (["emit", "M", "--arch", "sm_10"], "sm_10"),
     ],
@@ -219,6 +219,37 @@ def test_model_mistakes_are_shown(command, linfuse, tmp_path):
         assert line == "a = gleu(x)" and re.fullmatch(r" *\^", caret) and done.stdout == ""
     done = subprocess.run([command, "explain", "-"], input="return a\n", capture_output=True, text=True)
     assert done.returncode == 2 and done.stderr.startswith("stdin:1:")
+
+
+def test_saved_model(linfuse, refused, model, tmp_path):
+    """A folder is its model, and the weights beside it are used, which is said, unless --weights decides."""
+    saved = tmp_path / "saved"
+    saved.mkdir()
+    x, y, weights = tmp_path / "x.npy", tmp_path / "y.npy", saved / "small.safetensors"
+    np.save(x, np.ones((3, 33), np.float32))
+    assert f"the folder {saved} has no .lf file" in refused("run", saved)
+    (saved / "small.lf").write_text(SMALL)
+    drawn = linfuse("run", saved, "--input", x)
+    assert "drawn from seed 0" in drawn.stdout and drawn.stdout.splitlines()[0] == linfuse(
+        "run", model, "--input", x).stdout.splitlines()[0]
+    zeros = {"linear.weight": np.zeros((47, 33), np.float32), "linear.bias": np.full(47, 2, np.float32)}
+    save_file(zeros, weights)
+    ones = {**zeros, "linear.bias": np.ones(47, np.float32)}
+    save_file(ones, tmp_path / "ones.safetensors")
+    for named in (saved, f"{saved}/", saved / "small.lf"):
+        done = linfuse("run", named, "--input", x, "--output", y)
+        assert f"The weights are those beside the model, {weights}.\n" in done.stdout and "drawn" not in done.stdout
+        np.testing.assert_allclose(np.load(y), F.gelu(torch.full((3, 1), 2 + np.log(47))), rtol=1e-6)
+    done = linfuse("run", saved, "--input", x, "--output", y, "--weights", tmp_path / "ones.safetensors")
+    assert "beside the model" not in done.stdout
+    np.testing.assert_allclose(np.load(y), F.gelu(torch.full((3, 1), 1 + np.log(47))), rtol=1e-6)
+    for name, more in (("check", []), ("bench", ["--runs", 3])):
+        assert f"beside the model, {weights}." in linfuse(name, saved, "--batch", 4, *more).stdout
+    save_file({"linear.bias": zeros["linear.bias"]}, weights)
+    for name in ("run", "check", "bench", "explain"):  # they are read, so what is wrong with them is said
+        assert "linear.weight" in refused(name, saved, *(["--input", x] if name == "run" else []))
+    (saved / "other.lf").write_text(SMALL)
+    assert "has 2 models: name one of them" in refused("check", saved)
 
 
 def test_files_that_are_no_text_are_recognised(command, tmp_path):

@@ -394,6 +394,9 @@ def test_load_a_folder(model_file, weights, tmp_path):
     wanted = linfuse.load(model_file, weights)(x, y)
     for got, want in zip(linfuse.load(tmp_path)(x, y), wanted):
         np.testing.assert_array_equal(got, want)
+    for got, want in zip(linfuse.load(tmp_path / "one.lf")(x, y), wanted):
+        np.testing.assert_array_equal(got, want)
+    assert str(linfuse.explain(tmp_path)) == str(linfuse.explain(tmp_path / "one.lf"))
     zeros = {name: np.zeros_like(values) for name, values in weights.items()}
     assert not linfuse.load(tmp_path, zeros)(x, y)[1].any()
     (tmp_path / "other.lf").write_text(TWO)
