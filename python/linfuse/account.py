@@ -83,6 +83,7 @@ class Account:
     title: str = ""
     notes: Sequence[str] = field(default=())
     measured: Bench | None = None
+    views: Sequence[str] = ()  # nodes that PyTorch runs too, which only look at memory in another way
 
     def __str__(self) -> str:
         pieces = [part.text.rstrip("\n") for part in self.parts]
@@ -90,8 +91,8 @@ class Account:
             pieces = [f"Part {i} of {len(pieces)}\n{text}" for i, text in enumerate(pieces, 1)]
         if not pieces:
             pieces = ["Nothing of it runs in linfuse."]
-        if self.fallbacks:
-            pieces.append("\n".join(["Left to PyTorch", *_by_reason(self.fallbacks)]))
+        if self.fallbacks or self.views:
+            pieces.append("\n".join(["Left to PyTorch", *_by_reason(self.fallbacks), *_views(self.views)]))
         if self.notes:
             pieces.append("\n".join(self.notes))
         if self.parts and (len(self.parts) > 1 or self.fallbacks):
@@ -115,9 +116,10 @@ class Account:
     def json(self) -> dict[str, Any]:
         """The object that `linfuse explain --json` prints. Of several parts the lists are joined and the costs summed;
         each op and kernel then says in `part` which it is of. `fallbacks` lists what is left to PyTorch,
-        `measured` is there where it was measured."""
+        `views` what of it costs nothing; `measured` is there where it was measured."""
         joined = _joined([part.facts for part in self.parts])
         joined["fallbacks"] = [asdict(fallback) for fallback in self.fallbacks]
+        joined["views"] = list(self.views)
         joined["notes"] = list(self.notes)
         if self.measured is not None:
             joined["measured"] = self.measured.json()
@@ -167,15 +169,23 @@ def _by_reason(fallbacks: Sequence[Fallback]) -> list[str]:
     found: dict[str, list[Fallback]] = {}
     for fallback in fallbacks:
         found.setdefault(fallback.why, []).append(fallback)
-    lines = []
+    lines: list[str] = []
     for why, several in found.items():
         whats = "; ".join(one.what for one in several)
         if len(several) > _NAMED:
             ops = amounts.listed(one.op.rpartition(".")[2] for one in several)
             whats = f"{ops}; the first is {several[0].what}"
         texts = [str(several[0])] if len(several) == 1 else [why, "  " + whats]
-        lines += [textwrap.fill(text, 110, initial_indent="  ", subsequent_indent="    ") for text in texts]
+        lines += map(_wrapped, texts)
     return lines
+
+
+def _views(names: Sequence[str]) -> list[str]:
+    return [_wrapped(f"views and slices, which cost nothing: {amounts.listed(names)}")] if names else []
+
+
+def _wrapped(text: str) -> str:
+    return textwrap.fill(text, 110, initial_indent="  ", subsequent_indent="    ")
 
 
 def _joined(facts: list[dict[str, Any]]) -> dict[str, Any]:

@@ -150,11 +150,11 @@ def compile_graph(module: GraphModule, inputs: Sequence[Any], options: Mapping[s
     for part in compiled.parts:
         part.begin()
     registry.count("graphs")
-    registry.count("graphs_fused", not compiled.left and bool(compiled.parts or compiled.heads))
+    registry.count("graphs_fused", not computing and bool(compiled.parts or compiled.heads))
     registry.count("fused_parts", len(compiled.parts))
     registry.count("loss_heads", len(compiled.heads))
-    registry.count("ops", compiled.ops + len(compiled.left))
-    for left in compiled.left:
+    registry.count("ops", compiled.ops + len(computing))
+    for left in computing:
         registry.leave(left, "compile")
     notices.of_graph(own.graph, compiled, computing)
     return compiled

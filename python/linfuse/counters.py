@@ -29,7 +29,7 @@ class Left(NamedTuple):
     @property
     def computes(self) -> bool:
         """Whether there is anything to run, as there is not for a view."""
-        return not self.reason.startswith("a view of")
+        return self.reason != notices.VIEW
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,8 @@ class Stats:
     """Counts since the start or the last reset_stats(); programs and bytes are those alive now."""
 
     graphs: int  # graphs PyTorch handed over
-    graphs_fused: int  # of these, those without a node left to PyTorch
-    ops: int  # of all graphs
+    graphs_fused: int  # of these, those of which only views are left to PyTorch, if anything is
+    ops: int  # of all graphs, without such views
     fused_parts: int  # pieces of graphs that linfuse runs
     loss_heads: int  # losses of graphs that run without their logits
     fused_calls: int  # calls of parts that ran fused

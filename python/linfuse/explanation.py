@@ -113,9 +113,11 @@ def _of_torch(subject: Subject, options: Mapping[str, str]) -> Account:
 
     parts: list[Part] = []
     fallbacks: list[Fallback] = []
+    views: list[str] = []
     graphs = tracing.trace(subject, options)
     for graph in graphs:
-        for left in graph.compiled.left:
+        views += [left.node for left in graph.compiled.left if not left.computes]
+        for left in filter(lambda left: left.computes, graph.compiled.left):
             before = len(parts) + graph.parts_before(left.node) + 1
             fallbacks.append(Fallback(left.node, left.op, graph.where(left.node), left.reason, before))
         for part in graph.compiled.parts:
@@ -127,7 +129,7 @@ def _of_torch(subject: Subject, options: Mapping[str, str]) -> Account:
     narrow = {tracing.words_of(part, options).get("precision", "fp32") for part in compiled} - {"fp32"}
     if narrow:
         notes.append(f"Products round what they multiply to {', '.join(narrow)}.")
-    return Account(parts, fallbacks, title=subject.title, notes=notes)
+    return Account(parts, fallbacks, title=subject.title, notes=notes, views=views)
 
 
 def _of_program(program: native.Compiled, names: Sequence[str], dims: Mapping[str, int], title: str) -> Account:

@@ -28,6 +28,7 @@ log = logging.getLogger("linfuse")
 
 NEEDS_GRADIENTS = "requires grad while grad mode is on"
 NOT_SUPPORTED = "not supported yet"
+VIEW = "a view, which costs nothing"
 ALONE = "alone: nothing to fuse it with"
 _CONVOLUTION = "convolutions are left to PyTorch"
 _FUSED_LAYER = "it hides the linear layers in it; torch.backends.mha.set_fastpath_enabled(False) has PyTorch show them"

@@ -26,7 +26,7 @@ from .inplace import drop_idle_autocast, is_random, make_functional, memory_root
 from .ops import Unsupported
 from .counters import Left
 from .loss_found import LossHead
-from .notices import ALONE, not_supported, warn_once
+from .notices import ALONE, VIEW, not_supported, warn_once
 from .rest import Eager, InductorFailed, Rest
 
 _CALLS = ("call_function", "call_method", "call_module")
@@ -168,16 +168,14 @@ class Split:
         escaped: dict[Node, Node] = {}  # memory -> the output that is in it
         for node in outputs:
             if isinstance(example(node), tuple):
-                blocked[node] = "its result is several tensors"
+                blocked[node] = VIEW if node not in self.roots[node] else "its result is several tensors"
                 continue
             if is_mask(node):
                 self._block_mask(node, blocked)
                 continue
             for root in self.roots[node]:
-                if root not in inside:
-                    blocked[node] = "a view of what is there already"
-                elif escaped.setdefault(root, node) is not node:
-                    blocked[node] = f"a view of {escaped[root].name}, which is wanted too"
+                if root not in inside or escaped.setdefault(root, node) is not node:
+                    blocked[node] = VIEW
         if blocked:
             return blocked
         return {} if outputs and choice.pays(part) else dict.fromkeys(part, ALONE)
@@ -270,8 +268,8 @@ def _settled(work: Split, options: dict[str, str], choose: bool) -> tuple[dict[i
 
 
 def _left(work: Split) -> list[Left]:
-    return [Left(node.name, target_name(node), why) for node, why in work.reasons.items()
-            if not (work.idle(node) or running.is_own(node) or loss_found.is_own(node))]
+    return [Left(node.name, target_name(node), work.reasons[node]) for node in work.nodes if node in work.reasons
+            and not (work.idle(node) or running.is_own(node) or loss_found.is_own(node))]
 
 
 def _captured(work: Split, nodes: list[Node]) -> Capture | str:

@@ -124,7 +124,7 @@ def _serves_any(graph: Graph, part: Part, text: str, subject: Subject) -> bool:
 def _whole(graphs: Sequence[Graph], title: str) -> Part:
     """The one part that is all of the model."""
     graph = graphs[0]
-    left = graph.compiled.left
+    left = [one for one in graph.compiled.left if one.computes]
     if left:
         listed = "; ".join(f"{_place(graph, one.node)} ({one.op}): {one.reason}" for one in left[:5])
         more = f"; and {len(left) - 5} more" if len(left) > 5 else ""

@@ -40,7 +40,7 @@ def test_is_the_commands(root, linfuse_command):
     arguments = ("explain", file, "--batch", 2048, "--device", "h200")
     assert str(got).strip() == linfuse_command(*arguments).stdout.strip()
     facts = got.json()
-    assert facts.pop("fallbacks") == [] and facts.pop("notes") == []
+    assert facts.pop("fallbacks") == [] and facts.pop("notes") == [] and facts.pop("views") == []
     assert facts == linfuse_command(*arguments, "--json").json
     assert json.loads(json.dumps(facts)) == facts
 
@@ -100,7 +100,7 @@ def test_typing_its_name_shows_it(accounts):
 def test_parts(accounts):
     one, two = accounts["mlp"].parts[0], accounts["lse_chain"].parts[0]
     left = Fallback("sin_1", "torch.sin", "body.wave", "not supported yet: torch.sin", 2)
-    both = Account([one, two], [left], title="two", notes=["a note"])
+    both = Account([one, two], [left], title="two", notes=["a note"], views=["q", "k", "v"])
     text = str(both)
     first, _, second = text.splitlines()[:3]
     summary = r"2 parts in linfuse, \d+ ops: predicted op by op .+, fused .+: .+x; 1 op in PyTorch, not predicted"
@@ -108,7 +108,8 @@ def test_parts(accounts):
     assert "; 1 op in PyTorch, whose time is not predicted. " in both._repr_html_()
     assert "PyTorch" not in str(Account([one])) and str(Account([one])).startswith("Predicted: ")
     assert second == "Part 1 of 2" and "Part 2 of 2\n" in text
-    assert "Left to PyTorch\n  sin_1: torch.sin in body.wave: not supported yet: torch.sin\n\na note\n" in text
+    assert "Left to PyTorch\n  sin_1: torch.sin in body.wave: not supported yet: torch.sin\n" in text
+    assert "\n  views and slices, which cost nothing: q, k, v\n\na note\n" in text
     facts = both.json()
     for side in ("plain", "fused"):
         for key in facts[side]:
