@@ -45,6 +45,11 @@ class Layout:
         """Extents and strides."""
         return self._shape, self._strides
 
+    @property
+    def is_row_major(self) -> bool:
+        """Whether its axes lie in order."""
+        return _same_memory(self._shape, self._strides, row_major(self._shape))
+
     def strides(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Those of a result of these extents."""
         return self._strides if shape == self._shape else dense(shape, self._order)

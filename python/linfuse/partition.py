@@ -21,7 +21,7 @@ from torch.fx.node import map_arg
 
 from . import choice, loss_found, native, ops, running, weights
 from .capture import NAMINGS, Capture, Naming, device_of, example, is_view_of_param, mark_statistics, target_name
-from .fused import CompiledGraph, Part
+from .fused import CompiledGraph, Layout, Part
 from .inplace import drop_idle_autocast, is_random, make_functional, memory_roots, writes
 from .ops import Unsupported
 from .counters import Left
@@ -43,6 +43,7 @@ class Split:
 
     graph: Graph
     context: weights.Context
+    file: bool = False  # whether a file is to hold all of it
     naming: Naming = NAMINGS[0]
     reasons: dict[Node, str] = field(default_factory=dict)  # why a node is PyTorch's
     stages: dict[Node, int] = field(default_factory=dict)
@@ -173,6 +174,8 @@ class Split:
             if is_mask(node):
                 self._block_mask(node, blocked)
                 continue
+            if self._moves_for_nothing(node):
+                blocked[node] = VIEW
             for root in self.roots[node]:
                 if root not in inside or escaped.setdefault(root, node) is not node:
                     blocked[node] = VIEW
@@ -180,6 +183,14 @@ class Split:
             return blocked
         return {} if outputs and choice.pays(part) else dict.fromkeys(part, ALONE)
 
+    def _moves_for_nothing(self, node: Node) -> bool:
+        """Whether a part would write anew what PyTorch, which alone reads it, has as a view in another order of axes.
+        Slices are not so: a part computes nothing but what they keep."""
+        found = ops.find(node)
+        if self.file or found is None or found[0].row.op == "slice" or node in self.roots[node]:
+            return False
+        turns = not _is_row_major(node) and all(map(_is_row_major, self.roots[node]))
+        return turns and not any(map(self.fusable, node.users))
 
     def _block_mask(self, node: Node, blocked: dict[Node, str]) -> None:
         """Leaves a mask to PyTorch, with what reads it: parts take no tensors of type bool."""
@@ -189,6 +200,11 @@ class Split:
                 self._block_mask(user, blocked)
             elif self.fusable(user):
                 blocked[user] = f"a mask that PyTorch computes, {node.name}"
+
+
+def _is_row_major(node: Node) -> bool:
+    value = example(node)
+    return isinstance(value, torch.Tensor) and Layout(value).is_row_major
 
 
 def is_mask(node: Node) -> bool:
@@ -220,15 +236,15 @@ def compile_module(module: GraphModule, options: Callable[[torch.device], dict[s
     with weights.making:
         context = weights.context(device_of(module.graph), torch.get_num_threads())
         words, choose = options(context.device), not (strict or file)
-        compiled = _split(module, context, words, strict, rest or Eager(), choose)
+        compiled = _split(module, context, words, strict, rest or Eager(), choose=choose, file=file)
     compiled.heads = heads
     return compiled
 
 
 def _split(module: GraphModule, context: weights.Context, options: dict[str, str], strict: bool, rest: Rest,
-           choose: bool) -> CompiledGraph:
-    """Parts fused, the rest as it is. choose: what PyTorch is faster at stays there."""
-    work = Split(module.graph, context)
+           choose: bool, file: bool) -> CompiledGraph:
+    """Parts fused, the rest as it is. choose: what PyTorch is faster at stays there. file: as of compile_module."""
+    work = Split(module.graph, context, file)
     work.probe()
     parts, captures = _settled(work, options, choose)
     left = _left(work)

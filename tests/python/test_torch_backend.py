@@ -296,7 +296,7 @@ def test_strides_are_eagers(name, dynamic):
             torch._dynamo.reset()
             got, want = torch.compile(function, backend=listen, dynamic=dynamic)(x), function(x)
             torch.testing.assert_close(got, want)
-            assert got.stride() == told[-1] and not got._is_view(), f"{x.shape}, {x.stride()}"
+            assert got.stride() == told[-1] and got._is_view() <= want._is_view(), f"{x.shape}, {x.stride()}"
             cases += 1
             as_eager += got.stride() == want.stride()
     assert as_eager >= cases - 2

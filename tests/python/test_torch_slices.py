@@ -130,6 +130,32 @@ def test_what_is_a_view_in_eager_stays_one():
     assert "\n  views and slices, which cost nothing: split, t, t_1, " in str(told)
 
 
+def test_transposes_at_the_end_are_views():
+    """A permute that only PyTorch reads moves nothing: its results are views of what linfuse made, as eager's. One that
+    linfuse reads, too, stays its own."""
+    linear, turn = nn.Linear(24, 36).eval(), nn.Linear(5, 5).eval()
+
+    def heads(x):
+        return linear(x).relu().view(2, 5, 3, 3, 4).permute(2, 0, 3, 1, 4)
+
+    def both(x):
+        y = linear(x).transpose(1, 2)
+        return turn(y), y
+
+    x = torch.randn(2, 5, 24)
+    several = ["permute", "unbind", "getitem", "getitem_1", "getitem_2"]
+    with torch.no_grad():
+        for f, views in ((heads, ["permute"]), (lambda x: heads(x).unbind(), several), (both, [])):
+            got, eager = flat(compiled(f)(x)), flat(f(x))
+            for mine, theirs in zip(got, eager, strict=True):
+                torch.testing.assert_close(mine, theirs)
+                assert mine.stride() == theirs.stride()
+            assert_fused()
+            assert len({t.untyped_storage().data_ptr() for t in got}) == (2 if f is both else 1)
+            told = linfuse.explain(f, x)
+            assert told.views == views and len(told.kernels) == (2 if f is both else 1)
+
+
 REFUSED = {
     "negative step": (lambda x: (x * 2).flip(-1) + 1, "flip"),
     "by a tensor": (lambda x: (x * 2)[:, torch.tensor([0, 3])] + 1, "getitem"),
