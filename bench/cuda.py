@@ -3,8 +3,8 @@
 
   bench/cuda.py                          every row; leaves bench/results/cuda-DATE-DEVICE.{json,md}
   bench/cuda.py --only NAME              the row of that name, else those whose name contains it (may be repeated)
-  bench/cuda.py --modes fp32,tf32        linfuse's precisions (fp32, tf32, bf16, fp16), and bf16_tensors, f16_tensors: x,
-                                         parameters and results of that type; "" for none
+  bench/cuda.py --modes fp32,tf32        linfuse's precisions (fp32, tf32, bf16, fp16), and bf16_tensors, f16_tensors:
+                                         x, parameters and results of that type; "" for none
   bench/cuda.py --peers eager,compiled   torch's ways (eager, compiled; compiled in tf32 and bf16; bf16_tuned, which is
                                          bf16 by mode="max-autotune-no-cudagraphs"); "" for none
   bench/cuda.py --clean                  the L2 cache taken by reading, so that a run has nobody's lines to write back;

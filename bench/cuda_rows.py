@@ -103,7 +103,8 @@ ROWS = [
     Row("gelu_softmax_16", "gelu_softmax 16x8192x8192", 16, _gelu_softmax(),
         {"fp32": 0.080, "tf32": 0.078, "bf16": 0.042, "bf16_tensors": 0.043}),
     Row("gated_mlp", "gated MLP, 8192 rows, 4096 -> 14336 -> 4096", 8192, _gated(4096, 14336), {"bf16_tensors": 3.6}),
-    Row("gated_mlp_2048", "gated MLP, 8192 rows, 2048 -> 8192 -> 2048", 8192, _gated(2048, 8192), {"bf16_tensors": 1.15}),
+    Row("gated_mlp_2048", "gated MLP, 8192 rows, 2048 -> 8192 -> 2048", 8192, _gated(2048, 8192),
+        {"bf16_tensors": 1.15}),
     Row("block", "x + gated MLP(rms_norm(x)), 8192 rows, 4096 -> 14336", 8192, _gated(4096, 14336, True),
         {"bf16_tensors": 3.65}),
 ]

@@ -114,7 +114,8 @@ def short(records):
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
     for row in ROWS:
-        found = {way: _of(records, row, way) for way in [*map("torch {}".format, PEERS), *map("linfuse {}".format, MODES)]}
+        ways = [*map("torch {}".format, PEERS), *map("linfuse {}".format, MODES)]
+        found = {way: _of(records, row, way) for way in ways}
         ms = {way: number(record.get("burst_ms")) + _mark(records, record) for way, record in found.items()}
         lines.append(
             "| {} | {torch eager} / {torch compiled} | {torch tf32}, {torch bf16} | "
