@@ -281,7 +281,7 @@ static void sharing_changes_no_bits(void **state)
         for (int s = i % 2; s < SIZES; s += rig_slow() ? 4 : 2) {
             if (!fits(&models[i], sizes[s]))
                 continue;
-            const lf_plan_options share = {.fuse = true, .share_x = true, .keep_exps = true},
+            const lf_plan_options share = {.fuse = true, .share_x = LF_SHARE_ALL, .keep_exps = true},
                                   alone = {.fuse = true, .keep_exps = true};
             char *text = text_of(&models[i], sizes[s]);
             rig one, other;

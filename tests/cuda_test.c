@@ -406,6 +406,37 @@ static void every_precision_compiles(void **state)
     rig_end(&r);
 }
 
+/* Two products that are made as one, in every precision; a gated MLP, whose last product is another. */
+static void two_products_compile(void **state)
+{
+    (void)state;
+    if (!compiler_is_there())
+        skip();
+    static const char gate[] = "input x %s[B, 704]\nparam g %s[650, 704]\nparam c %s[650]\nparam u %s[650, 704]\n"
+                               "param d %s[704, 650]\na = linear(x, g, c)\nb = linear(x, u)\ns = silu(a)\n"
+                               "h = mul(s, b)\n%s";
+    static const lf_tile_shape shapes[LF_PRECISIONS] = {LF_TILE_FEW16, LF_TILE_FEW64, LF_TILE_TURNS, LF_TILE_ALONE};
+    char text[1024];
+    snprintf(text, sizeof text, gate, "f32", "f32", "f32", "f32", "f32",
+             "l = logsumexp(h, dim=1)\nreturn h, l\n");
+    rig r = planned_for_cuda(text);
+    for (int p = 0; p < LF_PRECISIONS; p++)
+        for (int a = 1; a < ARCHS; a++) {
+            lf_cuda_target target = target_of(p, arch[a]);
+            compile_target(&r, target, "PRODUCTS = 2", arch[a]);
+            target.shape = shapes[p];
+            if (target.unit == LF_UNIT_WGMMA)
+                compile_target(&r, target, "PRODUCTS = 2", arch[a]);
+        }
+    rig_end(&r);
+    for (int half = 0; half < 2; half++) {
+        const char *type = half ? "bf16" : "f32";
+        snprintf(text, sizeof text, gate, type, type, type, type, type, "y = linear(h, d)\nreturn y\n");
+        for (int a = half; a < ARCHS; a++)
+            compile_for(text, NULL, arch[a]);
+    }
+}
+
 /* Some heads of an MLP, of 7 and 8 columns: rows of a group of threads and rows of a warp. */
 static void narrow_products_fit_beside_a_wide_one(void **state)
 {
@@ -665,6 +696,7 @@ int main(void)
         cmocka_unit_test(every_shape_leaves_room_for_the_kernels_own),
         cmocka_unit_test_setup_teardown(every_family_compiles, own_cache, drop_cache),
         cmocka_unit_test_setup_teardown(every_precision_compiles, own_cache, drop_cache),
+        cmocka_unit_test_setup_teardown(two_products_compile, own_cache, drop_cache),
         cmocka_unit_test_setup_teardown(narrow_products_fit_beside_a_wide_one, own_cache, drop_cache),
         cmocka_unit_test_setup_teardown(products_take_what_types_say, own_cache, drop_cache),
         cmocka_unit_test(programs_for_the_cpu_are_emitted_too),

@@ -36,7 +36,7 @@ static inline int teardown(void **state)
 static inline lf_plan *build(bool fuse)
 {
     lf_plan *plan = NULL;
-    lf_status status = lf_plan_build(&graph, (lf_plan_options){.fuse = fuse, .share_x = true}, &arena, &plan);
+    lf_status status = lf_plan_build(&graph, (lf_plan_options){.fuse = fuse, .share_x = LF_SHARE_ALL}, &arena, &plan);
     if (status == LF_OK)
         status = lf_plan_verify(plan, &diag);
     if (status != LF_OK)

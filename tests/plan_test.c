@@ -168,10 +168,11 @@ CASE(two_linears_are_two_groups)
 
 /* ---- products that share what they multiply ---- */
 
-static lf_plan *plan_unshared(void)
+/* The model that was read last. */
+static lf_plan *plan_sharing(lf_sharing share_x)
 {
     lf_plan *plan = NULL;
-    assert_int_equal(lf_plan_build(&graph, (lf_plan_options){.fuse = true}, &arena, &plan), LF_OK);
+    assert_int_equal(lf_plan_build(&graph, (lf_plan_options){.fuse = true, .share_x = share_x}, &arena, &plan), LF_OK);
     assert_int_equal(lf_plan_verify(plan, &diag), LF_OK);
     return plan;
 }
@@ -255,7 +256,7 @@ CASE(siblings_apart_say_why)
     const char two[] =
         "input x f32[B, 8]\nparam a f32[12, 8]\nparam b f32[12, 8]\np = linear(x, a)\nq = linear(x, b)\n";
     plan_of(lf_arena_printf(&arena, "%ss = silu(p)\nt = mul(s, q)\nreturn t\n", two));
-    const lf_plan *plan = plan_unshared();
+    const lf_plan *plan = plan_sharing(LF_SHARE_NONE);
     GROUPS(plan, "linear", "linear+silu+mul");
     assert_null(plan->group[0].why_apart);
     assert_string_equal(plan->group[1].why_apart,
@@ -287,6 +288,48 @@ CASE(siblings_apart_say_why)
     plan = plan_of("input x f32[B, 8]\ns = softmax(x, dim=1)\nt = transpose(s, 0, 1)\nreturn t\n");
     GROUPS(plan, "softmax", "transpose");
     assert_string_equal(plan->group[1].why_apart, "a transpose moves data, which wants it stored first");
+}
+
+CASE(two_products_are_made_as_one)
+{
+    const char three[] = "input x f32[B, 8]\nparam a f32[12, 8]\nparam b f32[8, 12]\nparam c f32[12, 8]\n"
+                         "p = linear(x, a)\nq = matmul(x, b)\nr = linear(x, c)\ns = silu(p)\n",
+               side[] = "tensor cores share x between two products of as many columns, which something reads side by "
+                        "side";
+    plan_of(lf_arena_printf(&arena, "%st = mul(s, q)\nu = logsumexp(t, dim=1)\nreturn u, r\n", three));
+    const lf_plan *plan = plan_sharing(LF_SHARE_TWO);
+    GROUPS(plan, "linear+matmul+silu+mul+logsumexp", "linear");
+    assert_int_equal(lf_made_as_one(&plan->group[0]), 2);
+    assert_int_equal(lf_columns_as_one(&plan->group[0]), 32); /* 12 are filled up to 16 */
+    assert_int_equal(lf_made_as_one(&plan->group[1]), 1);
+    assert_int_equal(lf_columns_as_one(&plan->group[1]), 12);
+    assert_int_equal(lf_tiled_products(plan), 2);
+    assert_string_equal(plan->group[1].why_apart, side);
+    /* nothing reads both */
+    plan_of(lf_arena_printf(&arena, "%sreturn s, q\n", three));
+    plan = plan_sharing(LF_SHARE_TWO);
+    GROUPS(plan, "linear+silu", "matmul");
+    assert_string_equal(plan->group[1].why_apart, side);
+    /* a third would be no pair */
+    plan_of(lf_arena_printf(&arena, "%st = mul(s, q)\nu = mul(t, r)\nreturn u\n", three));
+    plan = plan_sharing(LF_SHARE_TWO);
+    assert_int_equal(plan->groups, 2);
+    assert_int_equal(lf_made_as_one(&plan->group[0]) + lf_made_as_one(&plan->group[1]), 3);
+    /* a statistic between them */
+    plan_of(lf_arena_printf(&arena, "%st = softmax(p, dim=1)\nu = mul(t, q)\nreturn u\n", three));
+    plan = plan_sharing(LF_SHARE_TWO);
+    GROUPS(plan, "matmul", "linear+softmax+mul");
+    assert_string_equal(plan->group[1].why_apart, side);
+    /* the same, and side by side before: both would be kept until it is known, where apart one is */
+    plan_of(lf_arena_printf(&arena, "%st = softmax(p, dim=1)\nu = mul(t, q)\nv = mul(p, q)\nreturn u, v\n", three));
+    plan = plan_sharing(LF_SHARE_TWO);
+    assert_int_equal(plan->groups, 2);
+    assert_string_equal(plan->group[1].why_apart, "one kernel for both products would keep more rows for later");
+    /* a narrow one, and one of other columns, that something reads side by side */
+    plan_of("input x f32[B, 8]\nparam a f32[12, 8]\nparam b f32[1, 8]\np = linear(x, a)\nq = linear(x, b)\n"
+            "r = mul(p, q)\nreturn r\n");
+    plan = plan_sharing(LF_SHARE_TWO);
+    assert_int_equal(plan->groups, 2);
 }
 
 CASE(a_diamond_with_a_product_between_makes_no_cycle)
@@ -550,7 +593,8 @@ CASE(long_chains_plan_quickly)
     read_model(text);
     double begun = seconds();
     lf_plan *plan = NULL;
-    assert_int_equal(lf_plan_build(&graph, (lf_plan_options){.fuse = true, .share_x = true}, &arena, &plan), LF_OK);
+    const lf_plan_options options = {.fuse = true, .share_x = LF_SHARE_ALL};
+    assert_int_equal(lf_plan_build(&graph, options, &arena, &plan), LF_OK);
     double took = seconds() - begun;
     assert_int_equal(lf_plan_verify(plan, &diag), LF_OK);
     print_message("%d nodes planned in %.3f s, %d groups\n", LONG_CHAIN, took, (int)plan->groups);
@@ -656,6 +700,7 @@ int main(void)
         TEST(siblings_are_one_group),
         TEST(heads_with_statistics_share_x),
         TEST(siblings_apart_say_why),
+        TEST(two_products_are_made_as_one),
         TEST(a_diamond_with_a_product_between_makes_no_cycle),
         TEST(rows_and_columns_at_once_stand_apart),
         TEST(statistics_over_rows),

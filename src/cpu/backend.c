@@ -92,7 +92,7 @@ static lf_status workspace(void *program, const int64_t *dims, int64_t *bytes, l
 static lf_plan_options plans(void *device)
 {
     (void)device;
-    return (lf_plan_options){.share_x = true, .keep_exps = true};
+    return (lf_plan_options){.share_x = LF_SHARE_ALL, .keep_exps = true};
 }
 
 const lf_backend lf_cpu_backend = {

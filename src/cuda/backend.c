@@ -319,6 +319,13 @@ typedef struct costed {
     lf_device device;             /* as it is in the table */
 } costed;
 
+/* All devices of the table have tensor cores. */
+static lf_plan_options costed_plans(void *device)
+{
+    (void)device;
+    return lf_cuda_plans(LF_UNIT_MMA);
+}
+
 static lf_status any_precision(void *device, lf_precision precision, lf_diag *diag)
 {
     (void)device, (void)precision, (void)diag;
@@ -388,6 +395,7 @@ static bool costed_choose(void *of, const int64_t *dims, lf_tile_choice *out)
 }
 
 const lf_backend lf_cuda_costed_backend = {
+    .plans = costed_plans,
     .check_precision = any_precision,
     .describe = describe_row,
     .compile = cost,

@@ -46,7 +46,7 @@ static double expected_us(const lf_plan *plan, lf_cuda_target target, const lf_d
         if (!p)
             continue;
         const lf_tiled product = {.m = (double)lf_extent_at(group->rows, dims),
-                                  .n = (double)p->n.coef,
+                                  .n = (double)lf_columns_as_one(group),
                                   .k = (double)p->k.coef,
                                   .tail_us = lf_tile_tail_us(group, p->phase, d->gpu.folded, d)};
         us += lf_tile_us(&tile, &product, d) + kept_us(group, target, d, dims);

@@ -46,7 +46,7 @@ lf_status lf_cuda_device_target(const lf_cuda_device *device, lf_precision preci
                                 lf_diag *diag);
 
 /* How plans are made for kernels whose products these units multiply: the ordinary ones take several weights for what
- * several products multiply. */
+ * several products multiply, tensor cores two as if they were one. */
 lf_plan_options lf_cuda_plans(lf_gpu_unit unit);
 
 /* What multiplies on an architecture, "sm_80"; false where it is not known. Needs no GPU. */

@@ -113,7 +113,7 @@ enum { UNITS = sizeof units / sizeof *units };
 
 lf_plan_options lf_cuda_plans(lf_gpu_unit unit)
 {
-    return (lf_plan_options){.share_x = unit == LF_UNIT_PLAIN};
+    return (lf_plan_options){.share_x = unit == LF_UNIT_PLAIN ? LF_SHARE_ALL : LF_SHARE_TWO};
 }
 
 bool lf_cuda_arch_unit(const char *arch, lf_gpu_unit *out)

@@ -53,6 +53,9 @@ static inline size_t lf_at_least_one(int32_t n)
 const char *lf_tile_product(const lf_tile *tile);
 /* The text's kernel that looks at the columns of a weight of such elements, where operands are split. */
 const char *lf_cuda_find_columns(lf_dtype weight);
+/* The one that brings a weight of a group's products on tensor cores into lines; returns name. */
+enum { LF_CUDA_SPLIT_NAME = 48 };
+const char *lf_cuda_split_weight(int32_t group, int32_t weight, char *name);
 /* Rows of the boxes in which the weight is fetched. */
 int lf_tile_w_rows(const lf_tile *tile);
 /* Bytes of dynamic shared memory of a kernel with wgmma. */

@@ -126,7 +126,7 @@ static void place_stat(lf_emitter *e, int32_t i)
         e->result[i][k] = stored ? whole_area(e, p->one_row || s->span == LF_SPAN_COLUMN, own, 1) : -1;
     }
     if (s->span == LF_SPAN_ROW && e->range[lf_range_of(e, s->phase)].product)
-        e->partial[i] = add_area(e, (lf_cuda_area){e->g->rows, p->width, 1, LF_CUDA_TILE, m->states, LF_F32});
+        e->partial[i] = add_area(e, (lf_cuda_area){e->g->rows, p->width, 1, lf_partial_columns(e), m->states, LF_F32});
     if (s->span == LF_SPAN_COLUMN) {
         e->column[i] = whole_area(e, p->one_row, p->width, 1);
         e->partial[i] = add_area(e, (lf_cuda_area){p->one_row ? lf_extent_of(1) : e->g->rows, p->width,

@@ -107,6 +107,8 @@ enum { LF_PRODUCT_NAME = 24 };
 const char *lf_product_name(const lf_emitter *e, const lf_product *p, char *name);
 /* Is this kept value a number that only the block which has its row asks for? */
 bool lf_is_of_block(const lf_emitter *e, int32_t kept);
+/* Columns of a partial of a row's statistic that a product's phase feeds. */
+int lf_partial_columns(const lf_emitter *e);
 /* The joined partials of a row's statistic, as an expression. */
 void lf_emit_partials(lf_emitter *e, int32_t stat);
 void lf_emit_product(lf_emitter *e, int32_t range);
@@ -114,8 +116,7 @@ void lf_emit_columns(lf_emitter *e, int32_t stat);
 
 /* ---- emit_tensor.c ---- */
 
-/* The group's product, if it has one that tensor cores can do: its extents must be known but for the rows. NULL where
- * it has none, or several. */
+/* The first of the group's products, if it has such as tensor cores make as one; NULL where it has none, or others. */
 const lf_product *lf_tensor_product(lf_cuda_target target, const lf_group *g);
 /* Lines of a row of x or of the weight: a whole number of chunks between promotions, of *chunk lines each. */
 int64_t lf_tensor_lines(lf_cuda_target target, const lf_product *p, int *chunk);

@@ -77,16 +77,22 @@ static void emit_stat_comment(lf_emitter *e, int32_t index)
     lf_str_addf(&e->s, "    // %s for %s\n", lf_monoid_row(st->monoid)->name, lf_at(e->graph, st->node)->name);
 }
 
+int lf_partial_columns(const lf_emitter *e)
+{
+    return e->tensor ? LF_CUDA_TILE / lf_made_as_one(e->g) : LF_CUDA_TILE;
+}
+
 void lf_emit_partials(lf_emitter *e, int32_t stat)
 {
+    const int columns = lf_partial_columns(e);
     const lf_monoid_info *m = lf_monoid_row(e->g->stat[stat].monoid);
     const lf_extent width = e->g->phase[e->g->stat[stat].phase].width;
     lf_str_addf(&e->s, "partials<%s_stat>::of<%s>(a.area[%d] + row * ((", m->name,
                 e->role == LF_CUDA_MAIN ? "false" : "true", (int)e->partial[stat]);
     lf_emit_extent(e, width);
-    lf_str_addf(&e->s, " + %d) / %d * %d), (int)((", LF_CUDA_TILE - 1, LF_CUDA_TILE, m->states);
+    lf_str_addf(&e->s, " + %d) / %d * %d), (int)((", columns - 1, columns, m->states);
     lf_emit_extent(e, width);
-    lf_str_addf(&e->s, " + %d) / %d))", LF_CUDA_TILE - 1, LF_CUDA_TILE);
+    lf_str_addf(&e->s, " + %d) / %d))", columns - 1, columns);
 }
 
 /* ROW: from what the threads of this row have folded, or from a product's partials. */

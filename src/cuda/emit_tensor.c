@@ -21,8 +21,7 @@ static int lines_of_chunk(int64_t lines)
 
 const lf_product *lf_tensor_product(lf_cuda_target target, const lf_group *g)
 {
-    const bool can = target.unit != LF_UNIT_PLAIN && g->products == 1 && lf_is_tiled_product(&g->product[0]);
-    return can ? &g->product[0] : NULL;
+    return target.unit != LF_UNIT_PLAIN && lf_made_as_one(g) > 0 ? g->product : NULL;
 }
 
 bool lf_cuda_on_tensor_cores(const lf_plan *plan, lf_cuda_target target)
@@ -126,7 +125,7 @@ static void emit_split_row(lf_emitter *e)
                 (int)e->x_lines, LF_LINE, (int)e->x_scale);
     if (is_split(e->target))
         lf_str_addf(&e->s, "a.redo.uneven ? a.scale[%d] + %lld : ", (int)e->tensor->index,
-                    (long long)lf_cuda_columns_at(e->tensor->n.coef));
+                    (long long)lf_cuda_columns_at(lf_columns_as_one(e->g)));
     lf_str_add(&e->s, "0; }\n");
 }
 
@@ -147,11 +146,15 @@ static int emit_phase_vectors(lf_emitter *e, int32_t phase, int count)
 
 static void emit_vectors(lf_emitter *e)
 {
+    const bool two = lf_made_as_one(e->g) == 2; /* words of 32 columns are then two lines */
     int count = 0;
     lf_str_add(&e->s, "    static __device__ __forceinline__ const float *vector(const Args &a, const int i, "
                       "const i64 col) { return ");
     if (is_scaled(e))
-        lf_str_addf(&e->s, "i == %d ? a.scale[%d] + col : ", count++, (int)e->tensor->index);
+        lf_str_addf(&e->s, "i == %d ? a.scale[%d] + %scol : ", count++, (int)e->tensor->index, two ? "2 * " : "");
+    if (is_scaled(e) && two)
+        lf_str_addf(&e->s, "i == %d ? a.scale[%d] + 2 * col + %d : ", count++, (int)e->tensor->index,
+                    LF_LINE / (int)sizeof(float));
     count = emit_phase_vectors(e, e->tensor->phase, count);
     if (e->held.phase >= 0)
         count = emit_phase_vectors(e, e->held.phase, count);
@@ -208,12 +211,13 @@ void lf_emit_tensor_stages(lf_emitter *e)
                 "__device__ __forceinline__ void %s(const Args &a, const Control &c, const TensorMap *x, "
                 "const TensorMap *w)\n{\n    %s<g%d, %s>(a, c, x, w);\n}\n\n",
                 name, lf_tile_product(shape), (int)e->group, shape->text);
-    lf_cuda_stage *stage = lf_emit_stage(e, name, LF_CUDA_TENSOR, e->g->rows, e->tensor->n);
+    const lf_extent columns = lf_extent_of(lf_columns_as_one(e->g));
+    lf_cuda_stage *stage = lf_emit_stage(e, name, LF_CUDA_TENSOR, e->g->rows, columns);
     if (stage) {
         stage->x_area = e->x_lines;
         stage->x_input = e->x_input;
         stage->lines = lines;
-        stage->wave = e->held.waits ? (e->tensor->n.coef + shape->columns - 1) / shape->columns * shape->cluster : 0;
+        stage->wave = e->held.waits ? lf_ceil_div(columns.coef, shape->columns) * shape->cluster : 0;
     }
 }
 
@@ -227,17 +231,40 @@ const char *lf_cuda_find_columns(lf_dtype weight)
 static void emit_find_columns(lf_str *to, const lf_cuda_part *part)
 {
     bool done[LF_DTYPES] = {false};
-    for (int32_t g = 0; g < part->plan->groups; g++) {
-        const lf_product *p = lf_tensor_product(part->target, &part->plan->group[g]);
-        const lf_dtype type = p ? lf_stored_dtype(part->plan, p->weight) : LF_F32;
-        if (p && !done[type])
+    for (int32_t i = 0; i < part->plan->products; i++) {
+        const lf_product *p = part->plan->product[i];
+        const lf_dtype type = lf_is_tiled_product(p) ? lf_stored_dtype(part->plan, p->weight) : LF_F32;
+        if (lf_is_tiled_product(p) && !done[type])
             lf_str_addf(to,
                         "extern \"C\" __global__ void __launch_bounds__(THREADS) %s(const %s *from, i64 row_step, "
                         "i64 step, i64 rows, i64 columns, unsigned *most)\n{\n"
                         "    find_columns(from, row_step, step, rows, columns, most);\n}\n\n",
                         lf_cuda_find_columns(type), lf_emit_type(type));
-        done[type] = done[type] || p;
+        done[type] = done[type] || lf_is_tiled_product(p);
     }
+}
+
+const char *lf_cuda_split_weight(int32_t group, int32_t weight, char *name)
+{
+    static const char *const which[] = {"", "other_"};
+    snprintf(name, LF_CUDA_SPLIT_NAME, "g%d_split_%sweight", (int)group, which[weight]);
+    return name;
+}
+
+static void emit_split_weight(lf_str *to, const lf_cuda_part *part, const lf_cuda_stage *stage, int32_t weight)
+{
+    const lf_group *g = &part->plan->group[stage->group];
+    const lf_product *p = &g->product[weight];
+    char name[LF_CUDA_SPLIT_NAME];
+    lf_str_addf(to,
+                "extern \"C\" __global__ void __launch_bounds__(THREADS) %s(const %s *from, "
+                "i64 row_step, i64 step, i64 rows, u8 *to, float *unscale, float *by, const unsigned *most, "
+                "unsigned *found, unsigned *unseen)\n{\n"
+                "    split_weight<%d, %d, %lld, %lld%s>(from, row_step, step, rows, to, unscale, by, most, "
+                "found, unseen);\n}\n\n",
+                lf_cuda_split_weight(stage->group, weight, name),
+                lf_emit_type(lf_stored_dtype(part->plan, p->weight)), split_threads(p), (int)part->target.precision,
+                (long long)p->k.coef, (long long)stage->lines, g->products == 2 ? ", 2" : "");
 }
 
 void lf_emit_tensor_weights(lf_str *to, const lf_cuda_part *part)
@@ -246,17 +273,8 @@ void lf_emit_tensor_weights(lf_str *to, const lf_cuda_part *part)
         emit_find_columns(to, part);
     for (int32_t i = 0; i < part->stages; i++) {
         const lf_cuda_stage *stage = &part->stage[i];
-        const lf_product *p = lf_tensor_product(part->target, &part->plan->group[stage->group]);
-        if (stage->work == LF_CUDA_TENSOR)
-            lf_str_addf(to,
-                        "extern \"C\" __global__ void __launch_bounds__(THREADS) g%d_split_weight(const %s *from, "
-                        "i64 row_step, i64 step, i64 rows, u8 *to, float *unscale, float *by, const unsigned *most, "
-                        "unsigned *found, unsigned *unseen)\n{\n"
-                        "    split_weight<%d, %d, %lld, %lld>(from, row_step, step, rows, to, unscale, by, most, "
-                        "found, unseen);\n}\n\n",
-                        (int)stage->group, lf_emit_type(lf_stored_dtype(part->plan, p->weight)), split_threads(p),
-                        (int)part->target.precision, (long long)p->k.coef,
-                        (long long)stage->lines);
+        for (int32_t w = 0; stage->work == LF_CUDA_TENSOR && w < part->plan->group[stage->group].products; w++)
+            emit_split_weight(to, part, stage, w);
     }
 }
 

@@ -174,7 +174,9 @@ static bool is_read(const lf_cuda_program *p, lf_node node)
     for (int32_t g = 0; g < p->plan->groups; g++) {
         const lf_group *group = &p->plan->group[g];
         for (lf_touches all = lf_touches_of(group); lf_touch_next(&all, &at);) {
-            const bool in_lines = at.by == LF_TOUCH_WEIGHT && p->lines[group->product[at.index].index] != 0;
+            /* two that are made as one have lines of the first */
+            const int32_t which = lf_made_as_one(group) == 2 ? 0 : at.index;
+            const bool in_lines = at.by == LF_TOUCH_WEIGHT && p->lines[group->product[which].index] != 0;
             if (lf_touches_this(&at, LF_VALUE, node) && !lf_is_write(&at) && (!in_lines || split))
                 return true;
         }

@@ -58,7 +58,8 @@ void lf_emit_tables(lf_str *to)
     for (lf_precision p = 0; p < LF_PRECISIONS; p++)
         lf_str_addf(to, "template <> struct Line<MODE_%s> { enum { ELEMENTS = %d, SCALED = %d }; };\n",
                     lf_precision_table[p].id, lf_line_elements(p), lf_precision_table[p].scaled);
-    lf_str_addf(to, "enum { MMA_STAGES = %d, MMA_WIDE = %d };\n", LF_MMA_STAGES, LF_MMA_WIDE);
+    lf_str_addf(to, "enum { MMA_STAGES = %d, MMA_WIDE = %d, BY_TURNS = %d };\n", LF_MMA_STAGES, LF_MMA_WIDE,
+                LF_BY_TURNS);
     for (lf_tile_shape s = 0; s < LF_TILE_SHAPES; s++) {
         const lf_tile *t = &lf_tile_table[s];
         lf_str_addf(to,

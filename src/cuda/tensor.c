@@ -30,14 +30,14 @@ int64_t lf_cuda_tensor_blocks(const lf_cuda_kernel *k, const lf_cuda_stage *stag
 enum { IS_BEYOND = 1, HAS_SMALL = 2, HAS_UNSEEN = 4, IS_UNEVEN = 8, FEW_UNSEEN = 8 };
 enum { ANY_BINADES = 1 << 10, BINADES = 36, FOUND = 2 };
 
-/* A weight on its way into lines, and what is found out about it: on the device, in one piece, a word of IS_BEYOND and
- * so on, how many rows are not 0, for each column how many of these do not see it, then the largest of each column and
- * of all. */
+/* The weight of a stage on its way into lines, or those of two products that are made as one, and what is found out
+ * about it: on the device, in one piece, a word of IS_BEYOND and so on, how many rows are not 0, for each column how
+ * many of these do not see it, then the largest of each column and of all. */
 typedef struct weight {
     const lf_cuda_stage *stage;
-    const lf_product *product;
-    int64_t rows, columns, row_step, step;
-    lf_cuda_ptr *from, found, unseen, most;
+    const lf_group *group;
+    int64_t columns;
+    lf_cuda_ptr found, unseen, most;
 } weight;
 
 static int launch(const lf_cuda_program *p, const lf_cuda_kernel *k, const char *name, int64_t x, int64_t y,
@@ -51,36 +51,52 @@ static int launch(const lf_cuda_program *p, const lf_cuda_kernel *k, const char 
     return error ? error : driver->launch(&config, function, params, NULL);
 }
 
-static int split(lf_cuda_program *p, const lf_cuda_kernel *k, weight *w)
+/* Looks at the columns of one product's weight, or brings its rows into lines. */
+static int launch_for(lf_cuda_program *p, const lf_cuda_kernel *k, weight *w, int32_t which, bool look)
 {
     enum { SHARES = 64 }; /* of a column's rows */
-    lf_cuda_ptr *lines = &p->lines[w->product->index], *scale = &p->scale[w->product->index],
-                by = *scale + (lf_cuda_ptr)lf_cuda_columns_at(w->rows) * sizeof(float);
-    void *look[] = {w->from, &w->row_step, &w->step, &w->rows, &w->columns, &w->most},
-         *put[] = {w->from, &w->row_step, &w->step, &w->rows, lines, scale, &by, &w->most, &w->found, &w->unseen};
-    char name[48];
-    snprintf(name, sizeof name, "g%d_split_weight", (int)w->stage->group);
-    int error = 0;
-    if (lf_precision_table[p->target.precision].split)
-        error = launch(p, k, lf_cuda_find_columns(lf_stored_dtype(p->plan, w->product->weight)),
-                       lf_ceil_div(w->columns, k->source.threads), SHARES, look);
-    return error ? error : launch(p, k, name, w->rows, 1, put);
+    const lf_product *product = &w->group->product[which], *first = w->group->product;
+    int64_t rows = product->n.coef, row_step = product->w_is_kn ? 1 : w->columns, step = product->w_is_kn ? rows : 1;
+    lf_cuda_ptr *from = &p->prepared[p->plan->where[product->weight]],
+                lines = p->lines[first->index] + (lf_cuda_ptr)which * LF_BY_TURNS * LF_LINE,
+                scale = p->scale[first->index] + (lf_cuda_ptr)which * LF_BY_TURNS * sizeof(float),
+                by = p->scale[first->index] + (lf_cuda_ptr)lf_cuda_columns_at(w->stage->width.coef) * sizeof(float);
+    void *to_look[] = {from, &row_step, &step, &rows, &w->columns, &w->most},
+         *to_put[] = {from, &row_step, &step, &rows, &lines, &scale, &by, &w->most, &w->found, &w->unseen};
+    char name[LF_CUDA_SPLIT_NAME];
+    return look ? launch(p, k, lf_cuda_find_columns(lf_stored_dtype(p->plan, product->weight)),
+                         lf_ceil_div(w->columns, k->source.threads), SHARES, to_look)
+                : launch(p, k, lf_cuda_split_weight(w->stage->group, which, name), rows, 1, to_put);
 }
 
-/* Room for its lines and scales. */
+static int split(lf_cuda_program *p, const lf_cuda_kernel *k, weight *w)
+{
+    int error = 0;
+    for (int32_t i = 0; i < w->group->products && error == 0 && lf_precision_table[p->target.precision].split; i++)
+        error = launch_for(p, k, w, i, true);
+    for (int32_t i = 0; i < w->group->products && error == 0; i++)
+        error = launch_for(p, k, w, i, false);
+    return error;
+}
+
+/* Room for its lines and scales, 0 where columns are filled up. */
 static lf_status make_lines(lf_cuda_program *p, const weight *w, lf_diag *diag)
 {
-    const int64_t by = w->stage->lines * LF_LINE / (int64_t)sizeof(float);
-    const size_t bytes = (size_t)(w->rows * w->stage->lines) * LF_LINE,
-                 scales = (size_t)(lf_cuda_columns_at(w->rows) + by) * sizeof(float);
-    lf_status status = lf_cuda_alloc(p->device, bytes, "the prepared weights", &p->lines[w->product->index], diag);
+    const lf_cuda_driver *driver = p->device->driver;
+    const int64_t by = w->stage->lines * LF_LINE / (int64_t)sizeof(float), rows = w->stage->width.coef;
+    const size_t bytes = (size_t)(rows * w->stage->lines) * LF_LINE,
+                 scales = (size_t)(lf_cuda_columns_at(rows) + by) * sizeof(float);
+    lf_cuda_ptr *lines = &p->lines[w->group->product->index], *scale = &p->scale[w->group->product->index];
+    lf_status status = lf_cuda_alloc(p->device, bytes, "the prepared weights", lines, diag);
     if (status == LF_OK)
-        status = lf_cuda_alloc(p->device, scales, "the prepared weights", &p->scale[w->product->index], diag);
+        status = lf_cuda_alloc(p->device, scales, "the prepared weights", scale, diag);
     if (status != LF_OK)
         return status;
     p->bytes += bytes + scales;
-    return lf_cuda_status(p->device, p->device->driver->set_bytes(p->scale[w->product->index], 0, scales, NULL),
-                          "preparing weights", diag);
+    int error = driver->set_bytes(*scale, 0, scales, NULL);
+    if (error == 0 && rows > w->group->products * w->group->product->n.coef)
+        error = driver->set_bytes(*lines, 0, bytes, NULL);
+    return lf_cuda_status(p->device, error, "preparing weights", diag);
 }
 
 /* found: has room for FOUND words and one for each column. Adds to what is known of the program's weights. */
@@ -118,16 +134,9 @@ lf_status lf_cuda_tensor_weights(lf_cuda_program *p, const lf_cuda_kernel *k, bo
         const lf_cuda_stage *stage = &main->stage[i];
         if (stage->work != LF_CUDA_TENSOR)
             continue;
-        const lf_product *product = &p->plan->group[stage->group].product[0];
-        const int64_t rows = product->n.coef, columns = product->k.coef;
-        weight w = {.stage = stage,
-                    .product = product,
-                    .rows = rows,
-                    .columns = columns,
-                    .row_step = product->w_is_kn ? 1 : columns,
-                    .step = product->w_is_kn ? rows : 1,
-                    .from = &p->prepared[p->plan->where[product->weight]]};
-        unsigned *found = calloc(FOUND + (size_t)columns, sizeof *found);
+        const lf_group *group = &p->plan->group[stage->group];
+        weight w = {.stage = stage, .group = group, .columns = group->product->k.coef};
+        unsigned *found = calloc(FOUND + (size_t)w.columns, sizeof *found);
         status = found ? split_weight(p, k, &w, found, &all, diag) : lf_fail_nomem(diag, "preparing weights");
         free(found);
     }

@@ -226,13 +226,15 @@ static product_cost tiled_product(product_cost c, const lf_plan *plan, const lf_
     return c;
 }
 
-/* All products of a group, one after another. x is packed for the first that wants it so. */
+/* All products of a group, one after another, but for two that tensor cores make as one. x is packed for the first that
+ * wants it so. */
 static product_cost group_product(const lf_plan *plan, const lf_group *g, const int64_t *dims, const lf_device *d)
 {
     product_cost all = {0};
-    for (int32_t i = 0; i < g->products; i++) {
+    const int32_t each = d->gpu.unit != LF_UNIT_PLAIN && lf_made_as_one(g) == 2 ? 2 : 1;
+    for (int32_t i = 0; i < g->products; i += each) {
         const lf_product *p = &g->product[i];
-        product_cost c = cost_product(extent(g->rows, dims), extent(p->n, dims), extent(p->k, dims), d);
+        product_cost c = cost_product(extent(g->rows, dims), each * extent(p->n, dims), extent(p->k, dims), d);
         if (d->gpu.start_us > 0 && !p->narrow)
             c = tiled_product(c, plan, g, p, d);
         all.us += c.us - (all.tiles ? c.packing : 0);
@@ -244,7 +246,8 @@ static product_cost group_product(const lf_plan *plan, const lf_group *g, const 
         all.brought = all.brought || c.brought;
         all.tail += c.tail;
         all.input_bytes = bytes_of(g->x.dtype) * c.m * c.k;
-        all.weight_bytes += bytes_of(lf_stored_dtype(plan, p->weight)) * c.n * c.k;
+        for (int32_t w = i; w < i + each; w++)
+            all.weight_bytes += bytes_of(lf_stored_dtype(plan, g->product[w].weight)) * extent(p->n, dims) * c.k;
     }
     for (int32_t i = 0; i < g->kepts; i++)
         all.kept_bytes += bytes_of(g->kept[i].dtype) * extent(g->kept[i].width, dims);

@@ -75,33 +75,48 @@ static int32_t merge_sorted(const node_set *a, const node_set *b, lf_node *out)
     return n;
 }
 
+static bool has_room(const node_set *a, const node_set *b)
+{
+    return a->count + b->count <= LF_MAX_GROUP;
+}
+
+/* Lowers the nodes of both sets: *both, for the caller to free, unless something stands in the way: *why. group: what
+ * comes of it, in scratch memory; may be NULL. There is room for all. */
+static lf_status lower_both(grouping *p, const node_set *a, const node_set *b, lf_node **both, lf_group *group,
+                            const char **why)
+{
+    *both = malloc((size_t)(a->count + b->count) * sizeof **both);
+    if (!*both)
+        return lf_fail_nomem(p->context.graph->diag, "the plan");
+    const int32_t count = merge_sorted(a, b, *both);
+    lf_arena_free(&p->scratch);
+    lf_status status = lf_lower(&p->context, *both, count, group, why);
+    if (status != LF_OK || *why) {
+        free(*both);
+        *both = NULL;
+    }
+    return status;
+}
+
 /* Joins `from` with `into`, unless something stands in the way: *why. */
 static lf_status join(grouping *p, int32_t into, int32_t from, const char **why)
 {
     node_set *a = &p->set[into], *b = &p->set[from];
+    lf_node *both = NULL;
     *why = NULL;
-    if (a->count + b->count > LF_MAX_GROUP)
+    if (!has_room(a, b))
         *why = "the kernel would hold too many operations";
     else if (makes_cycle(p, into, from))
         *why = between;
-    if (*why)
-        return LF_OK;
-    lf_node *both = malloc((size_t)(a->count + b->count) * sizeof *both);
+    lf_status status = *why ? LF_OK : lower_both(p, a, b, &both, NULL, why);
     if (!both)
-        return lf_fail_nomem(p->context.graph->diag, "the plan");
-    int32_t count = merge_sorted(a, b, both);
-    lf_arena_free(&p->scratch);
-    lf_status status = lf_lower(&p->context, both, count, NULL, why);
-    if (status != LF_OK || *why) {
-        free(both);
         return status;
-    }
     for (int32_t i = 0; i < b->count; i++)
         p->set_of[b->node[i]] = into;
     free(a->node);
     free(b->node);
     a->node = both;
-    a->count = count;
+    a->count += b->count;
     a->product = a->product == LF_NONE ? b->product : a->product;
     *b = (node_set){0};
     return LF_OK;
@@ -142,26 +157,33 @@ static bool is_prepared(const grouping *p, lf_node product)
 }
 
 /* Why kernels do not multiply one x by both weights; NULL: they can. */
-static const char *unshared(const grouping *p, bool share_x, lf_node one, lf_node other)
+static const char *unshared(const grouping *p, lf_sharing share_x, lf_node one, lf_node other)
 {
-    if (!share_x)
+    if (share_x == LF_SHARE_NONE)
         return "kernels of this device multiply what they share by one weight only";
     if (!is_prepared(p, one) || !is_prepared(p, other))
         return "products share what they multiply only where weights and biases are prepared";
     return NULL;
 }
 
-/* *keeps: does the set, as a kernel, keep whole rows from one phase for a later one? */
-static lf_status keeps_rows(grouping *p, const node_set *s, bool *keeps)
+/* Whole rows that a kernel keeps from one phase for a later one; what is multiplied is not counted. */
+static int32_t kept_rows(const lf_group *g)
+{
+    int32_t count = 0;
+    for (int32_t k = 0; k < g->kepts; k++)
+        count += !g->kept[k].one_row && !lf_extent_is(g->kept[k].width, 1) &&
+                 !(g->x.place == LF_KEPT && g->x.index == k);
+    return count;
+}
+
+/* *kept: the same of a set, as a kernel. */
+static lf_status count_kept(grouping *p, const node_set *s, int32_t *kept)
 {
     lf_group group;
     const char *why = NULL;
     lf_arena_free(&p->scratch);
     lf_status status = lf_lower(&p->context, s->node, s->count, &group, &why);
-    *keeps = false;
-    for (int32_t k = 0; status == LF_OK && !why && k < group.kepts; k++)
-        *keeps = *keeps || (!group.kept[k].one_row && !lf_extent_is(group.kept[k].width, 1) &&
-                            !(group.x.place == LF_KEPT && group.x.index == k));
+    *kept = status == LF_OK && !why ? kept_rows(&group) : 0;
     return status;
 }
 
@@ -181,19 +203,42 @@ static bool reads(const grouping *p, int32_t set, int32_t from)
  * the weights be read more often than that saves (two heads of 8000 columns and a softmax each, by 512: 3% slower). */
 static lf_status weigh_rows(grouping *p, int32_t into, int32_t from, const char **why)
 {
-    bool ours = false, theirs = false;
+    int32_t ours = 0, theirs = 0;
     if (reads(p, into, from) || reads(p, from, into))
         return LF_OK;
-    lf_status status = keeps_rows(p, &p->set[into], &ours);
-    if (status == LF_OK && ours)
-        status = keeps_rows(p, &p->set[from], &theirs);
-    if (ours && theirs)
+    lf_status status = count_kept(p, &p->set[into], &ours);
+    if (status == LF_OK && ours > 0)
+        status = count_kept(p, &p->set[from], &theirs);
+    if (ours > 0 && theirs > 0)
         *why = "both kernels keep whole rows for later, and one would have room for fewer of them";
     return status;
 }
 
+/* Two sets as one where products are made as one or not at all. What they keep apart may wait in registers there. */
+static lf_status weigh_two(grouping *p, int32_t into, int32_t from, const char **why)
+{
+    lf_group group;
+    lf_node *both = NULL;
+    int32_t ours = 0, theirs = 0;
+    if (!has_room(&p->set[into], &p->set[from])) /* join says so */
+        return LF_OK;
+    lf_status status = count_kept(p, &p->set[into], &ours);
+    if (status == LF_OK)
+        status = count_kept(p, &p->set[from], &theirs);
+    if (status == LF_OK)
+        status = lower_both(p, &p->set[into], &p->set[from], &both, &group, why);
+    if (!both)
+        return status;
+    free(both);
+    if (lf_made_as_one(&group) != 2)
+        *why = "tensor cores share x between two products of as many columns, which something reads side by side";
+    else if (kept_rows(&group) > ours + theirs)
+        *why = "one kernel for both products would keep more rows for later";
+    return LF_OK;
+}
+
 /* Joins the sets of two products that multiply the same. */
-static lf_status share(grouping *p, bool share_x, lf_node product, lf_node other)
+static lf_status share(grouping *p, lf_sharing share_x, lf_node product, lf_node other)
 {
     int32_t first = p->set_of[other], second = p->set_of[product]; /* in order of execution */
     if (reads(p, first, second) || (!reads(p, second, first) && p->set[first].node[0] > p->set[second].node[0])) {
@@ -204,6 +249,8 @@ static lf_status share(grouping *p, bool share_x, lf_node product, lf_node other
     if (!why && makes_cycle(p, first, second)) /* join looks the other way */
         why = between;
     lf_status status = why ? LF_OK : weigh_rows(p, first, second, &why);
+    if (status == LF_OK && !why && share_x == LF_SHARE_TWO)
+        status = weigh_two(p, second, first, &why);
     if (status == LF_OK && !why)
         status = join(p, second, first, &why);
     node_set *s = &p->set[second];
@@ -217,7 +264,7 @@ static lf_status share(grouping *p, bool share_x, lf_node product, lf_node other
 enum { MOST_SIBLINGS = 8 }; /* tried for a product: bounds planning time on hostile graphs */
 
 /* latest: one per node, LF_NONE everywhere: the latest product so far that multiplies it. */
-static lf_status share_inputs(grouping *p, bool share_x, lf_node *latest)
+static lf_status share_inputs(grouping *p, lf_sharing share_x, lf_node *latest)
 {
     const lf_graph *g = p->context.graph;
     lf_status status = LF_OK;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a product multiplies: how it lies, and who else wants it. Kernels and what they are said to cost go by this. */
+#include "base/mem.h"
 #include "plan/touch.h"
 
 bool lf_is_dense_input(const lf_plan *plan, const lf_access *a)
@@ -24,7 +25,25 @@ int32_t lf_tiled_products(const lf_plan *plan)
     int32_t count = 0;
     for (int32_t i = 0; i < plan->products; i++)
         count += lf_is_tiled_product(plan->product[i]);
+    for (int32_t i = 0; i < plan->groups; i++)
+        count -= lf_made_as_one(&plan->group[i]) == 2;
     return count;
+}
+
+int32_t lf_made_as_one(const lf_group *g)
+{
+    const lf_product *p = g->product;
+    for (int32_t i = 0; i < g->products; i++)
+        if (!lf_is_tiled_product(&p[i]))
+            return 0;
+    const bool two = g->products == 2 && p[0].phase == p[1].phase && lf_extent_same(p[0].n, p[1].n);
+    return two || g->products == 1 ? g->products : 0;
+}
+
+int64_t lf_columns_as_one(const lf_group *g)
+{
+    const int64_t columns = g->product[0].n.coef;
+    return lf_made_as_one(g) == 2 ? 2 * lf_round_up(columns, LF_BY_TURNS) : columns;
 }
 
 /* PyTorch has x and the weight of the type that the product has. */

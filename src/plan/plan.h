@@ -232,10 +232,17 @@ typedef struct lf_buffer {
  * exps, but for statistics that divide (means, moments), which are rounded once more. */
 typedef enum lf_cut { LF_CUT_NONE, LF_CUT_STOP, LF_CUT_RESUME } lf_cut;
 
+/* Which products of one x its kernels can make together. */
+typedef enum lf_sharing {
+    LF_SHARE_NONE,
+    LF_SHARE_TWO, /* two that are made as one: lf_made_as_one */
+    LF_SHARE_ALL
+} lf_sharing;
+
 /* What a plan is made for. */
 typedef struct lf_plan_options {
     bool fuse;      /* false: every op is its own group */
-    bool share_x;   /* its kernels can multiply one x by the weights of several products */
+    lf_sharing share_x;
     bool keep_exps; /* its kernels can leave a softmax's exps where its row is summed up: LF_FACTOR; not where cut */
     lf_cut cut;
     int32_t sets;   /* RESUME: of partials, one for each shard of the columns, in order of column */
@@ -299,9 +306,17 @@ int64_t lf_plan_intermediate_bytes(const lf_plan *plan, const int64_t *dims);
 
 /* An input of the caller's, its elements one after another as the grid has them? */
 bool lf_is_dense_input(const lf_plan *plan, const lf_access *a);
-/* A product of known extents, wide enough for tiles, whose weight can be prepared? And how many of a plan's are. */
+/* A product of known extents, wide enough for tiles, whose weight can be prepared? And how many of a plan's are, two
+ * that are made as one counted once. */
 bool lf_is_tiled_product(const lf_product *p);
 int32_t lf_tiled_products(const lf_plan *plan);
+/* A group's tiled products that tensor cores make as one: its only one, or two of one phase, with as many columns each.
+ * The columns of two come by turns, LF_BY_TURNS of each, so that a thread gets the same column of both; the last ones
+ * are filled up. 0: it has others, or none. */
+enum { LF_BY_TURNS = 8 };
+int32_t lf_made_as_one(const lf_group *g);
+/* Columns of these, with what they are filled up by. */
+int64_t lf_columns_as_one(const lf_group *g);
 /* How those of a plan take their operands where a precision is asked for: as it says, but where tensor cores multiply
  * and all products and weights are of one type of 16 bits, in that type. That loses nothing, but where x stays f32 in
  * the kernel, which is then rounded as PyTorch rounds it. */

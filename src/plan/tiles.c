@@ -106,8 +106,9 @@ double lf_tiles_us(const lf_tiled *p, const lf_device *d)
 double lf_tile_tail_us(const lf_group *g, int32_t index, double folded, const lf_device *d)
 {
     const lf_phase *phase = &g->phase[index];
-    enum { UNSCALE = 3 }; /* flops of an element: to undo what its row and its column were multiplied by */
-    double element = lf_precision_table[d->gpu.precision_used].scaled ? UNSCALE : 0, function = 0;
+    enum { UNSCALE = 3 }; /* flops of a sum: to undo what its row and its column were multiplied by */
+    const double sums = lf_made_as_one(g) == 2 ? 2 : 1; /* of an element */
+    double element = lf_precision_table[d->gpu.precision_used].scaled ? UNSCALE * sums : 0, function = 0;
     for (int32_t i = 0; i < phase->steps; i++)
         if (phase->step[i].kind == LF_STEP_OP) {
             const double flops = lf_op_row(phase->step[i].op)->flops;
@@ -118,5 +119,5 @@ double lf_tile_tail_us(const lf_group *g, int32_t index, double folded, const lf
             const double flops = lf_monoid_row(g->stat[i].monoid)->flops;
             *(flops < LF_FUNCTION_FLOPS ? &element : &function) += folded * flops;
         }
-    return 1e6 * d->units * (element / d->element_flops + function / d->function_flops);
+    return 1e6 * d->units * (element / d->element_flops + function / d->function_flops) / sums;
 }

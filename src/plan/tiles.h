@@ -8,7 +8,7 @@
 /* A product [m][n] over k, and what follows it while it is in registers. */
 typedef struct lf_tiled {
     double m, n, k;
-    double tail_us; /* of an element, on one unit */
+    double tail_us; /* of a sum, on one unit */
     bool follows;   /* behind another kernel of the same launch, which nothing needs to start */
 } lf_tiled;
 
@@ -18,7 +18,7 @@ double lf_tile_us(const lf_tile *tile, const lf_tiled *product, const lf_device 
 /* The least that any of the tiles takes which the device's units have; 0 where there are none. */
 double lf_tiles_us(const lf_tiled *product, const lf_device *device);
 
-/* Microseconds of what a group does with each element of a product in its phase, on one unit of the device.
+/* Microseconds of what a group does with each sum of its products in their phase, on one unit of the device.
  * folded: the share of a statistic's flops that count. */
 double lf_tile_tail_us(const lf_group *group, int32_t phase, double folded, const lf_device *device);
 

@@ -27,13 +27,15 @@ template <class T> struct Few {
 };
 template <class G> __device__ constexpr bool few_by_pairs() // how a tile is finished, see below
 {
-    if constexpr (G::HELD)
+    if constexpr (G::PRODUCTS > 1)
+        return false;
+    else if constexpr (G::HELD)
         return G::STATS < 2 && G::RUN == 0 && sizeof(typename G::Known) <= 16;
     else
         return G::STATS < 2;
 }
 template <class G> struct Lines { // column tiles of a cluster
-    enum { TILES = (G::N + PARTIAL - 1) / PARTIAL };
+    enum { TILES = (Wide<G>::N + PARTIAL - 1) / PARTIAL };
 };
 // blocks of a cluster that finish rows, and how many each: a warp wants 16 where quads do it
 template <class G, class S> struct Owners {
@@ -283,7 +285,7 @@ __device__ __forceinline__ void few_finish_by_quads(const typename G::A &a, cons
 {
     constexpr bool BY_PARTS = G::PART < HALF;
     const int tid = threadIdx.x - 256, lane = tid % 32, at = tid / 32 * 16 + lane / 4, row = first_row + at,
-              col = t * PARTIAL + 2 * (lane % 4);
+              col = of_each<G>(t * PARTIAL) + 2 * (lane % 4);
     const bool any = tid / 32 * 16 < Owners<G, S>::ROWS && first_row + tid / 32 * 16 < rows;
     const float unscale[2] = {1.0f, 1.0f}; // done
     float v[HALF];

@@ -4,14 +4,32 @@
 // statistics are of 128 columns for every kernel, so that a row's bits do not depend on which one is taken for how many
 // rows.
 
-enum { PARTIAL = 128, HALF = 64 }; // HALF: sums of a thread in a partial's columns
+//
+// Two products of one x are made as one, whose columns come by turns, BY_TURNS of each: the pairs of columns that a
+// thread holds are of one and of the other, and it has the same columns of both. Columns are then the tile's, which are
+// the product's, or y's, of which there are half as many. Partials are of 128 of the tile's.
 
-// A product of fewer columns than a partial has: no code for those that are not there. Is there a column `right` of the
+enum { PARTIAL = 128, HALF = 64 }; // HALF: sums of a thread in a partial's columns
+static_assert(BY_TURNS == 8, "a thread's pairs of columns are eight apart");
+
+// Of the tile's columns: all there are; of y in so many; how many of y's the sums 4 j on are right of the sums 0 on.
+template <class G> struct Wide {
+    enum { N = G::PRODUCTS == 1 ? (int)G::N : (G::N + BY_TURNS - 1) / BY_TURNS * (BY_TURNS * G::PRODUCTS) };
+};
+template <class G> __device__ constexpr int of_each(int columns) { return columns / G::PRODUCTS; }
+template <class G> __device__ constexpr int right_by(int j) { return j / G::PRODUCTS * 8; }
+
+// y of fewer columns than a partial has: no code for those that are not there. Is there a column `right` of the
 // partial's first; parts of them.
-template <class G> __device__ constexpr bool is_within(int right) { return G::N >= PARTIAL || right < G::N; }
+template <class G> __device__ constexpr bool fills_partials() { return G::N % of_each<G>(PARTIAL) == 0; }
+template <class G> __device__ constexpr bool is_within(int right)
+{
+    return G::N >= of_each<G>(PARTIAL) || right < G::N;
+}
 template <class G> __device__ constexpr int parts()
 {
-    return G::N >= PARTIAL ? HALF / G::PART : (G::N + 2 * G::PART - 1) / (2 * G::PART);
+    constexpr int part = of_each<G>(2 * G::PART);
+    return G::N >= of_each<G>(PARTIAL) ? HALF / G::PART : (G::N + part - 1) / part;
 }
 
 // Where much is done with each sum, they are taken PART at a time: code for all of a thread's at once would not stay in
@@ -105,6 +123,25 @@ __device__ __forceinline__ void finish_pair(const typename G::A &a, float &v0, f
     }
 }
 
+// The same of two products, whose sums and columns' scales stand one behind the other; what the steps leave is in v[0]
+// and v[1].
+template <class G>
+__device__ __forceinline__ void finish_pairs(const typename G::A &a, float (&v)[2 * G::PRODUCTS], i64 row, i64 rows,
+                                             bool here, int col, float unscale, const float (&s)[2 * G::PRODUCTS],
+                                             typename G::Rest &rest)
+{
+    constexpr int W = G::N % 2 == 0 ? 2 : 1;
+    float p[2 / W][W * G::PRODUCTS];
+#pragma unroll
+    for (int i = 0; i < 2 * G::PRODUCTS; ++i)
+        p[i % 2 / W][i / 2 * W + i % W] = unscaled<G>(v[i], unscale, s[i]);
+    G::template element<W>(a, row, rows, here, col, p[0], rest);
+    if constexpr (W == 1)
+        if (col + 1 < G::N)
+            G::template element<W>(a, row, rows, here, col + 1, p[1], rest);
+    v[0] = p[0][0], v[1] = p[2 / W - 1][W - 1];
+}
+
 // The statistics of a thread's two rows over a partial's columns: the first from what the steps left in v, the others
 // as they were fed.
 template <class G, int AT, int SUMS>
@@ -113,12 +150,17 @@ __device__ __forceinline__ void finish_stats(const typename G::A &a, const float
 {
     typename G::First first[2];
     quad_fold<typename G::First>::template of<AT>(
-        v, [&](int j, int w) { return G::N % PARTIAL == 0 || (is_within<G>(8 * j) && col + 8 * j + w < G::N); }, first);
+        v,
+        [&](int j, int w) {
+            const int right = right_by<G>(j);
+            return j % G::PRODUCTS == 0 && (fills_partials<G>() || (is_within<G>(right) && col + right + w < G::N));
+        },
+        first);
 #pragma unroll
     for (int which = 0; which < 2; ++which) {
         rest[which].join_lanes(4);
         if (threadIdx.x % 4 == 0 && row + 8 * which < rows)
-            G::end(a, row + 8 * which, partial, (G::N + PARTIAL - 1) / PARTIAL, first[which], rest[which]);
+            G::end(a, row + 8 * which, partial, (Wide<G>::N + PARTIAL - 1) / PARTIAL, first[which], rest[which]);
     }
 }
 
@@ -130,11 +172,36 @@ template <class G> __device__ constexpr bool is_by_halves() { return G::LONG && 
 // there (others would not come round): one piece of code for both halves. Elsewhere parts stay where they are.
 template <class G> __device__ constexpr bool is_turned()
 {
-    return G::PART < HALF && G::LONG && G::STATS > 0 && G::N >= PARTIAL;
+    return G::PART < HALF && G::LONG && G::STATS > 0 && G::N >= of_each<G>(PARTIAL);
 }
 
 // Steps that end with the element, or with a run of elements that lies within a part, take a part through all of it.
 template <class G> __device__ constexpr bool is_straight() { return G::STATS == 0 && !(G::HELD && G::WAITS); }
+
+// v[i] on: a pair of columns of both rows, c and the next; of two products first one's and then the other's.
+template <class G, int SUMS>
+__device__ __forceinline__ void finish_both_rows(const typename G::A &a, float (&v)[SUMS], int i, i64 row, i64 rows,
+                                                 int c, const float (&unscale)[2], typename G::Rest (&rest)[2])
+{
+    float s[2 * G::PRODUCTS];
+    const int at = c + c / BY_TURNS * (BY_TURNS * (G::PRODUCTS - 1));
+#pragma unroll
+    for (int k = 0; k < G::PRODUCTS; ++k) {
+        s[2 * k] = s[2 * k + 1] = 1.0f;
+        if (G::SCALED)
+            load<true, true>(*(float(*)[2])(s + 2 * k), G::w_unscale(a) + at + k * BY_TURNS);
+    }
+#pragma unroll
+    for (int which = 0; which < 2; ++which) {
+        float p[2 * G::PRODUCTS];
+#pragma unroll
+        for (int k = 0; k < 2 * G::PRODUCTS; ++k)
+            p[k] = v[i + k / 2 * 4 + 2 * which + k % 2];
+        finish_pairs<G>(a, p, min(row + 8 * which, rows - 1), rows, row + 8 * which < rows, c, unscale[which], s,
+                        rest[which]);
+        v[i + 2 * which] = p[0], v[i + 2 * which + 1] = p[1];
+    }
+}
 
 // v[AT..AT + PART): columns col on of two rows.
 template <class G, int AT, int PART, int SUMS>
@@ -143,17 +210,21 @@ __device__ __forceinline__ void finish_part(const typename G::A &a, float (&v)[S
 {
 #pragma unroll
     // no branch in here where N fills tiles: loads can go ahead of what is done with them, and serve both rows
-    for (int j = 0; j < PART / 4; ++j) {
-        const int c = col + 8 * j, i = AT + 4 * j;
-        if (G::N % PARTIAL != 0 && (!is_within<G>(8 * j) || c >= G::N))
+    for (int j = 0; j < PART / 4; j += G::PRODUCTS) {
+        const int c = col + right_by<G>(j), i = AT + 4 * j;
+        if (!fills_partials<G>() && (!is_within<G>(right_by<G>(j)) || c >= G::N))
             continue;
-        float s[2] = {1.0f, 1.0f};
-        if (G::SCALED)
-            load<true, G::N % 2 == 0>(s, G::w_unscale(a) + c);
+        if constexpr (G::PRODUCTS > 1) {
+            finish_both_rows<G>(a, v, i, row, rows, c, unscale, rest);
+        } else {
+            float s[2] = {1.0f, 1.0f};
+            if (G::SCALED)
+                load<true, G::N % 2 == 0>(s, G::w_unscale(a) + c);
 #pragma unroll
-        for (int which = 0; which < 2; ++which)
-            finish_pair<G>(a, v[i + 2 * which], v[i + 2 * which + 1], min(row + 8 * which, rows - 1), rows,
-                           row + 8 * which < rows, c, unscale[which], s, rest[which]);
+            for (int which = 0; which < 2; ++which)
+                finish_pair<G>(a, v[i + 2 * which], v[i + 2 * which + 1], min(row + 8 * which, rows - 1), rows,
+                               row + 8 * which < rows, c, unscale[which], s, rest[which]);
+        }
     }
 }
 template <class G, int AT, int PART, int SUMS>
@@ -174,14 +245,14 @@ __device__ __forceinline__ void finish_half(const typename G::A &a, float (&v)[S
     if constexpr (TURNED) {
 #pragma unroll 1
         for (int p = 0; p < PARTS; ++p) {
-            finish_part<G, 0, G::PART>(a, v, row, rows, col + 2 * G::PART * p, unscale, rest);
+            finish_part<G, 0, G::PART>(a, v, row, rows, col + of_each<G>(2 * G::PART) * p, unscale, rest);
             rotate<G::PART>(v);
         }
     } else if constexpr (STAYS) {
 #pragma unroll 1
         for (int p = 0; p < parts<G>(); ++p) {
             float part[G::PART];
-            const int which = half * PARTS + p, c = col + 2 * G::PART * p;
+            const int which = half * PARTS + p, c = col + of_each<G>(2 * G::PART) * p;
             take_part(part, v, which);
             finish_part<G, 0, G::PART>(a, part, row, rows, c, unscale, rest);
             if constexpr (G::HELD && is_straight<G>()) {

@@ -67,7 +67,7 @@ __device__ __forceinline__ void written_to_copied() {}
 // the weight streams past them once.
 template <class G, class S> __device__ __forceinline__ void tile_at(int t, int row_blocks, int &mt, int &nt)
 {
-    constexpr int N = S::N, columns = (G::N + N - 1) / N;
+    constexpr int N = S::N, columns = (Wide<G>::N + N - 1) / N;
     const int group = t / (S::RASTER * columns), first = group * S::RASTER,
               here = min((int)S::RASTER, row_blocks - first);
     const int r = t - group * S::RASTER * columns;
@@ -79,7 +79,8 @@ template <class G, class S> __device__ __forceinline__ void tile_at(int t, int r
 // would be, so that eight rows of a column lie in different banks. After the last tile nothing is copied, and the
 // groups that are waited for are empty.
 template <class G, class S> struct Feed {
-    enum { N = S::N, ROWS = 32, OF_X = TILE_M / ROWS, COPIES = OF_X + N / ROWS }; // ROWS: copied at once
+    // ROWS: copied at once
+    enum { N = S::N, ALL = Wide<G>::N, ROWS = 32, OF_X = TILE_M / ROWS, COPIES = OF_X + N / ROWS };
     const u8 *x, *w, *from_x, *from_w;
     i64 rows;
     unsigned to, here; // this thread's place in a stage; bit i: copy i has something to take
@@ -103,19 +104,19 @@ template <class G, class S> struct Feed {
         from_w = w + column * LINE + threadIdx.x % 8 * 16;
 #pragma unroll
         for (int i = 0; i < COPIES; ++i)
-            here |= (unsigned)(i < OF_X ? row + i * ROWS < rows : G::N % N == 0 || column + (i - OF_X) * ROWS < G::N)
+            here |= (unsigned)(i < OF_X ? row + i * ROWS < rows : ALL % N == 0 || column + (i - OF_X) * ROWS < ALL)
                     << i;
     }
     __device__ __forceinline__ void copy(int i, unsigned stage) const
     {
         const u8 *from = i < OF_X ? from_x + (i64)i * ROWS * (G::LINES * LINE) : from_w + (i64)(i - OF_X) * ROWS * LINE;
-        const bool is_here = here >> (i >= OF_X && G::N % N == 0 ? OF_X : i) & 1;
+        const bool is_here = here >> (i >= OF_X && ALL % N == 0 ? OF_X : i) & 1;
         copy_async<true>(stage + to + i * (ROWS * LINE), from, is_here ? 16 : 0);
     }
     __device__ __forceinline__ void end_line()
     {
         copy_commit();
-        from_x += LINE, from_w += (i64)G::N * LINE;
+        from_x += LINE, from_w += (i64)ALL * LINE;
         if (++line == G::LINES) {
             line = 0, tile += gridDim.x;
             aim();
@@ -302,8 +303,8 @@ __device__ __forceinline__ void finish_tile(const typename G::A &a, float (&v)[S
 {
     static_assert(!G::WAITS, "row blocks are under way in any number");
     const int lane = threadIdx.x % 32, partial = nt * (S::N / PARTIAL) + threadIdx.x / 32 % S::ACROSS / 2,
-              col = partial * PARTIAL + 2 * (lane % 4);
-    if (G::N % S::N != 0 && partial * PARTIAL >= G::N)
+              col = of_each<G>(partial * PARTIAL) + 2 * (lane % 4);
+    if (Wide<G>::N % S::N != 0 && partial * PARTIAL >= Wide<G>::N)
         return;
     row += lane / 4;
     const auto unscale = [&](i64 r) { return G::SCALED && r < rows ? __ldcg(G::x_unscale(a) + r) : 1.0f; };
@@ -343,7 +344,7 @@ __device__ __forceinline__ void tensor_product(const typename G::A &a, const Con
 {
     typedef Shape<G::MODE, P> S;
     const i64 rows = G::rows(a);
-    const int row_blocks = (int)((rows + TILE_M - 1) / TILE_M), tiles = row_blocks * ((G::N + S::N - 1) / S::N),
+    const int row_blocks = (int)((rows + TILE_M - 1) / TILE_M), tiles = row_blocks * ((Wide<G>::N + S::N - 1) / S::N),
               warp = threadIdx.x / 32;
     Stages<G, S> stages(x->lines, w->lines, rows, row_blocks, tiles, (shared_address(raw) + LINE - 1) & ~(LINE - 1u));
     Fragments<S> f;

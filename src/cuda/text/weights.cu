@@ -112,24 +112,27 @@ __device__ __forceinline__ void look_at_row(const E *row, i64 step, const row_ra
 // [rows] of K elements, element k of row r at from[r * row_step + k * step], into [LINES][rows]: what is copied at a
 // time, a line of some neighbouring rows, lies in one piece, and blocks that go through their lines in step read one
 // stretch of memory together. by: what x's elements are to be multiplied by. found: flags, and how many rows are not 0;
-// it and unseen are 0 before.
-template <int T, int MODE, i64 K, i64 LINES, class E>
+// it and unseen are 0 before the first of WEIGHTS, whose rows come by turns, BY_TURNS of each: they are as one weight
+// here.
+template <int T, int MODE, i64 K, i64 LINES, int WEIGHTS = 1, class E>
 __device__ __forceinline__ void split_weight(const E *from, i64 row_step, i64 step, i64 rows, u8 *to,
                                              float *unscale, float *by, const unsigned *most, unsigned *found,
                                              unsigned *unseen)
 {
     const weight_columns<K> columns = {most};
+    const i64 pitch = WEIGHTS == 1 ? rows * LINE : (rows + BY_TURNS - 1) / BY_TURNS * (BY_TURNS * WEIGHTS * LINE);
     for (i64 first = (i64)blockIdx.x * (THREADS / T); first < rows; first += (i64)gridDim.x * (THREADS / T)) {
         const i64 row = min(first + threadIdx.x / T, rows - 1); // whole warps: those past the end do the last row again
         const E *const at = from + row * row_step;
         const int tid = threadIdx.x % T;
+        const i64 place = row + row / BY_TURNS * (BY_TURNS * (WEIGHTS - 1));
         if constexpr (MODE == MODE_FP32) {
-            const row_range range = split_row<T, MODE, K, LINES, true, false>(at, step, to + row * LINE, unscale + row,
-                                                                              tid, columns, rows * LINE);
+            const row_range range = split_row<T, MODE, K, LINES, true, false>(
+                at, step, to + place * LINE, unscale + place, tid, columns, pitch);
             look_at_row<T, K>(at, step, range, tid, first + threadIdx.x / T < rows, columns, found, unseen);
         } else {
-            split_row<T, MODE, K, LINES, true, false>(at, step, to + row * LINE, unscale + row, tid, x_columns{0},
-                                                      rows * LINE);
+            split_row<T, MODE, K, LINES, true, false>(at, step, to + place * LINE, unscale + place, tid, x_columns{0},
+                                                      pitch);
         }
     }
     if (MODE == MODE_FP32 && blockIdx.x == 0) {

@@ -19,7 +19,7 @@ template <class S> struct Bytes {
 // Which tiles a cluster takes. Where a phase waits for its rows' statistics with its tile in registers, all tiles of a
 // row block are under way at once, in waves of whole row blocks.
 template <class G, class S> struct Tiles {
-    enum { COLUMNS = (G::N + S::N - 1) / S::N };
+    enum { COLUMNS = (Wide<G>::N + S::N - 1) / S::N };
     static __device__ __forceinline__ int clusters() { return gridDim.x / S::CM; }
     static __device__ __forceinline__ int high() { return G::WAITS ? clusters() / COLUMNS : S::RASTER / S::CM; }
     static __device__ __forceinline__ int step() { return G::WAITS ? high() * COLUMNS : clusters(); }
@@ -94,7 +94,8 @@ template <class G, class S> __device__ __forceinline__ int wave_end(int t, int t
 // What half of a thread's sums is: the next columns of its rows, or the rows 64 below.
 template <class G, class S> __device__ __forceinline__ bool half_is_there(int nt, int half)
 {
-    return S::TURNS || G::N % S::N == 0 || ((half == 0 || G::N > PARTIAL) && nt * S::N + half * PARTIAL < G::N);
+    constexpr int N = Wide<G>::N;
+    return S::TURNS || N % S::N == 0 || ((half == 0 || N > PARTIAL) && nt * S::N + half * PARTIAL < N);
 }
 
 template <class G, class S>
@@ -125,9 +126,9 @@ __device__ __forceinline__ void later_tile(const typename G::A &a, float (&v)[S:
 template <class G, class S>
 __device__ __forceinline__ void touch_vectors(const typename G::A &a, int nt, unsigned touched, int tid)
 {
-    constexpr int LINES = S::N * 4 / 128;
+    constexpr int N = of_each<G>(S::N), LINES = N * 4 / 128;
     if (!S::TURNS && tid < min(32, G::VECTORS * LINES)) { // of more than a warp has lanes for, not the last
-        const float *from = G::vector(a, tid / LINES, min(nt * S::N + tid % LINES * 32, (int)G::N - 1));
+        const float *from = G::vector(a, tid / LINES, min(nt * N + tid % LINES * 32, (int)G::N - 1));
         copy_word_async(touched, from);
     }
 }
@@ -149,21 +150,21 @@ __device__ __forceinline__ void finish_tile(const typename G::A &a, const Contro
                                             int tiles)
 {
     constexpr int DOWN = S::TURNS ? 64 : 0, ACROSS = S::TURNS ? 0 : PARTIAL;
-    const int col = nt * S::N + 2 * (tid % 4), partial = nt * (S::N / PARTIAL);
+    const int col = nt * of_each<G>(S::N) + 2 * (tid % 4), partial = nt * (S::N / PARTIAL);
     if constexpr (G::PART < HALF || is_by_halves<G>()) {
 #pragma unroll 1
         for (int half = 0; half < S::SUMS / HALF && half_is_there<G, S>(nt, half); ++half) {
             const bool lower = S::TURNS && half == 1;
             const float here[2] = {lower ? unscale[1][0] : unscale[0][0], lower ? unscale[1][1] : unscale[0][1]};
-            finish_half<G, 0, true>(a, v, row + half * DOWN, rows, col + half * ACROSS,
+            finish_half<G, 0, true>(a, v, row + half * DOWN, rows, col + half * of_each<G>(ACROSS),
                                     partial + half * (ACROSS / PARTIAL), here, half);
         }
     } else {
         finish_half<G, 0, false>(a, v, row, rows, col, partial, unscale[0], 0);
         if constexpr (S::SUMS > HALF)
             if (half_is_there<G, S>(nt, 1))
-                finish_half<G, S::SUMS - HALF, false>(a, v, row + DOWN, rows, col + ACROSS, partial + ACROSS / PARTIAL,
-                                                      unscale[S::TURNS], 1);
+                finish_half<G, S::SUMS - HALF, false>(a, v, row + DOWN, rows, col + of_each<G>(ACROSS),
+                                                      partial + ACROSS / PARTIAL, unscale[S::TURNS], 1);
     }
     if constexpr (is_turned<G>() && S::SUMS > HALF) // a last half that is not there was not turned
         if (G::HELD && !half_is_there<G, S>(nt, 1))
@@ -452,7 +453,7 @@ __device__ __forceinline__ void tensor_product(const typename G::A &a, const Con
     constexpr int CM = S::CM;
     const i64 rows = G::rows(a);
     const int rank = blockIdx.x % CM, row_blocks = (int)((rows + TILE_M - 1) / TILE_M),
-              tiles = (row_blocks + CM - 1) / CM * ((G::N + S::N - 1) / S::N);
+              tiles = (row_blocks + CM - 1) / CM * Tiles<G, S>::COLUMNS;
     if (threadIdx.x == 0) {
         for (int s = 0; s < S::STAGES; ++s)
             barrier_init(full + 8 * s, 1), barrier_init(empty + 8 * s, S::TURNS ? CM : 2 * CM);
