@@ -261,7 +261,7 @@ BESIDE = "C", "guards and C", "C, new memory"  # what linfuse's time is set agai
 
 
 def full_size(context):
-    """The reference models through the door and from C, in the same process, in turns."""
+    """The reference models through torch.compile and from C, in the same process, in turns."""
     rows, seconds, right = [], {}, True
     for name, (_, batch) in REFERENCE.items():
         features, batch = (2048, batch // 4) if context.quick else (8192, batch)

@@ -16,7 +16,7 @@ os.environ.setdefault("LINFUSE_LIBRARY", str(BUILT / "liblinfuse.so"))
 os.environ.setdefault("LINFUSE_COMMAND", str(BUILT / "linfuse"))
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT / "python"), os.environ.get("PYTHONPATH")]))
 sys.path.insert(0, str(ROOT / "python"))
-# cpu or cuda: where the tests of the door make their tensors.
+# cpu or cuda: where tests of torch.compile make their tensors.
 DEVICE = os.environ.get("LINFUSE_TEST_DEVICE", "cpu")
 if DEVICE != "cpu":
     import torch

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whole models through the door, two narrow layers of each (whole_models.py): values, gradients, extents that change,
-types, modes, and what other processes find on disk."""
+"""Whole models through torch.compile, two narrow layers of each (whole_models.py): values, gradients, extents that
+change, types, modes, and what other processes find on disk."""
 
 import copy
 import os

@@ -42,7 +42,7 @@ def test_programs_go_with_the_module():
     kept = weakref.ref(module.one.weight)
     del module, fast
     gc.collect()
-    assert kept() is None, "the door keeps a parameter alive"
+    assert kept() is None, "linfuse keeps a parameter alive"
     without = linfuse.stats()
     assert without.programs == 0 and without.prepared_bytes == 0 and without.workspace_bytes == 0
     assert without.fused_calls == with_it.fused_calls

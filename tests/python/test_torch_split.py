@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What linfuse does not know stays in PyTorch, the largest parts around it are fused, and nobody can tell: values,
 aliasing,
-writes, random numbers and statistics are as without the door."""
+writes, random numbers and statistics are as without linfuse."""
 
 import pytest
 import torch
@@ -19,7 +19,7 @@ fresh_each_time = fresh(3)
 
 
 def check(f, *inputs, parts=None, left=None, calls=1):
-    """f gives the same through the door, and does the same to its inputs. Both start from the same random state."""
+    """f gives the same when compiled, and does the same to its inputs. Both start from the same random state."""
     mine, theirs = [x.clone() for x in inputs], [x.clone() for x in inputs]
     fast = compiled(f)
     with torch.no_grad():
@@ -365,7 +365,7 @@ def pair(*arguments):
 
 
 def test_dropout_in_training():
-    """The same random numbers as without the door, from the same seed; eval is fused as a whole."""
+    """The same random numbers as without linfuse, from the same seed; eval is fused as a whole."""
     mine, theirs = pair(False)
     fast = compiled(mine)
     x = x_of(40)

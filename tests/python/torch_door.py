@@ -54,7 +54,7 @@ both_ways = pytest.mark.usefixtures("way")
 
 
 def compiled(model, **options):
-    """The model through the door. What is not fused runs op by op unless said: inductor takes seconds a graph, and
+    """The model compiled by linfuse. What is not fused runs op by op unless said: inductor takes seconds a graph, and
     test_torch_rest.py is about it."""
     return torch.compile(model, backend="linfuse", options={"rest": "eager", **options})
 

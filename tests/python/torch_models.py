@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models drawn at random for the sweep through the door: one to three linear layers, tails from the whole op table in
-all sorts of spellings, residuals, several outputs. The same number gives the same model."""
+"""Models drawn at random for the sweep through torch.compile: one to three linear layers, tails from the whole op table
+in all sorts of spellings, residuals, several outputs. The same number gives the same model."""
 
 import random
 
