@@ -7,10 +7,9 @@
  * (x's lines and the weight's of each; none where there are no such products; where there is no wgmma a map begins with
  * the address and that is all), a struct
  * Control, and for each part a struct Args: words of eight bytes in this order (an array that is empty has one word):
- *     in[inputs] prepared[prepareds] narrow[products] scale[products] out[outputs] out_each[outputs] area[areas]
- *     dim[symbols] redo
- * Areas are arrays in the call's workspace: intermediate tensors, of their type; kept values, statistics, partials, of
- * floats. All pointers are to floats; who reads or writes elements of another type casts them. */
+ *     in0.. prepared0.. narrow[products] scale[products] out0.. out_each[outputs] area0.. dim[symbols] redo
+ * Areas are arrays in the call's workspace: intermediate tensors and kept values, of their type; statistics and
+ * partials, of floats; x in lines. Each pointer is to elements of its type. */
 #ifndef LF_CUDA_EMIT_H
 #define LF_CUDA_EMIT_H
 
@@ -47,6 +46,12 @@ static inline int64_t lf_cuda_columns_at(int64_t rows)
 static inline size_t lf_at_least_one(int32_t n)
 {
     return n > 0 ? (size_t)n : 1;
+}
+
+/* The words of Args before those of the outputs. */
+static inline size_t lf_words_before_outputs(const lf_plan *plan)
+{
+    return (size_t)plan->graph->inputs + (size_t)plan->prepareds + 2 * lf_at_least_one(plan->products);
 }
 
 /* The text's function that makes products in such tiles. */

@@ -119,14 +119,6 @@ const char *lf_emit_type(lf_dtype type)
     return type == LF_F32 ? "float" : lf_dtype_name(type);
 }
 
-/* One of Args' pointers, which are to floats. fixed: of an array that nobody writes during a launch. */
-static void emit_pointer(lf_emitter *e, const char *array, int32_t index, lf_dtype type, bool fixed)
-{
-    if (type != LF_F32)
-        lf_str_addf(&e->s, "(%s%s *)", fixed ? "const " : "", lf_emit_type(type));
-    lf_str_addf(&e->s, "a.%s[%d]", array, (int)index);
-}
-
 /* In memory that nobody writes during a launch? */
 static bool is_fixed_home(const lf_emitter *e, lf_node node)
 {
@@ -135,11 +127,10 @@ static bool is_fixed_home(const lf_emitter *e, lf_node node)
 
 void lf_emit_home(lf_emitter *e, lf_node node)
 {
-    static const char *const array[] = {
+    static const char *const name[] = {
         [LF_IN_INPUT] = "in", [LF_PREPARED] = "prepared", [LF_IN_OUTPUT] = "out", [LF_IN_BUFFER] = "area"};
     assert(e->plan->storage[node] != LF_NOT_STORED);
-    emit_pointer(e, array[e->plan->storage[node]], e->plan->where[node], lf_stored_dtype(e->plan, node),
-                 is_fixed_home(e, node));
+    lf_str_addf(&e->s, "a.%s%d", name[e->plan->storage[node]], (int)e->plan->where[node]);
 }
 
 /* The output whose memory an access is of, -1 where it is another's. */
@@ -166,12 +157,11 @@ static void emit_base(lf_emitter *e, const lf_access *a)
     if (a->place == LF_VALUE)
         lf_emit_home(e, a->index);
     else if (output >= 0)
-        emit_pointer(e, "out", output, a->dtype, false);
+        lf_str_addf(&e->s, "a.out%d", (int)output);
     else if (is_in_block(e, a))
         lf_str_addf(&e->s, "block_kept(%d)", (int)a->index);
     else
-        emit_pointer(e, "area", a->place == LF_KEPT ? e->kept[a->index] : e->result[a->index][a->result], a->dtype,
-                     false);
+        lf_str_addf(&e->s, "a.area%d", (int)(a->place == LF_KEPT ? e->kept[a->index] : e->result[a->index][a->result]));
 }
 
 static bool is_fixed(const lf_emitter *e, const lf_access *a)
@@ -340,8 +330,7 @@ void lf_emit_store(lf_emitter *e, const lf_store *store, int indent)
         lf_str_addf(&e->s, "EACH { const float one[1] = {v%d[w]}; ", (int)store->step);
     if (again) {
         lf_str_add(&e->s, "store_out(a.redo, ");
-        emit_pointer(e, "out", output, a->dtype, false);
-        lf_str_add(&e->s, ", 0");
+        lf_str_addf(&e->s, "a.out%d, 0", (int)output);
         emit_sides(e, a, col);
         lf_str_addf(&e->s, ", a.out_each[%d]", (int)output);
     } else {

@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A plan as a list of stages. A group becomes ranges of phases: what is complete within a row goes on in one stage; a
  * wide product's phase is one of its own, and whatever needs all rows begins another. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "cuda/emit_parts.h"
+
+enum { FIELD_COLUMNS = 32 }; /* where comments on the fields of Args begin */
 
 /* ---- what the source lists ---- */
 
@@ -25,9 +28,9 @@ static int32_t add_area(lf_emitter *e, lf_cuda_area area)
     return e->out->areas++;
 }
 
-static int32_t whole_area(lf_emitter *e, bool one_row, lf_extent width, int64_t each)
+static int32_t whole_area(lf_emitter *e, bool one_row, lf_extent width, int64_t each, lf_dtype type)
 {
-    return add_area(e, (lf_cuda_area){one_row ? lf_extent_of(1) : e->g->rows, width, 1, 1, each, LF_F32});
+    return add_area(e, (lf_cuda_area){one_row ? lf_extent_of(1) : e->g->rows, width, 1, 1, each, type});
 }
 
 lf_cuda_stage *lf_emit_stage(lf_emitter *e, const char *name, lf_cuda_work work, lf_extent rows, lf_extent width)
@@ -123,12 +126,12 @@ static void place_stat(lf_emitter *e, int32_t i)
     e->partial[i] = e->column[i] = -1;
     for (int k = 0; k < LF_MAX_RESULTS; k++) {
         bool stored = k < m->results && i != e->held.run && (s->span != LF_SPAN_ROW || read_elsewhere(e, i));
-        e->result[i][k] = stored ? whole_area(e, p->one_row || s->span == LF_SPAN_COLUMN, own, 1) : -1;
+        e->result[i][k] = stored ? whole_area(e, p->one_row || s->span == LF_SPAN_COLUMN, own, 1, LF_F32) : -1;
     }
     if (s->span == LF_SPAN_ROW && e->range[lf_range_of(e, s->phase)].product)
         e->partial[i] = add_area(e, (lf_cuda_area){e->g->rows, p->width, 1, lf_partial_columns(e), m->states, LF_F32});
     if (s->span == LF_SPAN_COLUMN) {
-        e->column[i] = whole_area(e, p->one_row, p->width, 1);
+        e->column[i] = whole_area(e, p->one_row, p->width, 1, LF_F32);
         e->partial[i] = add_area(e, (lf_cuda_area){p->one_row ? lf_extent_of(1) : e->g->rows, p->width,
                                                    LF_CUDA_COLUMN_ROWS, 1, m->states, LF_F32});
     }
@@ -168,14 +171,14 @@ static bool begin_group(lf_emitter *e, int32_t index)
         e->x_lines = e->x_input >= 0
                          ? -1
                          : whole_area(e, false, lf_extent_of(lf_tensor_lines(e->target, e->tensor, &chunk)),
-                                      LF_LINE / (int)sizeof(float));
-        e->x_scale = whole_area(e, false, lf_extent_of(1), 1);
+                                      LF_LINE / (int)sizeof(float), LF_F32);
+        e->x_scale = whole_area(e, false, lf_extent_of(1), 1, LF_F32);
     }
     for (int32_t k = 0; k < g->kepts; k++)
         e->kept[k] = e->home[k].in_output >= 0 || k == e->held.kept ? -1
                      : lf_is_of_block(e, k)
                          ? LF_IN_BLOCK
-                         : whole_area(e, g->kept[k].one_row, g->kept[k].width, 1);
+                         : whole_area(e, g->kept[k].one_row, g->kept[k].width, 1, g->kept[k].dtype);
     for (int32_t i = 0; i < g->stats; i++)
         place_stat(e, i);
     return true;
@@ -213,36 +216,48 @@ static void emit_group(lf_emitter *e, int32_t index)
 
 /* ---- all of it ---- */
 
+/* A field of Args; what is said of it follows. */
+static void begin_field(lf_emitter *e, const char *type, const char *name, int32_t number, const char *end)
+{
+    lf_str_addf(&e->s, "    %s%s%d%s", type, name, (int)number, end);
+    lf_str_pad(&e->s, FIELD_COLUMNS);
+    lf_str_add(&e->s, " // ");
+}
+
+/* A tensor's memory, of its type. */
+static void emit_pointer(lf_emitter *e, const char *qualifier, const char *name, int32_t number, lf_node node)
+{
+    char type[32];
+    snprintf(type, sizeof type, "%s%s *", qualifier, lf_emit_type(lf_stored_dtype(e->plan, node)));
+    begin_field(e, type, name, number, ";");
+    lf_emit_shape(e, node);
+    lf_str_add(&e->s, "\n");
+}
+
 static void emit_arguments(lf_emitter *e, lf_str *to)
 {
     const lf_plan *plan = e->plan;
+    const int products = (int)lf_at_least_one(plan->products);
     lf_str body = e->s;
     e->s = *to;
-    lf_str_addf(&e->s, "struct Args {\n    const float *in[%d];       // ", (int)lf_at_least_one(e->graph->inputs));
-    for (int32_t i = 0; i < e->graph->inputs; i++) {
-        lf_str_add(&e->s, i ? ", " : "");
-        lf_emit_shape(e, e->graph->input[i]);
-    }
-    lf_str_addf(&e->s, "\n    const float *prepared[%d]; // ", (int)lf_at_least_one(plan->prepareds));
-    for (int32_t i = 0; i < plan->prepareds; i++) {
-        lf_str_add(&e->s, i ? ", " : "");
-        lf_emit_shape(e, plan->prepared[i]);
-    }
-    lf_str_addf(&e->s,
-                "\n    const double *narrow[%d];  // by product: of few columns, its weight and then its bias\n"
-                "    const float *scale[%d];    // by product: what undoes the scaling of a weight's rows\n"
-                "    float *out[%d];            // ",
-                (int)lf_at_least_one(plan->products), (int)lf_at_least_one(plan->products),
-                (int)lf_at_least_one(e->graph->outputs));
-    for (int32_t i = 0; i < e->graph->outputs; i++) {
-        lf_str_add(&e->s, i ? ", " : "");
-        lf_emit_shape(e, e->graph->output[i]);
-    }
-    lf_str_addf(&e->s,
-                "\n    i64 out_each[%d];          // elements of each row of the batch\n"
-                "    float *area[%d];           // workspace\n    i64 dim[%d];               // ",
-                (int)lf_at_least_one(e->graph->outputs), (int)lf_at_least_one(e->out->areas),
-                (int)lf_at_least_one(e->graph->symbols));
+    lf_str_add(&e->s, "struct Args {\n");
+    for (int32_t i = 0; i < e->graph->inputs; i++)
+        emit_pointer(e, "const ", "in", i, e->graph->input[i]);
+    for (int32_t i = 0; i < plan->prepareds; i++)
+        emit_pointer(e, "const ", "prepared", i, plan->prepared[i]);
+    begin_field(e, "const double *", "narrow[", products, "];");
+    lf_str_add(&e->s, "by product: of few columns, its weight and then its bias\n");
+    begin_field(e, "const float *", "scale[", products, "];");
+    lf_str_add(&e->s, "by product: what undoes the scaling of a weight's rows\n");
+    for (int32_t i = 0; i < e->graph->outputs; i++)
+        emit_pointer(e, "", "out", i, e->graph->output[i]);
+    begin_field(e, "i64 ", "out_each[", (int32_t)lf_at_least_one(e->graph->outputs), "];");
+    lf_str_add(&e->s, "elements of each row of the batch\n");
+    for (int32_t i = 0; i < plan->buffers; i++)
+        emit_pointer(e, "", "area", i, plan->buffer[i].node);
+    for (int32_t i = plan->buffers; i < e->out->areas; i++)
+        lf_str_addf(&e->s, "    %s *area%d;\n", lf_emit_type(e->out->area[i].dtype), (int)i);
+    begin_field(e, "i64 ", "dim[", (int32_t)lf_at_least_one(e->graph->symbols), "];");
     for (int i = 0; i < e->graph->symbols; i++)
         lf_str_addf(&e->s, "%s%s", i ? ", " : "", e->graph->symbol[i]);
     lf_str_add(&e->s, "\n    Redo redo;\n};\n\n");

@@ -209,7 +209,7 @@ void lf_emit_steps(lf_emitter *e, int32_t phase, int indent)
     for (int32_t i = 0; i < e->g->stats; i++)
         if (e->g->stat[i].phase == phase && e->column[i] >= 0) {
             lf_emit_indent(e, indent);
-            lf_str_addf(&e->s, "%sstore<false>(a.area[%d] + row * ", e->tiles ? "if (here) " : "", (int)e->column[i]);
+            lf_str_addf(&e->s, "%sstore<false>(a.area%d + row * ", e->tiles ? "if (here) " : "", (int)e->column[i]);
             lf_emit_extent(e, p->width);
             lf_str_addf(&e->s, " + col, v%d); // for the columns' %s\n", (int)e->g->stat[i].step,
                         lf_monoid_row(e->g->stat[i].monoid)->name);

@@ -125,7 +125,7 @@ static void emit_element(lf_emitter *e, int32_t phase, int32_t first)
                 lf_str_add(&e->s, "        first");
             else
                 lf_str_addf(&e->s, "        rest.s%d", (int)i);
-            lf_str_addf(&e->s, ".set(a.area[%d] + (row * tiles + tile) * %d);\n", (int)e->partial[i], states);
+            lf_str_addf(&e->s, ".set(a.area%d + (row * tiles + tile) * %d);\n", (int)e->partial[i], states);
         }
     lf_str_add(&e->s, "    }\n");
 }

@@ -67,7 +67,7 @@ static void emit_finish(lf_emitter *e, int32_t index)
     lf_str_addf(&e->s, ", stat%d);\n", (int)index);
     for (int k = 0; k < lf_monoid_row(st->monoid)->results; k++)
         if (e->result[index][k] >= 0)
-            lf_str_addf(&e->s, "    if (tid == 0) a.area[%d][row] = stat%d[%d];\n", (int)e->result[index][k],
+            lf_str_addf(&e->s, "    if (tid == 0) a.area%d[row] = stat%d[%d];\n", (int)e->result[index][k],
                         (int)index, k);
 }
 
@@ -87,7 +87,7 @@ void lf_emit_partials(lf_emitter *e, int32_t stat)
     const int columns = lf_partial_columns(e);
     const lf_monoid_info *m = lf_monoid_row(e->g->stat[stat].monoid);
     const lf_extent width = e->g->phase[e->g->stat[stat].phase].width;
-    lf_str_addf(&e->s, "partials<%s_stat>::of<%s>(a.area[%d] + row * ((", m->name,
+    lf_str_addf(&e->s, "partials<%s_stat>::of<%s>(a.area%d + row * ((", m->name,
                 e->role == LF_CUDA_MAIN ? "false" : "true", (int)e->partial[stat]);
     lf_emit_extent(e, width);
     lf_str_addf(&e->s, " + %d) / %d * %d), (int)((", columns - 1, columns, m->states);
@@ -116,7 +116,7 @@ static void emit_results(lf_emitter *e, int32_t index, lf_extent own)
             lf_str_add(&e->s, ", 0");
             continue;
         }
-        lf_str_addf(&e->s, ", a.area[%d] + row * ", (int)e->result[index][k]);
+        lf_str_addf(&e->s, ", a.area%d + row * ", (int)e->result[index][k]);
         lf_emit_extent(e, own);
     }
     lf_str_add(&e->s, ");\n    row_sync<T>();\n");

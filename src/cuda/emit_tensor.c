@@ -118,9 +118,9 @@ static void emit_split_row(lf_emitter *e)
     lf_str_addf(&e->s,
                 "; }\n"
                 "    static __device__ __forceinline__ u8 *x_lines(const Args &a, const i64 row) "
-                "{ return (u8 *)a.area[%d] + row * (LINES * %d); }\n"
+                "{ return (u8 *)a.area%d + row * (LINES * %d); }\n"
                 "    static __device__ __forceinline__ float *x_scale(const Args &a, const i64 row) "
-                "{ return a.area[%d] + row; }\n"
+                "{ return a.area%d + row; }\n"
                 "    static __device__ __forceinline__ const float *x_by(const Args &a) { return ",
                 (int)e->x_lines, LF_LINE, (int)e->x_scale);
     if (is_split(e->target))
@@ -174,7 +174,7 @@ void lf_emit_tensor_extents(lf_emitter *e)
                 e->x_lines >= 0);
     emit_parts(e);
     lf_str_addf(&e->s,
-                "    static __device__ __forceinline__ const float *x_unscale(const Args &a) { return a.area[%d]; }\n",
+                "    static __device__ __forceinline__ const float *x_unscale(const Args &a) { return a.area%d; }\n",
                 (int)e->x_scale);
     lf_str_addf(&e->s,
                 "    static __device__ __forceinline__ const float *w_unscale(const Args &a) { return a.scale[%d]; }\n",

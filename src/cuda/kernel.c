@@ -10,9 +10,8 @@ enum { MAX_DYNAMIC_SHARED = 8, CLUSTER_DIMENSION = 4 }; /* CUfunction_attribute,
 static size_t words_of(const lf_cuda_part *part)
 {
     const lf_graph *g = part->plan->graph;
-    return lf_at_least_one(g->inputs) + lf_at_least_one(part->plan->prepareds) +
-           2 * lf_at_least_one(part->plan->products) + 2 * lf_at_least_one(g->outputs) + lf_at_least_one(part->areas) +
-           lf_at_least_one(g->symbols) + LF_CUDA_REDO_WORDS;
+    return lf_words_before_outputs(part->plan) + (size_t)g->outputs + lf_at_least_one(g->outputs) +
+           (size_t)part->areas + lf_at_least_one(g->symbols) + LF_CUDA_REDO_WORDS;
 }
 
 static int count_resident(const lf_cuda_device *d, lf_cuda_kernel *k)

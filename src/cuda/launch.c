@@ -68,11 +68,10 @@ static int64_t grid_of(const lf_cuda_program *p, const lf_cuda_kernel *k, const 
     return lf_ceil_div(most < fit ? most : fit, k->cluster) * k->cluster;
 }
 
-static uint64_t *put(uint64_t *to, const lf_cuda_ptr *from, int32_t count)
+static void put(uint64_t *to, const lf_cuda_ptr *from, int32_t count)
 {
     for (int32_t i = 0; i < count; i++)
         to[i] = from[i];
-    return to + lf_at_least_one(count);
 }
 
 lf_cuda_ptr lf_cuda_area_at(const lf_cuda_part *part, const lf_cuda_pass *pass, int32_t area)
@@ -83,13 +82,6 @@ lf_cuda_ptr lf_cuda_area_at(const lf_cuda_part *part, const lf_cuda_pass *pass, 
     return at;
 }
 
-/* The words of Args, see emit.h, before those of the outputs. */
-static size_t words_before_outputs(const lf_plan *plan)
-{
-    return lf_at_least_one(plan->graph->inputs) + lf_at_least_one(plan->prepareds) +
-           2 * lf_at_least_one(plan->products);
-}
-
 /* weights: whose they are. Returns where its Redo begins. */
 static uint64_t *fill_arguments(const lf_cuda_part *part, const lf_cuda_program *weights, const lf_cuda_pass *pass,
                                 uint64_t *to)
@@ -97,10 +89,10 @@ static uint64_t *fill_arguments(const lf_cuda_part *part, const lf_cuda_program 
     const lf_plan *plan = part->plan;
     const lf_graph *g = plan->graph;
     lf_cuda_ptr at = pass->workspace;
-    to += lf_at_least_one(g->inputs);
-    to = put(to, weights->prepared, plan->prepareds);
-    to = put(to, weights->narrow, plan->products);
-    to = put(to, weights->scale, plan->products) + lf_at_least_one(g->outputs);
+    put(to += g->inputs, weights->prepared, plan->prepareds);
+    put(to += plan->prepareds, weights->narrow, plan->products);
+    put(to += lf_at_least_one(plan->products), weights->scale, plan->products);
+    to += lf_at_least_one(plan->products) + (size_t)g->outputs;
     for (int32_t i = 0; i < g->outputs; i++) {
         int64_t elements = lf_shape_count(&lf_at(g, g->output[i])->shape, pass->dims);
         to[i] = (uint64_t)(pass->batch > 0 && elements >= pass->batch ? elements / pass->batch : 1);
@@ -110,7 +102,7 @@ static uint64_t *fill_arguments(const lf_cuda_part *part, const lf_cuda_program 
         to[i] = at;
         at += (lf_cuda_ptr)area_bytes(&part->area[i], pass->dims);
     }
-    to += lf_at_least_one(part->areas);
+    to += part->areas;
     for (int i = 0; i < g->symbols; i++)
         to[i] = (uint64_t)pass->dims[i];
     return to + lf_at_least_one(g->symbols);
@@ -139,7 +131,7 @@ lf_status lf_cuda_point(const lf_cuda_device *d, lf_cuda_ready *ready, const lf_
         if (!plan)
             continue;
         put(ready->words[role], input, plan->graph->inputs);
-        put(ready->words[role] + words_before_outputs(plan), output, plan->graph->outputs);
+        put(ready->words[role] + lf_words_before_outputs(plan), output, plan->graph->outputs);
     }
     return lf_cuda_status(d, move_maps(d, ready, k, input), "describing a product's operands", diag);
 }

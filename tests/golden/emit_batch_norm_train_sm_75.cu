@@ -13,10 +13,10 @@ struct g0 {
     static __device__ __forceinline__ i64 rows(const Args &a) { return a.dim[0]; }
     static __device__ __forceinline__ i64 columns(const Args &a) { return 1024; }
     static __device__ __forceinline__ i64 depth(const Args &a) { return 1024; }
-    static __device__ __forceinline__ float x(const Args &a, i64 row, i64 k) { return *(a.in[0] + row * 1024 + k); }
+    static __device__ __forceinline__ float x(const Args &a, i64 row, i64 k) { return *(a.in0 + row * 1024 + k); }
     static __device__ __forceinline__ float weight(const Args &a, int product, i64 n, i64 k)
     {
-        return read<true>(a.prepared[0] + n * 1024 + k); // linear.weight [1024, 1024]
+        return read<true>(a.prepared0 + n * 1024 + k); // linear.weight [1024, 1024]
     }
     static __device__ __forceinline__ bool weight_is_kn(int product) { return false; }
     // phase 0: B x 1024
@@ -24,10 +24,10 @@ struct g0 {
     static __device__ __forceinline__ void element(const Args &a, const i64 row, const i64 rows, const bool here, const i64 col, float (&p)[W], Rest &rest)
     {
         float v0[W]; EACH v0[w] = p[w]; // product
-        float v1[W]; load<true, true>(v1, a.prepared[1] + col); // linear.bias [1024]
+        float v1[W]; load<true, true>(v1, a.prepared1 + col); // linear.bias [1024]
         float v2[W]; EACH v2[w] = op_add(v0[w], v1[w], 1.0f); // a
-        if (here) store<false>(a.area[2] + row * 1024 + col, v2); // for the columns' moments
-        store_if<ALIGNED>(here, a.out[0] + row * 1024 + col, v2); // a
+        if (here) store<false>(a.area2 + row * 1024 + col, v2); // for the columns' moments
+        store_if<ALIGNED>(here, a.out0 + row * 1024 + col, v2); // a
     }
     static __device__ __forceinline__ void end(const Args &a, const i64 row, const int tile, const int tiles, const First &first, const Rest &rest)
     {
@@ -42,12 +42,12 @@ __device__ __forceinline__ void g0_product(const Args &a)
 // moments of each column, for b
 __device__ __forceinline__ void g0_column_blocks0(const Args &a)
 {
-    column_blocks<moments_stat>(a.area[2], a.dim[0], 1024, a.area[3]);
+    column_blocks<moments_stat>(a.area2, a.dim[0], 1024, a.area3);
 }
 
 __device__ __forceinline__ void g0_column_end0(const Args &a)
 {
-    column_end<moments_stat>(a.area[3], a.dim[0], 1024, a.area[0], a.area[1]);
+    column_end<moments_stat>(a.area3, a.dim[0], 1024, a.area0, a.area1);
 }
 
 // A row through phases 1 to 1.
@@ -58,16 +58,16 @@ __device__ __forceinline__ void g0_rows1_row(const Args &a, const i64 row, const
 #pragma unroll 4
     for (i64 col = tid * 4; col < 1024; col += T * 4) {
         enum { W = 4 };
-        float v0[W]; load<false, ALIGNED>(v0, a.out[0] + row * 1024 + col); // a
-        float v1[W]; load<false, true>(v1, a.area[0] + col); // moments of b
-        float v2[W]; load<false, true>(v2, a.area[1] + col); // moments of b
+        float v0[W]; load<false, ALIGNED>(v0, a.out0 + row * 1024 + col); // a
+        float v1[W]; load<false, true>(v1, a.area0 + col); // moments of b
+        float v2[W]; load<false, true>(v2, a.area1 + col); // moments of b
         float v3[W]; EACH v3[w] = op_batch_norm(v0[w], v1[w], v2[w], 9.99999975e-06f); // b
-        float v4[W]; load<true, true>(v4, a.prepared[4] + col); // norm.weight [1024]
+        float v4[W]; load<true, true>(v4, a.prepared4 + col); // norm.weight [1024]
         float v5[W]; EACH v5[w] = op_mul(v3[w], v4[w]); // b
-        float v6[W]; load<true, true>(v6, a.prepared[5] + col); // norm.bias [1024]
+        float v6[W]; load<true, true>(v6, a.prepared5 + col); // norm.bias [1024]
         float v7[W]; EACH v7[w] = op_add(v5[w], v6[w], 1.0f); // b
         float v8[W]; EACH v8[w] = op_relu(v7[w]); // c
-        store<ALIGNED>(a.out[0] + row * 1024 + col, v8); // c [B, 1024]
+        store<ALIGNED>(a.out0 + row * 1024 + col, v8); // c [B, 1024]
     }
     row_sync<T>();
 }

@@ -15,25 +15,25 @@ struct g0 {
     static __device__ __forceinline__ i64 depth(const Args &a) { return 1024; }
     enum { MODE = 0, SCALED = 1, N = 1024, LINES = 32, CHUNK = 2, SHORT = 0, SEVERAL = 0, BROUGHT = 1 };
     enum { PART = 64, LONG = 0 };
-    static __device__ __forceinline__ const float *x_unscale(const Args &a) { return a.area[1]; }
+    static __device__ __forceinline__ const float *x_unscale(const Args &a) { return a.area1; }
     static __device__ __forceinline__ const float *w_unscale(const Args &a) { return a.scale[0]; }
-    static __device__ __forceinline__ const float *vector(const Args &a, const int i, const i64 col) { return i == 0 ? a.scale[0] + col : i == 1 ? &*(a.prepared[1] + col) : 0; }
+    static __device__ __forceinline__ const float *vector(const Args &a, const int i, const i64 col) { return i == 0 ? a.scale[0] + col : i == 1 ? &*(a.prepared1 + col) : 0; }
     enum { VECTORS = 2 }; // the tail reads of each column
     enum { SPLIT = 32, K = 1024, X_ALIGNED = ALIGNED, ROOM = 196608 };
     typedef float X;
-    static __device__ __forceinline__ const X *x_row(const Args &a, const i64 row) { return &*(a.in[0] + row * 1024 + 0); }
-    static __device__ __forceinline__ u8 *x_lines(const Args &a, const i64 row) { return (u8 *)a.area[0] + row * (LINES * 128); }
-    static __device__ __forceinline__ float *x_scale(const Args &a, const i64 row) { return a.area[1] + row; }
+    static __device__ __forceinline__ const X *x_row(const Args &a, const i64 row) { return &*(a.in0 + row * 1024 + 0); }
+    static __device__ __forceinline__ u8 *x_lines(const Args &a, const i64 row) { return (u8 *)a.area0 + row * (LINES * 128); }
+    static __device__ __forceinline__ float *x_scale(const Args &a, const i64 row) { return a.area1 + row; }
     static __device__ __forceinline__ const float *x_by(const Args &a) { return a.redo.uneven ? a.scale[0] + 1032 : 0; }
     // phase 0: B x 1024
     template <int W>
     static __device__ __forceinline__ void element(const Args &a, const i64 row, const i64 rows, const bool here, const i64 col, float (&p)[W], Rest &rest)
     {
         float v0[W]; EACH v0[w] = p[w]; // product
-        float v1[W]; load<true, true>(v1, a.prepared[1] + col); // linear.bias [1024]
+        float v1[W]; load<true, true>(v1, a.prepared1 + col); // linear.bias [1024]
         float v2[W]; EACH v2[w] = op_add(v0[w], v1[w], 1.0f); // a
-        if (here) store<false>(a.area[4] + row * 1024 + col, v2); // for the columns' moments
-        store_if<ALIGNED>(here, a.out[0] + row * 1024 + col, v2); // a
+        if (here) store<false>(a.area4 + row * 1024 + col, v2); // for the columns' moments
+        store_if<ALIGNED>(here, a.out0 + row * 1024 + col, v2); // a
     }
     static __device__ __forceinline__ void end(const Args &a, const i64 row, const int tile, const int tiles, const First &first, const Rest &rest)
     {
@@ -56,12 +56,12 @@ __device__ __forceinline__ void g0_product(const Args &a, const Control &c, cons
 // moments of each column, for b
 __device__ __forceinline__ void g0_column_blocks0(const Args &a)
 {
-    column_blocks<moments_stat>(a.area[4], a.dim[0], 1024, a.area[5]);
+    column_blocks<moments_stat>(a.area4, a.dim[0], 1024, a.area5);
 }
 
 __device__ __forceinline__ void g0_column_end0(const Args &a)
 {
-    column_end<moments_stat>(a.area[5], a.dim[0], 1024, a.area[2], a.area[3]);
+    column_end<moments_stat>(a.area5, a.dim[0], 1024, a.area2, a.area3);
 }
 
 // A row through phases 1 to 1.
@@ -72,16 +72,16 @@ __device__ __forceinline__ void g0_rows1_row(const Args &a, const i64 row, const
 #pragma unroll 4
     for (i64 col = tid * 4; col < 1024; col += T * 4) {
         enum { W = 4 };
-        float v0[W]; load<false, ALIGNED>(v0, a.out[0] + row * 1024 + col); // a
-        float v1[W]; load<false, true>(v1, a.area[2] + col); // moments of b
-        float v2[W]; load<false, true>(v2, a.area[3] + col); // moments of b
+        float v0[W]; load<false, ALIGNED>(v0, a.out0 + row * 1024 + col); // a
+        float v1[W]; load<false, true>(v1, a.area2 + col); // moments of b
+        float v2[W]; load<false, true>(v2, a.area3 + col); // moments of b
         float v3[W]; EACH v3[w] = op_batch_norm(v0[w], v1[w], v2[w], 9.99999975e-06f); // b
-        float v4[W]; load<true, true>(v4, a.prepared[4] + col); // norm.weight [1024]
+        float v4[W]; load<true, true>(v4, a.prepared4 + col); // norm.weight [1024]
         float v5[W]; EACH v5[w] = op_mul(v3[w], v4[w]); // b
-        float v6[W]; load<true, true>(v6, a.prepared[5] + col); // norm.bias [1024]
+        float v6[W]; load<true, true>(v6, a.prepared5 + col); // norm.bias [1024]
         float v7[W]; EACH v7[w] = op_add(v5[w], v6[w], 1.0f); // b
         float v8[W]; EACH v8[w] = op_relu(v7[w]); // c
-        store<ALIGNED>(a.out[0] + row * 1024 + col, v8); // c [B, 1024]
+        store<ALIGNED>(a.out0 + row * 1024 + col, v8); // c [B, 1024]
     }
     row_sync<T>();
 }
@@ -99,14 +99,22 @@ __device__ __forceinline__ void g0_rows1(const Args &a)
 namespace full_range {
 
 struct Args {
-    const float *in[1];       // x [B, 1024]
-    const float *prepared[6]; // linear.weight [1024, 1024], linear.bias [1024], norm.running_mean [1024], norm.running_var [1024], norm.weight [1024], norm.bias [1024]
-    const double *narrow[1];  // by product: of few columns, its weight and then its bias
-    const float *scale[1];    // by product: what undoes the scaling of a weight's rows
-    float *out[1];            // c [B, 1024]
-    i64 out_each[1];          // elements of each row of the batch
-    float *area[4];           // workspace
-    i64 dim[1];               // B
+    const float *in0;            // x [B, 1024]
+    const float *prepared0;      // linear.weight [1024, 1024]
+    const float *prepared1;      // linear.bias [1024]
+    const float *prepared2;      // norm.running_mean [1024]
+    const float *prepared3;      // norm.running_var [1024]
+    const float *prepared4;      // norm.weight [1024]
+    const float *prepared5;      // norm.bias [1024]
+    const double *narrow[1];     // by product: of few columns, its weight and then its bias
+    const float *scale[1];       // by product: what undoes the scaling of a weight's rows
+    float *out0;                 // c [B, 1024]
+    i64 out_each[1];             // elements of each row of the batch
+    float *area0;
+    float *area1;
+    float *area2;
+    float *area3;
+    i64 dim[1];                  // B
     Redo redo;
 };
 
@@ -124,10 +132,10 @@ struct g0 {
     static __device__ __forceinline__ i64 rows(const Args &a) { return a.dim[0]; }
     static __device__ __forceinline__ i64 columns(const Args &a) { return 1024; }
     static __device__ __forceinline__ i64 depth(const Args &a) { return 1024; }
-    static __device__ __forceinline__ float x(const Args &a, i64 row, i64 k) { return *(a.in[0] + row * 1024 + k); }
+    static __device__ __forceinline__ float x(const Args &a, i64 row, i64 k) { return *(a.in0 + row * 1024 + k); }
     static __device__ __forceinline__ float weight(const Args &a, int product, i64 n, i64 k)
     {
-        return read<true>(a.prepared[0] + n * 1024 + k); // linear.weight [1024, 1024]
+        return read<true>(a.prepared0 + n * 1024 + k); // linear.weight [1024, 1024]
     }
     static __device__ __forceinline__ bool weight_is_kn(int product) { return false; }
     // phase 0: B x 1024
@@ -135,10 +143,10 @@ struct g0 {
     static __device__ __forceinline__ void element(const Args &a, const i64 row, const i64 rows, const bool here, const i64 col, float (&p)[W], Rest &rest)
     {
         float v0[W]; EACH v0[w] = p[w]; // product
-        float v1[W]; load<true, true>(v1, a.prepared[1] + col); // linear.bias [1024]
+        float v1[W]; load<true, true>(v1, a.prepared1 + col); // linear.bias [1024]
         float v2[W]; EACH v2[w] = op_add(v0[w], v1[w], 1.0f); // a
-        if (here) store<false>(a.area[2] + row * 1024 + col, v2); // for the columns' moments
-        if (here) { store_out(a.redo, a.out[0], 0 + row * 1024 + col, a.out_each[0], v2); } // a
+        if (here) store<false>(a.area2 + row * 1024 + col, v2); // for the columns' moments
+        if (here) { store_out(a.redo, a.out0, 0 + row * 1024 + col, a.out_each[0], v2); } // a
     }
     static __device__ __forceinline__ void end(const Args &a, const i64 row, const int tile, const int tiles, const First &first, const Rest &rest)
     {
@@ -153,12 +161,12 @@ __device__ __forceinline__ void g0_product(const Args &a)
 // moments of each column, for b
 __device__ __forceinline__ void g0_column_blocks0(const Args &a)
 {
-    column_blocks<moments_stat>(a.area[2], a.dim[0], 1024, a.area[3]);
+    column_blocks<moments_stat>(a.area2, a.dim[0], 1024, a.area3);
 }
 
 __device__ __forceinline__ void g0_column_end0(const Args &a)
 {
-    column_end<moments_stat>(a.area[3], a.dim[0], 1024, a.area[0], a.area[1]);
+    column_end<moments_stat>(a.area3, a.dim[0], 1024, a.area0, a.area1);
 }
 
 // A row through phases 1 to 1.
@@ -169,16 +177,16 @@ __device__ __forceinline__ void g0_rows1_row(const Args &a, const i64 row, const
 #pragma unroll 1
     for (i64 col = tid * 1; col < 1024; col += T * 1) {
         enum { W = 1 };
-        float v0[W]; load<false, ALIGNED>(v0, a.out[0] + row * 1024 + col); // a
-        float v1[W]; load<false, true>(v1, a.area[0] + col); // moments of b
-        float v2[W]; load<false, true>(v2, a.area[1] + col); // moments of b
+        float v0[W]; load<false, ALIGNED>(v0, a.out0 + row * 1024 + col); // a
+        float v1[W]; load<false, true>(v1, a.area0 + col); // moments of b
+        float v2[W]; load<false, true>(v2, a.area1 + col); // moments of b
         float v3[W]; EACH v3[w] = op_batch_norm(v0[w], v1[w], v2[w], 9.99999975e-06f); // b
-        float v4[W]; load<true, true>(v4, a.prepared[4] + col); // norm.weight [1024]
+        float v4[W]; load<true, true>(v4, a.prepared4 + col); // norm.weight [1024]
         float v5[W]; EACH v5[w] = op_mul(v3[w], v4[w]); // b
-        float v6[W]; load<true, true>(v6, a.prepared[5] + col); // norm.bias [1024]
+        float v6[W]; load<true, true>(v6, a.prepared5 + col); // norm.bias [1024]
         float v7[W]; EACH v7[w] = op_add(v5[w], v6[w], 1.0f); // b
         float v8[W]; EACH v8[w] = op_relu(v7[w]); // c
-        store_out(a.redo, a.out[0], 0 + row * 1024 + col, a.out_each[0], v8); // c [B, 1024]
+        store_out(a.redo, a.out0, 0 + row * 1024 + col, a.out_each[0], v8); // c [B, 1024]
     }
     row_sync<T>();
 }

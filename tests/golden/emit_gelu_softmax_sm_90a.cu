@@ -15,29 +15,29 @@ struct g0 {
     static __device__ __forceinline__ i64 depth(const Args &a) { return 8192; }
     enum { MODE = 0, SCALED = 1, N = 8192, LINES = 256, CHUNK = 2, SHORT = 0, SEVERAL = 0, BROUGHT = 1 };
     enum { PART = 16, LONG = 1 };
-    static __device__ __forceinline__ const float *x_unscale(const Args &a) { return a.area[1]; }
+    static __device__ __forceinline__ const float *x_unscale(const Args &a) { return a.area1; }
     static __device__ __forceinline__ const float *w_unscale(const Args &a) { return a.scale[0]; }
-    static __device__ __forceinline__ const float *vector(const Args &a, const int i, const i64 col) { return i == 0 ? a.scale[0] + col : i == 1 ? &*(a.prepared[1] + col) : 0; }
+    static __device__ __forceinline__ const float *vector(const Args &a, const int i, const i64 col) { return i == 0 ? a.scale[0] + col : i == 1 ? &*(a.prepared1 + col) : 0; }
     enum { VECTORS = 2 }; // the tail reads of each column
     enum { SPLIT = 128, K = 8192, X_ALIGNED = ALIGNED, ROOM = 196608 };
     typedef float X;
-    static __device__ __forceinline__ const X *x_row(const Args &a, const i64 row) { return &*(a.in[0] + row * 8192 + 0); }
-    static __device__ __forceinline__ u8 *x_lines(const Args &a, const i64 row) { return (u8 *)a.area[0] + row * (LINES * 128); }
-    static __device__ __forceinline__ float *x_scale(const Args &a, const i64 row) { return a.area[1] + row; }
+    static __device__ __forceinline__ const X *x_row(const Args &a, const i64 row) { return &*(a.in0 + row * 8192 + 0); }
+    static __device__ __forceinline__ u8 *x_lines(const Args &a, const i64 row) { return (u8 *)a.area0 + row * (LINES * 128); }
+    static __device__ __forceinline__ float *x_scale(const Args &a, const i64 row) { return a.area1 + row; }
     static __device__ __forceinline__ const float *x_by(const Args &a) { return a.redo.uneven ? a.scale[0] + 8200 : 0; }
     // phase 0: B x 8192
     template <int W>
     static __device__ __forceinline__ void element(const Args &a, const i64 row, const i64 rows, const bool here, const i64 col, float (&p)[W], Rest &rest)
     {
         float v0[W]; EACH v0[w] = p[w]; // product
-        float v1[W]; load<true, true>(v1, a.prepared[1] + col); // linear.bias [8192]
+        float v1[W]; load<true, true>(v1, a.prepared1 + col); // linear.bias [8192]
         float v2[W]; EACH v2[w] = op_add(v0[w], v1[w], 1.0f); // a
         float v3[W]; EACH v3[w] = op_gelu(v2[w], 0.0f); // b
         EACH p[w] = v3[w]; // for the maxsumexp of the row
     }
     static __device__ __forceinline__ void end(const Args &a, const i64 row, const int tile, const int tiles, const First &first, const Rest &rest)
     {
-        first.set(a.area[2] + (row * tiles + tile) * 2);
+        first.set(a.area2 + (row * tiles + tile) * 2);
     }
     enum { HELD = 1, WAITS = 1, RUN = 0 }; // goes on with what is in registers; for whole rows' statistics; columns of a segment
     struct Known {
@@ -45,7 +45,7 @@ struct g0 {
     };
     static __device__ __forceinline__ void total(const Args &a, const i64 row, Known &known)
     {
-        partials<maxsumexp_stat>::of<false>(a.area[2] + row * ((8192 + 127) / 128 * 2), (int)((8192 + 127) / 128)).finish((double)8192, known.stat0);
+        partials<maxsumexp_stat>::of<false>(a.area2 + row * ((8192 + 127) / 128 * 2), (int)((8192 + 127) / 128)).finish((double)8192, known.stat0);
     }
     // phase 1: B x 8192
     template <int W>
@@ -55,7 +55,7 @@ struct g0 {
         float v1[W]; EACH v1[w] = known.stat0[0]; // maxsumexp of c
         float v2[W]; EACH v2[w] = known.stat0[1]; // maxsumexp of c
         float v3[W]; EACH v3[w] = op_softmax(v0[w], v1[w], v2[w]); // c
-        store_if<ALIGNED>(here, a.out[0] + row * 8192 + col, v3); // c [B, 8192]
+        store_if<ALIGNED>(here, a.out0 + row * 8192 + col, v3); // c [B, 8192]
     }
 };
 
@@ -76,14 +76,15 @@ __device__ __forceinline__ void g0_product(const Args &a, const Control &c, cons
 namespace full_range {
 
 struct Args {
-    const float *in[1];       // x [B, 8192]
-    const float *prepared[2]; // linear.weight [8192, 8192], linear.bias [8192]
-    const double *narrow[1];  // by product: of few columns, its weight and then its bias
-    const float *scale[1];    // by product: what undoes the scaling of a weight's rows
-    float *out[1];            // c [B, 8192]
-    i64 out_each[1];          // elements of each row of the batch
-    float *area[1];           // workspace
-    i64 dim[1];               // B
+    const float *in0;            // x [B, 8192]
+    const float *prepared0;      // linear.weight [8192, 8192]
+    const float *prepared1;      // linear.bias [8192]
+    const double *narrow[1];     // by product: of few columns, its weight and then its bias
+    const float *scale[1];       // by product: what undoes the scaling of a weight's rows
+    float *out0;                 // c [B, 8192]
+    i64 out_each[1];             // elements of each row of the batch
+    float *area0;
+    i64 dim[1];                  // B
     Redo redo;
 };
 
@@ -101,10 +102,10 @@ struct g0 {
     static __device__ __forceinline__ i64 rows(const Args &a) { return a.dim[0]; }
     static __device__ __forceinline__ i64 columns(const Args &a) { return 8192; }
     static __device__ __forceinline__ i64 depth(const Args &a) { return 8192; }
-    static __device__ __forceinline__ float x(const Args &a, i64 row, i64 k) { return *(a.in[0] + row * 8192 + k); }
+    static __device__ __forceinline__ float x(const Args &a, i64 row, i64 k) { return *(a.in0 + row * 8192 + k); }
     static __device__ __forceinline__ float weight(const Args &a, int product, i64 n, i64 k)
     {
-        return read<true>(a.prepared[0] + n * 8192 + k); // linear.weight [8192, 8192]
+        return read<true>(a.prepared0 + n * 8192 + k); // linear.weight [8192, 8192]
     }
     static __device__ __forceinline__ bool weight_is_kn(int product) { return false; }
     // phase 0: B x 8192
@@ -112,15 +113,15 @@ struct g0 {
     static __device__ __forceinline__ void element(const Args &a, const i64 row, const i64 rows, const bool here, const i64 col, float (&p)[W], Rest &rest)
     {
         float v0[W]; EACH v0[w] = p[w]; // product
-        float v1[W]; load<true, true>(v1, a.prepared[1] + col); // linear.bias [8192]
+        float v1[W]; load<true, true>(v1, a.prepared1 + col); // linear.bias [8192]
         float v2[W]; EACH v2[w] = op_add(v0[w], v1[w], 1.0f); // a
         float v3[W]; EACH v3[w] = op_gelu(v2[w], 0.0f); // b
-        if (here) { store_out(a.redo, a.out[0], 0 + row * 8192 + col, a.out_each[0], v3); } // b
+        if (here) { store_out(a.redo, a.out0, 0 + row * 8192 + col, a.out_each[0], v3); } // b
         EACH p[w] = v3[w]; // for the maxsumexp of the row
     }
     static __device__ __forceinline__ void end(const Args &a, const i64 row, const int tile, const int tiles, const First &first, const Rest &rest)
     {
-        first.set(a.area[0] + (row * tiles + tile) * 2);
+        first.set(a.area0 + (row * tiles + tile) * 2);
     }
 };
 
@@ -135,16 +136,16 @@ __device__ __forceinline__ void g0_rows1_row(const Args &a, const i64 row, const
     enum { T = 128 };
     // maxsumexp for c
     float stat0[2];
-    partials<maxsumexp_stat>::of<true>(a.area[0] + row * ((8192 + 127) / 128 * 2), (int)((8192 + 127) / 128)).finish((double)8192, stat0);
+    partials<maxsumexp_stat>::of<true>(a.area0 + row * ((8192 + 127) / 128 * 2), (int)((8192 + 127) / 128)).finish((double)8192, stat0);
     // phase 1: B x 8192
 #pragma unroll 1
     for (i64 col = tid * 1; col < 8192; col += T * 1) {
         enum { W = 1 };
-        float v0[W]; load<false, ALIGNED>(v0, a.out[0] + row * 8192 + col); // b
+        float v0[W]; load<false, ALIGNED>(v0, a.out0 + row * 8192 + col); // b
         float v1[W]; EACH v1[w] = stat0[0]; // maxsumexp of c
         float v2[W]; EACH v2[w] = stat0[1]; // maxsumexp of c
         float v3[W]; EACH v3[w] = op_softmax(v0[w], v1[w], v2[w]); // c
-        store_out(a.redo, a.out[0], 0 + row * 8192 + col, a.out_each[0], v3); // c [B, 8192]
+        store_out(a.redo, a.out0, 0 + row * 8192 + col, a.out_each[0], v3); // c [B, 8192]
     }
     row_sync<T>();
 }

@@ -13,10 +13,10 @@ struct g0 {
     static __device__ __forceinline__ i64 rows(const Args &a) { return a.dim[0]; }
     static __device__ __forceinline__ i64 columns(const Args &a) { return 1024; }
     static __device__ __forceinline__ i64 depth(const Args &a) { return 1024; }
-    static __device__ __forceinline__ float x(const Args &a, i64 row, i64 k) { return *(a.in[0] + row * 1024 + k); }
+    static __device__ __forceinline__ float x(const Args &a, i64 row, i64 k) { return *(a.in0 + row * 1024 + k); }
     static __device__ __forceinline__ float weight(const Args &a, int product, i64 n, i64 k)
     {
-        return read<true>(a.prepared[0] + n * 1024 + k); // linear.weight [1024, 1024]
+        return read<true>(a.prepared0 + n * 1024 + k); // linear.weight [1024, 1024]
     }
     static __device__ __forceinline__ bool weight_is_kn(int product) { return false; }
     // phase 0: B x 1024
@@ -24,9 +24,9 @@ struct g0 {
     static __device__ __forceinline__ void element(const Args &a, const i64 row, const i64 rows, const bool here, const i64 col, float (&p)[W], Rest &rest)
     {
         float v0[W]; EACH v0[w] = p[w]; // product
-        float v1[W]; load<true, true>(v1, a.prepared[1] + col); // linear.bias [1024]
+        float v1[W]; load<true, true>(v1, a.prepared1 + col); // linear.bias [1024]
         float v2[W]; EACH v2[w] = op_add(v0[w], v1[w], 1.0f); // a
-        store_if<true>(here, a.area[0] + row * 1024 + col, v2); // a
+        store_if<true>(here, a.area0 + row * 1024 + col, v2); // a
     }
     static __device__ __forceinline__ void end(const Args &a, const i64 row, const int tile, const int tiles, const First &first, const Rest &rest)
     {
@@ -43,22 +43,22 @@ __device__ __forceinline__ void g0_rows1_row(const Args &a, const i64 row, const
 {
     enum { T = 32 };
     // moments for b
-    segments<T, moments_stat>([&](i64 c) { return *(a.area[0] + row * 1024 + c); }, 32, 32, tid, a.area[1] + row * 32, a.area[2] + row * 32);
+    segments<T, moments_stat>([&](i64 c) { return *(a.area0 + row * 1024 + c); }, 32, 32, tid, a.area1 + row * 32, a.area2 + row * 32);
     row_sync<T>();
     // phase 1: B x 1024
 #pragma unroll 4
     for (i64 col = tid * 4; col < 1024; col += T * 4) {
         enum { W = 4 };
-        float v0[W]; load<false, true>(v0, a.area[0] + row * 1024 + col); // a
-        float v1[W]; EACH v1[w] = read<false>(a.area[1] + row * 32 + (col + w) / 32); // moments of b
-        float v2[W]; EACH v2[w] = read<false>(a.area[2] + row * 32 + (col + w) / 32); // moments of b
+        float v0[W]; load<false, true>(v0, a.area0 + row * 1024 + col); // a
+        float v1[W]; EACH v1[w] = read<false>(a.area1 + row * 32 + (col + w) / 32); // moments of b
+        float v2[W]; EACH v2[w] = read<false>(a.area2 + row * 32 + (col + w) / 32); // moments of b
         float v3[W]; EACH v3[w] = op_group_norm(v0[w], v1[w], v2[w], 9.99999975e-06f); // b
-        float v4[W]; load<true, true>(v4, a.prepared[2] + col); // norm.weight [1024]
+        float v4[W]; load<true, true>(v4, a.prepared2 + col); // norm.weight [1024]
         float v5[W]; EACH v5[w] = op_mul(v3[w], v4[w]); // b
-        float v6[W]; load<true, true>(v6, a.prepared[3] + col); // norm.bias [1024]
+        float v6[W]; load<true, true>(v6, a.prepared3 + col); // norm.bias [1024]
         float v7[W]; EACH v7[w] = op_add(v5[w], v6[w], 1.0f); // b
         float v8[W]; EACH v8[w] = op_hardtanh(v7[w], -2.0f, 2.0f); // c
-        store<ALIGNED>(a.out[0] + row * 1024 + col, v8); // c [B, 1024]
+        store<ALIGNED>(a.out0 + row * 1024 + col, v8); // c [B, 1024]
     }
     row_sync<T>();
 }

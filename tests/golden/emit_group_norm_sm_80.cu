@@ -15,20 +15,20 @@ struct g0 {
     static __device__ __forceinline__ i64 depth(const Args &a) { return 1024; }
     enum { MODE = 0, SCALED = 1, N = 1024, LINES = 32, CHUNK = 2, SHORT = 0, SEVERAL = 0, BROUGHT = 1 };
     enum { PART = 32, LONG = 0 };
-    static __device__ __forceinline__ const float *x_unscale(const Args &a) { return a.area[1]; }
+    static __device__ __forceinline__ const float *x_unscale(const Args &a) { return a.area1; }
     static __device__ __forceinline__ const float *w_unscale(const Args &a) { return a.scale[0]; }
     enum { SPLIT = 32, K = 1024, X_ALIGNED = ALIGNED, ROOM = 65536 };
     typedef float X;
-    static __device__ __forceinline__ const X *x_row(const Args &a, const i64 row) { return &*(a.in[0] + row * 1024 + 0); }
-    static __device__ __forceinline__ u8 *x_lines(const Args &a, const i64 row) { return (u8 *)a.area[0] + row * (LINES * 128); }
-    static __device__ __forceinline__ float *x_scale(const Args &a, const i64 row) { return a.area[1] + row; }
+    static __device__ __forceinline__ const X *x_row(const Args &a, const i64 row) { return &*(a.in0 + row * 1024 + 0); }
+    static __device__ __forceinline__ u8 *x_lines(const Args &a, const i64 row) { return (u8 *)a.area0 + row * (LINES * 128); }
+    static __device__ __forceinline__ float *x_scale(const Args &a, const i64 row) { return a.area1 + row; }
     static __device__ __forceinline__ const float *x_by(const Args &a) { return a.redo.uneven ? a.scale[0] + 1032 : 0; }
     // phase 0: B x 1024
     template <int W>
     static __device__ __forceinline__ void element(const Args &a, const i64 row, const i64 rows, const bool here, const i64 col, float (&p)[W], Rest &rest)
     {
         float v0[W]; EACH v0[w] = p[w]; // product
-        float v1[W]; load<true, true>(v1, a.prepared[1] + col); // linear.bias [1024]
+        float v1[W]; load<true, true>(v1, a.prepared1 + col); // linear.bias [1024]
         float v2[W]; EACH v2[w] = op_add(v0[w], v1[w], 1.0f); // a
         EACH p[w] = v2[w]; // for phase 1
     }
@@ -52,12 +52,12 @@ struct g0 {
         float v1[W]; EACH v1[w] = known.stat0[0]; // moments of b
         float v2[W]; EACH v2[w] = known.stat0[1]; // moments of b
         float v3[W]; EACH v3[w] = op_group_norm(v0[w], v1[w], v2[w], 9.99999975e-06f); // b
-        float v4[W]; load<true, true>(v4, a.prepared[2] + col); // norm.weight [1024]
+        float v4[W]; load<true, true>(v4, a.prepared2 + col); // norm.weight [1024]
         float v5[W]; EACH v5[w] = op_mul(v3[w], v4[w]); // b
-        float v6[W]; load<true, true>(v6, a.prepared[3] + col); // norm.bias [1024]
+        float v6[W]; load<true, true>(v6, a.prepared3 + col); // norm.bias [1024]
         float v7[W]; EACH v7[w] = op_add(v5[w], v6[w], 1.0f); // b
         float v8[W]; EACH v8[w] = op_hardtanh(v7[w], -2.0f, 2.0f); // c
-        store_if<ALIGNED>(here, a.out[0] + row * 1024 + col, v8); // c [B, 1024]
+        store_if<ALIGNED>(here, a.out0 + row * 1024 + col, v8); // c [B, 1024]
     }
 };
 
@@ -78,14 +78,18 @@ __device__ __forceinline__ void g0_product(const Args &a, const Control &c, cons
 namespace full_range {
 
 struct Args {
-    const float *in[1];       // x [B, 1024]
-    const float *prepared[4]; // linear.weight [1024, 1024], linear.bias [1024], norm.weight [1024], norm.bias [1024]
-    const double *narrow[1];  // by product: of few columns, its weight and then its bias
-    const float *scale[1];    // by product: what undoes the scaling of a weight's rows
-    float *out[1];            // c [B, 1024]
-    i64 out_each[1];          // elements of each row of the batch
-    float *area[2];           // workspace
-    i64 dim[1];               // B
+    const float *in0;            // x [B, 1024]
+    const float *prepared0;      // linear.weight [1024, 1024]
+    const float *prepared1;      // linear.bias [1024]
+    const float *prepared2;      // norm.weight [1024]
+    const float *prepared3;      // norm.bias [1024]
+    const double *narrow[1];     // by product: of few columns, its weight and then its bias
+    const float *scale[1];       // by product: what undoes the scaling of a weight's rows
+    float *out0;                 // c [B, 1024]
+    i64 out_each[1];             // elements of each row of the batch
+    float *area0;
+    float *area1;
+    i64 dim[1];                  // B
     Redo redo;
 };
 
@@ -103,10 +107,10 @@ struct g0 {
     static __device__ __forceinline__ i64 rows(const Args &a) { return a.dim[0]; }
     static __device__ __forceinline__ i64 columns(const Args &a) { return 1024; }
     static __device__ __forceinline__ i64 depth(const Args &a) { return 1024; }
-    static __device__ __forceinline__ float x(const Args &a, i64 row, i64 k) { return *(a.in[0] + row * 1024 + k); }
+    static __device__ __forceinline__ float x(const Args &a, i64 row, i64 k) { return *(a.in0 + row * 1024 + k); }
     static __device__ __forceinline__ float weight(const Args &a, int product, i64 n, i64 k)
     {
-        return read<true>(a.prepared[0] + n * 1024 + k); // linear.weight [1024, 1024]
+        return read<true>(a.prepared0 + n * 1024 + k); // linear.weight [1024, 1024]
     }
     static __device__ __forceinline__ bool weight_is_kn(int product) { return false; }
     // phase 0: B x 1024
@@ -114,9 +118,9 @@ struct g0 {
     static __device__ __forceinline__ void element(const Args &a, const i64 row, const i64 rows, const bool here, const i64 col, float (&p)[W], Rest &rest)
     {
         float v0[W]; EACH v0[w] = p[w]; // product
-        float v1[W]; load<true, true>(v1, a.prepared[1] + col); // linear.bias [1024]
+        float v1[W]; load<true, true>(v1, a.prepared1 + col); // linear.bias [1024]
         float v2[W]; EACH v2[w] = op_add(v0[w], v1[w], 1.0f); // a
-        if (here) { store_out(a.redo, a.out[0], 0 + row * 1024 + col, a.out_each[0], v2); } // a
+        if (here) { store_out(a.redo, a.out0, 0 + row * 1024 + col, a.out_each[0], v2); } // a
     }
     static __device__ __forceinline__ void end(const Args &a, const i64 row, const int tile, const int tiles, const First &first, const Rest &rest)
     {
@@ -133,22 +137,22 @@ __device__ __forceinline__ void g0_rows1_row(const Args &a, const i64 row, const
 {
     enum { T = 32 };
     // moments for b
-    segments<T, moments_stat>([&](i64 c) { return *(a.out[0] + row * 1024 + c); }, 32, 32, tid, a.area[0] + row * 32, a.area[1] + row * 32);
+    segments<T, moments_stat>([&](i64 c) { return *(a.out0 + row * 1024 + c); }, 32, 32, tid, a.area0 + row * 32, a.area1 + row * 32);
     row_sync<T>();
     // phase 1: B x 1024
 #pragma unroll 1
     for (i64 col = tid * 1; col < 1024; col += T * 1) {
         enum { W = 1 };
-        float v0[W]; load<false, ALIGNED>(v0, a.out[0] + row * 1024 + col); // a
-        float v1[W]; EACH v1[w] = read<false>(a.area[0] + row * 32 + (col + w) / 32); // moments of b
-        float v2[W]; EACH v2[w] = read<false>(a.area[1] + row * 32 + (col + w) / 32); // moments of b
+        float v0[W]; load<false, ALIGNED>(v0, a.out0 + row * 1024 + col); // a
+        float v1[W]; EACH v1[w] = read<false>(a.area0 + row * 32 + (col + w) / 32); // moments of b
+        float v2[W]; EACH v2[w] = read<false>(a.area1 + row * 32 + (col + w) / 32); // moments of b
         float v3[W]; EACH v3[w] = op_group_norm(v0[w], v1[w], v2[w], 9.99999975e-06f); // b
-        float v4[W]; load<true, true>(v4, a.prepared[2] + col); // norm.weight [1024]
+        float v4[W]; load<true, true>(v4, a.prepared2 + col); // norm.weight [1024]
         float v5[W]; EACH v5[w] = op_mul(v3[w], v4[w]); // b
-        float v6[W]; load<true, true>(v6, a.prepared[3] + col); // norm.bias [1024]
+        float v6[W]; load<true, true>(v6, a.prepared3 + col); // norm.bias [1024]
         float v7[W]; EACH v7[w] = op_add(v5[w], v6[w], 1.0f); // b
         float v8[W]; EACH v8[w] = op_hardtanh(v7[w], -2.0f, 2.0f); // c
-        store_out(a.redo, a.out[0], 0 + row * 1024 + col, a.out_each[0], v8); // c [B, 1024]
+        store_out(a.redo, a.out0, 0 + row * 1024 + col, a.out_each[0], v8); // c [B, 1024]
     }
     row_sync<T>();
 }

@@ -13,10 +13,10 @@ struct g0 {
     static __device__ __forceinline__ i64 rows(const Args &a) { return a.dim[0]; }
     static __device__ __forceinline__ i64 columns(const Args &a) { return 8192; }
     static __device__ __forceinline__ i64 depth(const Args &a) { return 8192; }
-    static __device__ __forceinline__ float x(const Args &a, i64 row, i64 k) { return *(a.in[0] + row * 8192 + k); }
+    static __device__ __forceinline__ float x(const Args &a, i64 row, i64 k) { return *(a.in0 + row * 8192 + k); }
     static __device__ __forceinline__ float weight(const Args &a, int product, i64 n, i64 k)
     {
-        return read<true>(a.prepared[0] + n * 8192 + k); // linear.weight [8192, 8192]
+        return read<true>(a.prepared0 + n * 8192 + k); // linear.weight [8192, 8192]
     }
     static __device__ __forceinline__ bool weight_is_kn(int product) { return false; }
     // phase 0: B x 8192
@@ -24,13 +24,13 @@ struct g0 {
     static __device__ __forceinline__ void element(const Args &a, const i64 row, const i64 rows, const bool here, const i64 col, float (&p)[W], Rest &rest)
     {
         float v0[W]; EACH v0[w] = p[w]; // product
-        float v1[W]; load<true, true>(v1, a.prepared[1] + col); // linear.bias [8192]
+        float v1[W]; load<true, true>(v1, a.prepared1 + col); // linear.bias [8192]
         float v2[W]; EACH v2[w] = op_add(v0[w], v1[w], 1.0f); // a
         EACH p[w] = v2[w]; // for the maxsumexp of the row
     }
     static __device__ __forceinline__ void end(const Args &a, const i64 row, const int tile, const int tiles, const First &first, const Rest &rest)
     {
-        first.set(a.area[0] + (row * tiles + tile) * 2);
+        first.set(a.area0 + (row * tiles + tile) * 2);
     }
 };
 
@@ -45,7 +45,7 @@ __device__ __forceinline__ void g0_rows1_row(const Args &a, const i64 row, const
     enum { T = 4 };
     // maxsumexp for b
     float stat0[2];
-    partials<maxsumexp_stat>::of<false>(a.area[0] + row * ((8192 + 127) / 128 * 2), (int)((8192 + 127) / 128)).finish((double)8192, stat0);
+    partials<maxsumexp_stat>::of<false>(a.area0 + row * ((8192 + 127) / 128 * 2), (int)((8192 + 127) / 128)).finish((double)8192, stat0);
     // phase 1: B x 1
 #pragma unroll 4
     for (i64 col = tid * 1; col < 1; col += T * 1) {
@@ -56,7 +56,7 @@ __device__ __forceinline__ void g0_rows1_row(const Args &a, const i64 row, const
         float v3[W]; EACH v3[w] = op_leaky_relu(v2[w], 9.99999975e-05f); // d
         float v4[W]; EACH v4[w] = op_gelu(v3[w], 0.0f); // e
         float v5[W]; EACH v5[w] = op_gelu(v4[w], 0.0f); // f
-        EACH { const float one[1] = {v5[w]}; store<false>(a.out[0] + row, one); } // f [B, 1]
+        EACH { const float one[1] = {v5[w]}; store<false>(a.out0 + row, one); } // f [B, 1]
     }
     row_sync<T>();
 }

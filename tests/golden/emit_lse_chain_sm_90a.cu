@@ -15,28 +15,28 @@ struct g0 {
     static __device__ __forceinline__ i64 depth(const Args &a) { return 8192; }
     enum { MODE = 0, SCALED = 1, N = 8192, LINES = 256, CHUNK = 2, SHORT = 0, SEVERAL = 0, BROUGHT = 1 };
     enum { PART = 64, LONG = 1 };
-    static __device__ __forceinline__ const float *x_unscale(const Args &a) { return a.area[1]; }
+    static __device__ __forceinline__ const float *x_unscale(const Args &a) { return a.area1; }
     static __device__ __forceinline__ const float *w_unscale(const Args &a) { return a.scale[0]; }
-    static __device__ __forceinline__ const float *vector(const Args &a, const int i, const i64 col) { return i == 0 ? a.scale[0] + col : i == 1 ? &*(a.prepared[1] + col) : 0; }
+    static __device__ __forceinline__ const float *vector(const Args &a, const int i, const i64 col) { return i == 0 ? a.scale[0] + col : i == 1 ? &*(a.prepared1 + col) : 0; }
     enum { VECTORS = 2 }; // the tail reads of each column
     enum { SPLIT = 128, K = 8192, X_ALIGNED = ALIGNED, ROOM = 196608 };
     typedef float X;
-    static __device__ __forceinline__ const X *x_row(const Args &a, const i64 row) { return &*(a.in[0] + row * 8192 + 0); }
-    static __device__ __forceinline__ u8 *x_lines(const Args &a, const i64 row) { return (u8 *)a.area[0] + row * (LINES * 128); }
-    static __device__ __forceinline__ float *x_scale(const Args &a, const i64 row) { return a.area[1] + row; }
+    static __device__ __forceinline__ const X *x_row(const Args &a, const i64 row) { return &*(a.in0 + row * 8192 + 0); }
+    static __device__ __forceinline__ u8 *x_lines(const Args &a, const i64 row) { return (u8 *)a.area0 + row * (LINES * 128); }
+    static __device__ __forceinline__ float *x_scale(const Args &a, const i64 row) { return a.area1 + row; }
     static __device__ __forceinline__ const float *x_by(const Args &a) { return a.redo.uneven ? a.scale[0] + 8200 : 0; }
     // phase 0: B x 8192
     template <int W>
     static __device__ __forceinline__ void element(const Args &a, const i64 row, const i64 rows, const bool here, const i64 col, float (&p)[W], Rest &rest)
     {
         float v0[W]; EACH v0[w] = p[w]; // product
-        float v1[W]; load<true, true>(v1, a.prepared[1] + col); // linear.bias [8192]
+        float v1[W]; load<true, true>(v1, a.prepared1 + col); // linear.bias [8192]
         float v2[W]; EACH v2[w] = op_add(v0[w], v1[w], 1.0f); // a
         EACH p[w] = v2[w]; // for the maxsumexp of the row
     }
     static __device__ __forceinline__ void end(const Args &a, const i64 row, const int tile, const int tiles, const First &first, const Rest &rest)
     {
-        first.set(a.area[2] + (row * tiles + tile) * 2);
+        first.set(a.area2 + (row * tiles + tile) * 2);
     }
     enum { HELD = 0, WAITS = 0, RUN = 0 }; // goes on with what is in registers; for whole rows' statistics; columns of a segment
 };
@@ -59,7 +59,7 @@ __device__ __forceinline__ void g0_rows1_row(const Args &a, const i64 row, const
     enum { T = 4 };
     // maxsumexp for b
     float stat0[2];
-    partials<maxsumexp_stat>::of<false>(a.area[2] + row * ((8192 + 127) / 128 * 2), (int)((8192 + 127) / 128)).finish((double)8192, stat0);
+    partials<maxsumexp_stat>::of<false>(a.area2 + row * ((8192 + 127) / 128 * 2), (int)((8192 + 127) / 128)).finish((double)8192, stat0);
     // phase 1: B x 1
 #pragma unroll 4
     for (i64 col = tid * 1; col < 1; col += T * 1) {
@@ -70,7 +70,7 @@ __device__ __forceinline__ void g0_rows1_row(const Args &a, const i64 row, const
         float v3[W]; EACH v3[w] = op_leaky_relu(v2[w], 9.99999975e-05f); // d
         float v4[W]; EACH v4[w] = op_gelu(v3[w], 0.0f); // e
         float v5[W]; EACH v5[w] = op_gelu(v4[w], 0.0f); // f
-        EACH { const float one[1] = {v5[w]}; store<false>(a.out[0] + row, one); } // f [B, 1]
+        EACH { const float one[1] = {v5[w]}; store<false>(a.out0 + row, one); } // f [B, 1]
     }
     row_sync<T>();
 }
@@ -88,14 +88,15 @@ __device__ __forceinline__ void g0_rows1(const Args &a)
 namespace full_range {
 
 struct Args {
-    const float *in[1];       // x [B, 8192]
-    const float *prepared[2]; // linear.weight [8192, 8192], linear.bias [8192]
-    const double *narrow[1];  // by product: of few columns, its weight and then its bias
-    const float *scale[1];    // by product: what undoes the scaling of a weight's rows
-    float *out[1];            // f [B, 1]
-    i64 out_each[1];          // elements of each row of the batch
-    float *area[1];           // workspace
-    i64 dim[1];               // B
+    const float *in0;            // x [B, 8192]
+    const float *prepared0;      // linear.weight [8192, 8192]
+    const float *prepared1;      // linear.bias [8192]
+    const double *narrow[1];     // by product: of few columns, its weight and then its bias
+    const float *scale[1];       // by product: what undoes the scaling of a weight's rows
+    float *out0;                 // f [B, 1]
+    i64 out_each[1];             // elements of each row of the batch
+    float *area0;
+    i64 dim[1];                  // B
     Redo redo;
 };
 
@@ -113,10 +114,10 @@ struct g0 {
     static __device__ __forceinline__ i64 rows(const Args &a) { return a.dim[0]; }
     static __device__ __forceinline__ i64 columns(const Args &a) { return 8192; }
     static __device__ __forceinline__ i64 depth(const Args &a) { return 8192; }
-    static __device__ __forceinline__ float x(const Args &a, i64 row, i64 k) { return *(a.in[0] + row * 8192 + k); }
+    static __device__ __forceinline__ float x(const Args &a, i64 row, i64 k) { return *(a.in0 + row * 8192 + k); }
     static __device__ __forceinline__ float weight(const Args &a, int product, i64 n, i64 k)
     {
-        return read<true>(a.prepared[0] + n * 8192 + k); // linear.weight [8192, 8192]
+        return read<true>(a.prepared0 + n * 8192 + k); // linear.weight [8192, 8192]
     }
     static __device__ __forceinline__ bool weight_is_kn(int product) { return false; }
     // phase 0: B x 8192
@@ -124,13 +125,13 @@ struct g0 {
     static __device__ __forceinline__ void element(const Args &a, const i64 row, const i64 rows, const bool here, const i64 col, float (&p)[W], Rest &rest)
     {
         float v0[W]; EACH v0[w] = p[w]; // product
-        float v1[W]; load<true, true>(v1, a.prepared[1] + col); // linear.bias [8192]
+        float v1[W]; load<true, true>(v1, a.prepared1 + col); // linear.bias [8192]
         float v2[W]; EACH v2[w] = op_add(v0[w], v1[w], 1.0f); // a
         EACH p[w] = v2[w]; // for the maxsumexp of the row
     }
     static __device__ __forceinline__ void end(const Args &a, const i64 row, const int tile, const int tiles, const First &first, const Rest &rest)
     {
-        first.set(a.area[0] + (row * tiles + tile) * 2);
+        first.set(a.area0 + (row * tiles + tile) * 2);
     }
 };
 
@@ -145,7 +146,7 @@ __device__ __forceinline__ void g0_rows1_row(const Args &a, const i64 row, const
     enum { T = 32 };
     // maxsumexp for b
     float stat0[2];
-    partials<maxsumexp_stat>::of<true>(a.area[0] + row * ((8192 + 127) / 128 * 2), (int)((8192 + 127) / 128)).finish((double)8192, stat0);
+    partials<maxsumexp_stat>::of<true>(a.area0 + row * ((8192 + 127) / 128 * 2), (int)((8192 + 127) / 128)).finish((double)8192, stat0);
     // phase 1: B x 1
 #pragma unroll 1
     for (i64 col = tid * 1; col < 1; col += T * 1) {
@@ -156,7 +157,7 @@ __device__ __forceinline__ void g0_rows1_row(const Args &a, const i64 row, const
         float v3[W]; EACH v3[w] = op_leaky_relu(v2[w], 9.99999975e-05f); // d
         float v4[W]; EACH v4[w] = op_gelu(v3[w], 0.0f); // e
         float v5[W]; EACH v5[w] = op_gelu(v4[w], 0.0f); // f
-        EACH { const float one[1] = {v5[w]}; store_out(a.redo, a.out[0], 0 + row, a.out_each[0], one); } // f [B, 1]
+        EACH { const float one[1] = {v5[w]}; store_out(a.redo, a.out0, 0 + row, a.out_each[0], one); } // f [B, 1]
     }
     row_sync<T>();
 }

@@ -28,7 +28,7 @@ __device__ __forceinline__ void g0_rows0_row(const Args &a, const i64 row, const
         float v0[W]; EACH v0[w] = u1_0; // e
         float v1[W]; EACH v1[w] = regs[turn][w]; // x [B, 8192]
         float v2[W]; EACH v2[w] = op_add(v0[w], v1[w], 1.0f); // f
-        store<ALIGNED>(a.out[0] + row * 8192 + col, v2); // f [B, 8192]
+        store<ALIGNED>(a.out0 + row * 8192 + col, v2); // f [B, 8192]
     }
     row_sync<T>();
 }
@@ -39,7 +39,7 @@ __device__ __forceinline__ void g0_rows0(const Args &a, const Control &c, unsign
     const i64 rows = a.dim[0];
     narrow_column<T, 8192, 8> column;
     rows_by_ring<T, 8, 2>(
-        rows, [&](const i64 row) { return &*(a.in[0] + row * 8192 + 0); },
+        rows, [&](const i64 row) { return &*(a.in0 + row * 8192 + 0); },
         [&] { column.load(a.narrow[0], threadIdx.x % T); },
         [&](const i64 row, const float (&regs)[8][4]) { g0_rows0_row(a, row, rows, threadIdx.x % T, regs, column, c, arrived); });
     if (threadIdx.x == 0 && blockIdx.x >= rows)
@@ -51,14 +51,17 @@ __device__ __forceinline__ void g0_rows0(const Args &a, const Control &c, unsign
 namespace as_written {
 
 struct Args {
-    const float *in[1];       // x [B, 8192]
-    const float *prepared[3]; // linear.weight [8192, 8192], linear.bias [8192], subtract [8192]
-    const double *narrow[1];  // by product: of few columns, its weight and then its bias
-    const float *scale[1];    // by product: what undoes the scaling of a weight's rows
-    float *out[1];            // f [B, 8192]
-    i64 out_each[1];          // elements of each row of the batch
-    float *area[2];           // workspace
-    i64 dim[1];               // B
+    const float *in0;            // x [B, 8192]
+    const float *prepared0;      // linear.weight [8192, 8192]
+    const float *prepared1;      // linear.bias [8192]
+    const float *prepared2;      // subtract [8192]
+    const double *narrow[1];     // by product: of few columns, its weight and then its bias
+    const float *scale[1];       // by product: what undoes the scaling of a weight's rows
+    float *out0;                 // f [B, 8192]
+    i64 out_each[1];             // elements of each row of the batch
+    float *area0;
+    float *area1;
+    i64 dim[1];                  // B
     Redo redo;
 };
 
@@ -76,10 +79,10 @@ struct g0 {
     static __device__ __forceinline__ i64 rows(const Args &a) { return a.dim[0]; }
     static __device__ __forceinline__ i64 columns(const Args &a) { return 8192; }
     static __device__ __forceinline__ i64 depth(const Args &a) { return 8192; }
-    static __device__ __forceinline__ float x(const Args &a, i64 row, i64 k) { return *(a.in[0] + row * 8192 + k); }
+    static __device__ __forceinline__ float x(const Args &a, i64 row, i64 k) { return *(a.in0 + row * 8192 + k); }
     static __device__ __forceinline__ float weight(const Args &a, int product, i64 n, i64 k)
     {
-        return read<true>(a.prepared[0] + n * 8192 + k); // linear.weight [8192, 8192]
+        return read<true>(a.prepared0 + n * 8192 + k); // linear.weight [8192, 8192]
     }
     static __device__ __forceinline__ bool weight_is_kn(int product) { return false; }
     // phase 0: B x 8192
@@ -87,15 +90,15 @@ struct g0 {
     static __device__ __forceinline__ void element(const Args &a, const i64 row, const i64 rows, const bool here, const i64 col, float (&p)[W], Rest &rest)
     {
         float v0[W]; EACH v0[w] = p[w]; // product
-        float v1[W]; load<true, true>(v1, a.prepared[1] + col); // linear.bias [8192]
+        float v1[W]; load<true, true>(v1, a.prepared1 + col); // linear.bias [8192]
         float v2[W]; EACH v2[w] = op_add(v0[w], v1[w], 1.0f); // a
-        float v3[W]; load<true, true>(v3, a.prepared[2] + col); // subtract [8192]
+        float v3[W]; load<true, true>(v3, a.prepared2 + col); // subtract [8192]
         float v4[W]; EACH v4[w] = op_sub(v2[w], v3[w], 1.0f); // b
         EACH p[w] = v4[w]; // for the mean of the row
     }
     static __device__ __forceinline__ void end(const Args &a, const i64 row, const int tile, const int tiles, const First &first, const Rest &rest)
     {
-        first.set(a.area[1] + (row * tiles + tile) * 1);
+        first.set(a.area1 + (row * tiles + tile) * 1);
     }
 };
 
@@ -110,7 +113,7 @@ __device__ __forceinline__ void g0_rows1_row(const Args &a, const i64 row, const
     enum { T = 128 };
     // mean for c
     float stat0[1];
-    partials<mean_stat>::of<true>(a.area[1] + row * ((8192 + 127) / 128 * 1), (int)((8192 + 127) / 128)).finish((double)8192, stat0);
+    partials<mean_stat>::of<true>(a.area1 + row * ((8192 + 127) / 128 * 1), (int)((8192 + 127) / 128)).finish((double)8192, stat0);
     // phase 1: B x 1
 #pragma unroll 1
     for (i64 col = tid * 1; col < 1; col += T * 1) {
@@ -119,18 +122,18 @@ __device__ __forceinline__ void g0_rows1_row(const Args &a, const i64 row, const
         float v1[W]; EACH v1[w] = 0.0f;
         float v2[W]; EACH v2[w] = op_add(v0[w], v1[w], 1.0f); // d
         float v3[W]; EACH v3[w] = op_gelu(v2[w], 0.0f); // e
-        EACH { const float one[1] = {v3[w]}; store<false>(a.area[0] + row, one); } // e
+        EACH { const float one[1] = {v3[w]}; store<false>(a.area0 + row, one); } // e
     }
     row_sync<T>();
     // phase 2: B x 8192
-    const float u2_0 = read<false>(a.area[0] + row);
+    const float u2_0 = read<false>(a.area0 + row);
 #pragma unroll 1
     for (i64 col = tid * 1; col < 8192; col += T * 1) {
         enum { W = 1 };
         float v0[W]; EACH v0[w] = u2_0; // e
-        float v1[W]; load<true, ALIGNED>(v1, a.in[0] + row * 8192 + col); // x [B, 8192]
+        float v1[W]; load<true, ALIGNED>(v1, a.in0 + row * 8192 + col); // x [B, 8192]
         float v2[W]; EACH v2[w] = op_add(v0[w], v1[w], 1.0f); // f
-        store_out(a.redo, a.out[0], 0 + row * 8192 + col, a.out_each[0], v2); // f [B, 8192]
+        store_out(a.redo, a.out0, 0 + row * 8192 + col, a.out_each[0], v2); // f [B, 8192]
     }
     row_sync<T>();
 }

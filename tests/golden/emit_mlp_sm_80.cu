@@ -15,23 +15,23 @@ struct g0 {
     static __device__ __forceinline__ i64 depth(const Args &a) { return 784; }
     enum { MODE = 0, SCALED = 1, N = 256, LINES = 26, CHUNK = 2, SHORT = 0, SEVERAL = 1, BROUGHT = 1 };
     enum { PART = 32, LONG = 0 };
-    static __device__ __forceinline__ const float *x_unscale(const Args &a) { return a.area[2]; }
+    static __device__ __forceinline__ const float *x_unscale(const Args &a) { return a.area2; }
     static __device__ __forceinline__ const float *w_unscale(const Args &a) { return a.scale[0]; }
     enum { SPLIT = 32, K = 784, X_ALIGNED = ALIGNED, ROOM = 65536 };
     typedef float X;
-    static __device__ __forceinline__ const X *x_row(const Args &a, const i64 row) { return &*(a.in[0] + row * 784 + 0); }
-    static __device__ __forceinline__ u8 *x_lines(const Args &a, const i64 row) { return (u8 *)a.area[1] + row * (LINES * 128); }
-    static __device__ __forceinline__ float *x_scale(const Args &a, const i64 row) { return a.area[2] + row; }
+    static __device__ __forceinline__ const X *x_row(const Args &a, const i64 row) { return &*(a.in0 + row * 784 + 0); }
+    static __device__ __forceinline__ u8 *x_lines(const Args &a, const i64 row) { return (u8 *)a.area1 + row * (LINES * 128); }
+    static __device__ __forceinline__ float *x_scale(const Args &a, const i64 row) { return a.area2 + row; }
     static __device__ __forceinline__ const float *x_by(const Args &a) { return a.redo.uneven ? a.scale[0] + 264 : 0; }
     // phase 0: B x 256
     template <int W>
     static __device__ __forceinline__ void element(const Args &a, const i64 row, const i64 rows, const bool here, const i64 col, float (&p)[W], Rest &rest)
     {
         float v0[W]; EACH v0[w] = p[w]; // product
-        float v1[W]; load<true, true>(v1, a.prepared[1] + col); // hidden.bias [256]
+        float v1[W]; load<true, true>(v1, a.prepared1 + col); // hidden.bias [256]
         float v2[W]; EACH v2[w] = op_add(v0[w], v1[w], 1.0f); // a
         float v3[W]; EACH v3[w] = op_gelu(v2[w], 0.0f); // b
-        store_if<true>(here, a.area[0] + row * 256 + col, v3); // b [B, 256]
+        store_if<true>(here, a.area0 + row * 256 + col, v3); // b [B, 256]
     }
     static __device__ __forceinline__ void end(const Args &a, const i64 row, const int tile, const int tiles, const First &first, const Rest &rest)
     {
@@ -67,27 +67,27 @@ struct g1 {
     static __device__ __forceinline__ i64 depth(const Args &a) { return 256; }
     enum { MODE = 0, SCALED = 1, N = 10, LINES = 8, CHUNK = 1, SHORT = 0, SEVERAL = 1, BROUGHT = 1 };
     enum { PART = 64, LONG = 0 };
-    static __device__ __forceinline__ const float *x_unscale(const Args &a) { return a.area[4]; }
+    static __device__ __forceinline__ const float *x_unscale(const Args &a) { return a.area4; }
     static __device__ __forceinline__ const float *w_unscale(const Args &a) { return a.scale[1]; }
     enum { SPLIT = 32, K = 256, X_ALIGNED = true, ROOM = 65536 };
     typedef float X;
-    static __device__ __forceinline__ const X *x_row(const Args &a, const i64 row) { return &*(a.area[0] + row * 256 + 0); }
-    static __device__ __forceinline__ u8 *x_lines(const Args &a, const i64 row) { return (u8 *)a.area[3] + row * (LINES * 128); }
-    static __device__ __forceinline__ float *x_scale(const Args &a, const i64 row) { return a.area[4] + row; }
+    static __device__ __forceinline__ const X *x_row(const Args &a, const i64 row) { return &*(a.area0 + row * 256 + 0); }
+    static __device__ __forceinline__ u8 *x_lines(const Args &a, const i64 row) { return (u8 *)a.area3 + row * (LINES * 128); }
+    static __device__ __forceinline__ float *x_scale(const Args &a, const i64 row) { return a.area4 + row; }
     static __device__ __forceinline__ const float *x_by(const Args &a) { return a.redo.uneven ? a.scale[1] + 20 : 0; }
     // phase 0: B x 10
     template <int W>
     static __device__ __forceinline__ void element(const Args &a, const i64 row, const i64 rows, const bool here, const i64 col, float (&p)[W], Rest &rest)
     {
         float v0[W]; EACH v0[w] = p[w]; // product
-        float v1[W]; load<true, true>(v1, a.prepared[3] + col); // classes.bias [10]
+        float v1[W]; load<true, true>(v1, a.prepared3 + col); // classes.bias [10]
         float v2[W]; EACH v2[w] = op_add(v0[w], v1[w], 1.0f); // c
-        store_if<false>(here, a.area[5] + row * 10 + col, v2); // c
+        store_if<false>(here, a.area5 + row * 10 + col, v2); // c
         EACH p[w] = v2[w]; // for the maxsumexp of the row
     }
     static __device__ __forceinline__ void end(const Args &a, const i64 row, const int tile, const int tiles, const First &first, const Rest &rest)
     {
-        first.set(a.area[6] + (row * tiles + tile) * 2);
+        first.set(a.area6 + (row * tiles + tile) * 2);
     }
     enum { HELD = 0, WAITS = 0, RUN = 0 }; // goes on with what is in registers; for whole rows' statistics; columns of a segment
 };
@@ -110,16 +110,16 @@ __device__ __forceinline__ void g1_rows1_row(const Args &a, const i64 row, const
     enum { T = 32 };
     // maxsumexp for d
     float stat0[2];
-    partials<maxsumexp_stat>::of<false>(a.area[6] + row * ((10 + 127) / 128 * 2), (int)((10 + 127) / 128)).finish((double)10, stat0);
+    partials<maxsumexp_stat>::of<false>(a.area6 + row * ((10 + 127) / 128 * 2), (int)((10 + 127) / 128)).finish((double)10, stat0);
     // phase 1: B x 10
 #pragma unroll 4
     for (i64 col = tid * 1; col < 10; col += T * 1) {
         enum { W = 1 };
-        float v0[W]; load<false, false>(v0, a.area[5] + row * 10 + col); // c
+        float v0[W]; load<false, false>(v0, a.area5 + row * 10 + col); // c
         float v1[W]; EACH v1[w] = stat0[0]; // maxsumexp of d
         float v2[W]; EACH v2[w] = stat0[1]; // maxsumexp of d
         float v3[W]; EACH v3[w] = op_log_softmax(v0[w], v1[w], v2[w]); // d
-        store<false>(a.out[0] + row * 10 + col, v3); // d [B, 10]
+        store<false>(a.out0 + row * 10 + col, v3); // d [B, 10]
     }
     row_sync<T>();
 }
@@ -137,14 +137,18 @@ __device__ __forceinline__ void g1_rows1(const Args &a)
 namespace full_range {
 
 struct Args {
-    const float *in[1];       // x [B, 784]
-    const float *prepared[4]; // hidden.weight [256, 784], hidden.bias [256], classes.weight [10, 256], classes.bias [10]
-    const double *narrow[2];  // by product: of few columns, its weight and then its bias
-    const float *scale[2];    // by product: what undoes the scaling of a weight's rows
-    float *out[1];            // d [B, 10]
-    i64 out_each[1];          // elements of each row of the batch
-    float *area[2];           // workspace
-    i64 dim[1];               // B
+    const float *in0;            // x [B, 784]
+    const float *prepared0;      // hidden.weight [256, 784]
+    const float *prepared1;      // hidden.bias [256]
+    const float *prepared2;      // classes.weight [10, 256]
+    const float *prepared3;      // classes.bias [10]
+    const double *narrow[2];     // by product: of few columns, its weight and then its bias
+    const float *scale[2];       // by product: what undoes the scaling of a weight's rows
+    float *out0;                 // d [B, 10]
+    i64 out_each[1];             // elements of each row of the batch
+    float *area0;                // b [B, 256]
+    float *area1;
+    i64 dim[1];                  // B
     Redo redo;
 };
 
@@ -162,10 +166,10 @@ struct g0 {
     static __device__ __forceinline__ i64 rows(const Args &a) { return a.dim[0]; }
     static __device__ __forceinline__ i64 columns(const Args &a) { return 256; }
     static __device__ __forceinline__ i64 depth(const Args &a) { return 784; }
-    static __device__ __forceinline__ float x(const Args &a, i64 row, i64 k) { return *(a.in[0] + row * 784 + k); }
+    static __device__ __forceinline__ float x(const Args &a, i64 row, i64 k) { return *(a.in0 + row * 784 + k); }
     static __device__ __forceinline__ float weight(const Args &a, int product, i64 n, i64 k)
     {
-        return read<true>(a.prepared[0] + n * 784 + k); // hidden.weight [256, 784]
+        return read<true>(a.prepared0 + n * 784 + k); // hidden.weight [256, 784]
     }
     static __device__ __forceinline__ bool weight_is_kn(int product) { return false; }
     // phase 0: B x 256
@@ -173,10 +177,10 @@ struct g0 {
     static __device__ __forceinline__ void element(const Args &a, const i64 row, const i64 rows, const bool here, const i64 col, float (&p)[W], Rest &rest)
     {
         float v0[W]; EACH v0[w] = p[w]; // product
-        float v1[W]; load<true, true>(v1, a.prepared[1] + col); // hidden.bias [256]
+        float v1[W]; load<true, true>(v1, a.prepared1 + col); // hidden.bias [256]
         float v2[W]; EACH v2[w] = op_add(v0[w], v1[w], 1.0f); // a
         float v3[W]; EACH v3[w] = op_gelu(v2[w], 0.0f); // b
-        store_if<true>(here, a.area[0] + row * 256 + col, v3); // b [B, 256]
+        store_if<true>(here, a.area0 + row * 256 + col, v3); // b [B, 256]
     }
     static __device__ __forceinline__ void end(const Args &a, const i64 row, const int tile, const int tiles, const First &first, const Rest &rest)
     {
@@ -202,10 +206,10 @@ struct g1 {
     static __device__ __forceinline__ i64 rows(const Args &a) { return a.dim[0]; }
     static __device__ __forceinline__ i64 columns(const Args &a) { return 10; }
     static __device__ __forceinline__ i64 depth(const Args &a) { return 256; }
-    static __device__ __forceinline__ float x(const Args &a, i64 row, i64 k) { return *(a.area[0] + row * 256 + k); }
+    static __device__ __forceinline__ float x(const Args &a, i64 row, i64 k) { return *(a.area0 + row * 256 + k); }
     static __device__ __forceinline__ float weight(const Args &a, int product, i64 n, i64 k)
     {
-        return read<true>(a.prepared[2] + n * 256 + k); // classes.weight [10, 256]
+        return read<true>(a.prepared2 + n * 256 + k); // classes.weight [10, 256]
     }
     static __device__ __forceinline__ bool weight_is_kn(int product) { return false; }
     // phase 0: B x 10
@@ -213,14 +217,14 @@ struct g1 {
     static __device__ __forceinline__ void element(const Args &a, const i64 row, const i64 rows, const bool here, const i64 col, float (&p)[W], Rest &rest)
     {
         float v0[W]; EACH v0[w] = p[w]; // product
-        float v1[W]; load<true, true>(v1, a.prepared[3] + col); // classes.bias [10]
+        float v1[W]; load<true, true>(v1, a.prepared3 + col); // classes.bias [10]
         float v2[W]; EACH v2[w] = op_add(v0[w], v1[w], 1.0f); // c
-        if (here) { store_out(a.redo, a.out[0], 0 + row * 10 + col, a.out_each[0], v2); } // c
+        if (here) { store_out(a.redo, a.out0, 0 + row * 10 + col, a.out_each[0], v2); } // c
         EACH p[w] = v2[w]; // for the maxsumexp of the row
     }
     static __device__ __forceinline__ void end(const Args &a, const i64 row, const int tile, const int tiles, const First &first, const Rest &rest)
     {
-        first.set(a.area[1] + (row * tiles + tile) * 2);
+        first.set(a.area1 + (row * tiles + tile) * 2);
     }
 };
 
@@ -235,16 +239,16 @@ __device__ __forceinline__ void g1_rows1_row(const Args &a, const i64 row, const
     enum { T = 32 };
     // maxsumexp for d
     float stat0[2];
-    partials<maxsumexp_stat>::of<true>(a.area[1] + row * ((10 + 127) / 128 * 2), (int)((10 + 127) / 128)).finish((double)10, stat0);
+    partials<maxsumexp_stat>::of<true>(a.area1 + row * ((10 + 127) / 128 * 2), (int)((10 + 127) / 128)).finish((double)10, stat0);
     // phase 1: B x 10
 #pragma unroll 1
     for (i64 col = tid * 1; col < 10; col += T * 1) {
         enum { W = 1 };
-        float v0[W]; load<false, false>(v0, a.out[0] + row * 10 + col); // c
+        float v0[W]; load<false, false>(v0, a.out0 + row * 10 + col); // c
         float v1[W]; EACH v1[w] = stat0[0]; // maxsumexp of d
         float v2[W]; EACH v2[w] = stat0[1]; // maxsumexp of d
         float v3[W]; EACH v3[w] = op_log_softmax(v0[w], v1[w], v2[w]); // d
-        store_out(a.redo, a.out[0], 0 + row * 10 + col, a.out_each[0], v3); // d [B, 10]
+        store_out(a.redo, a.out0, 0 + row * 10 + col, a.out_each[0], v3); // d [B, 10]
     }
     row_sync<T>();
 }

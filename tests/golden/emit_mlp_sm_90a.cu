@@ -15,25 +15,25 @@ struct g0 {
     static __device__ __forceinline__ i64 depth(const Args &a) { return 784; }
     enum { MODE = 0, SCALED = 1, N = 256, LINES = 26, CHUNK = 2, SHORT = 0, SEVERAL = 1, BROUGHT = 1 };
     enum { PART = 16, LONG = 0 };
-    static __device__ __forceinline__ const float *x_unscale(const Args &a) { return a.area[2]; }
+    static __device__ __forceinline__ const float *x_unscale(const Args &a) { return a.area2; }
     static __device__ __forceinline__ const float *w_unscale(const Args &a) { return a.scale[0]; }
-    static __device__ __forceinline__ const float *vector(const Args &a, const int i, const i64 col) { return i == 0 ? a.scale[0] + col : i == 1 ? &*(a.prepared[1] + col) : 0; }
+    static __device__ __forceinline__ const float *vector(const Args &a, const int i, const i64 col) { return i == 0 ? a.scale[0] + col : i == 1 ? &*(a.prepared1 + col) : 0; }
     enum { VECTORS = 2 }; // the tail reads of each column
     enum { SPLIT = 32, K = 784, X_ALIGNED = ALIGNED, ROOM = 196608 };
     typedef float X;
-    static __device__ __forceinline__ const X *x_row(const Args &a, const i64 row) { return &*(a.in[0] + row * 784 + 0); }
-    static __device__ __forceinline__ u8 *x_lines(const Args &a, const i64 row) { return (u8 *)a.area[1] + row * (LINES * 128); }
-    static __device__ __forceinline__ float *x_scale(const Args &a, const i64 row) { return a.area[2] + row; }
+    static __device__ __forceinline__ const X *x_row(const Args &a, const i64 row) { return &*(a.in0 + row * 784 + 0); }
+    static __device__ __forceinline__ u8 *x_lines(const Args &a, const i64 row) { return (u8 *)a.area1 + row * (LINES * 128); }
+    static __device__ __forceinline__ float *x_scale(const Args &a, const i64 row) { return a.area2 + row; }
     static __device__ __forceinline__ const float *x_by(const Args &a) { return a.redo.uneven ? a.scale[0] + 264 : 0; }
     // phase 0: B x 256
     template <int W>
     static __device__ __forceinline__ void element(const Args &a, const i64 row, const i64 rows, const bool here, const i64 col, float (&p)[W], Rest &rest)
     {
         float v0[W]; EACH v0[w] = p[w]; // product
-        float v1[W]; load<true, true>(v1, a.prepared[1] + col); // hidden.bias [256]
+        float v1[W]; load<true, true>(v1, a.prepared1 + col); // hidden.bias [256]
         float v2[W]; EACH v2[w] = op_add(v0[w], v1[w], 1.0f); // a
         float v3[W]; EACH v3[w] = op_gelu(v2[w], 0.0f); // b
-        store_if<true>(here, a.area[0] + row * 256 + col, v3); // b [B, 256]
+        store_if<true>(here, a.area0 + row * 256 + col, v3); // b [B, 256]
     }
     static __device__ __forceinline__ void end(const Args &a, const i64 row, const int tile, const int tiles, const First &first, const Rest &rest)
     {
@@ -69,28 +69,28 @@ struct g1 {
     static __device__ __forceinline__ i64 depth(const Args &a) { return 256; }
     enum { MODE = 0, SCALED = 1, N = 10, LINES = 8, CHUNK = 1, SHORT = 0, SEVERAL = 1, BROUGHT = 1 };
     enum { PART = 64, LONG = 0 };
-    static __device__ __forceinline__ const float *x_unscale(const Args &a) { return a.area[4]; }
+    static __device__ __forceinline__ const float *x_unscale(const Args &a) { return a.area4; }
     static __device__ __forceinline__ const float *w_unscale(const Args &a) { return a.scale[1]; }
-    static __device__ __forceinline__ const float *vector(const Args &a, const int i, const i64 col) { return i == 0 ? a.scale[1] + col : i == 1 ? &*(a.prepared[3] + col) : 0; }
+    static __device__ __forceinline__ const float *vector(const Args &a, const int i, const i64 col) { return i == 0 ? a.scale[1] + col : i == 1 ? &*(a.prepared3 + col) : 0; }
     enum { VECTORS = 2 }; // the tail reads of each column
     enum { SPLIT = 32, K = 256, X_ALIGNED = true, ROOM = 196608 };
     typedef float X;
-    static __device__ __forceinline__ const X *x_row(const Args &a, const i64 row) { return &*(a.area[0] + row * 256 + 0); }
-    static __device__ __forceinline__ u8 *x_lines(const Args &a, const i64 row) { return (u8 *)a.area[3] + row * (LINES * 128); }
-    static __device__ __forceinline__ float *x_scale(const Args &a, const i64 row) { return a.area[4] + row; }
+    static __device__ __forceinline__ const X *x_row(const Args &a, const i64 row) { return &*(a.area0 + row * 256 + 0); }
+    static __device__ __forceinline__ u8 *x_lines(const Args &a, const i64 row) { return (u8 *)a.area3 + row * (LINES * 128); }
+    static __device__ __forceinline__ float *x_scale(const Args &a, const i64 row) { return a.area4 + row; }
     static __device__ __forceinline__ const float *x_by(const Args &a) { return a.redo.uneven ? a.scale[1] + 20 : 0; }
     // phase 0: B x 10
     template <int W>
     static __device__ __forceinline__ void element(const Args &a, const i64 row, const i64 rows, const bool here, const i64 col, float (&p)[W], Rest &rest)
     {
         float v0[W]; EACH v0[w] = p[w]; // product
-        float v1[W]; load<true, true>(v1, a.prepared[3] + col); // classes.bias [10]
+        float v1[W]; load<true, true>(v1, a.prepared3 + col); // classes.bias [10]
         float v2[W]; EACH v2[w] = op_add(v0[w], v1[w], 1.0f); // c
         EACH p[w] = v2[w]; // for the maxsumexp of the row
     }
     static __device__ __forceinline__ void end(const Args &a, const i64 row, const int tile, const int tiles, const First &first, const Rest &rest)
     {
-        first.set(a.area[5] + (row * tiles + tile) * 2);
+        first.set(a.area5 + (row * tiles + tile) * 2);
     }
     enum { HELD = 1, WAITS = 1, RUN = 0 }; // goes on with what is in registers; for whole rows' statistics; columns of a segment
     struct Known {
@@ -98,7 +98,7 @@ struct g1 {
     };
     static __device__ __forceinline__ void total(const Args &a, const i64 row, Known &known)
     {
-        partials<maxsumexp_stat>::of<false>(a.area[5] + row * ((10 + 127) / 128 * 2), (int)((10 + 127) / 128)).finish((double)10, known.stat0);
+        partials<maxsumexp_stat>::of<false>(a.area5 + row * ((10 + 127) / 128 * 2), (int)((10 + 127) / 128)).finish((double)10, known.stat0);
     }
     // phase 1: B x 10
     template <int W>
@@ -108,7 +108,7 @@ struct g1 {
         float v1[W]; EACH v1[w] = known.stat0[0]; // maxsumexp of d
         float v2[W]; EACH v2[w] = known.stat0[1]; // maxsumexp of d
         float v3[W]; EACH v3[w] = op_log_softmax(v0[w], v1[w], v2[w]); // d
-        store_if<false>(here, a.out[0] + row * 10 + col, v3); // d [B, 10]
+        store_if<false>(here, a.out0 + row * 10 + col, v3); // d [B, 10]
     }
 };
 
@@ -129,14 +129,18 @@ __device__ __forceinline__ void g1_product(const Args &a, const Control &c, cons
 namespace full_range {
 
 struct Args {
-    const float *in[1];       // x [B, 784]
-    const float *prepared[4]; // hidden.weight [256, 784], hidden.bias [256], classes.weight [10, 256], classes.bias [10]
-    const double *narrow[2];  // by product: of few columns, its weight and then its bias
-    const float *scale[2];    // by product: what undoes the scaling of a weight's rows
-    float *out[1];            // d [B, 10]
-    i64 out_each[1];          // elements of each row of the batch
-    float *area[2];           // workspace
-    i64 dim[1];               // B
+    const float *in0;            // x [B, 784]
+    const float *prepared0;      // hidden.weight [256, 784]
+    const float *prepared1;      // hidden.bias [256]
+    const float *prepared2;      // classes.weight [10, 256]
+    const float *prepared3;      // classes.bias [10]
+    const double *narrow[2];     // by product: of few columns, its weight and then its bias
+    const float *scale[2];       // by product: what undoes the scaling of a weight's rows
+    float *out0;                 // d [B, 10]
+    i64 out_each[1];             // elements of each row of the batch
+    float *area0;                // b [B, 256]
+    float *area1;
+    i64 dim[1];                  // B
     Redo redo;
 };
 
@@ -154,10 +158,10 @@ struct g0 {
     static __device__ __forceinline__ i64 rows(const Args &a) { return a.dim[0]; }
     static __device__ __forceinline__ i64 columns(const Args &a) { return 256; }
     static __device__ __forceinline__ i64 depth(const Args &a) { return 784; }
-    static __device__ __forceinline__ float x(const Args &a, i64 row, i64 k) { return *(a.in[0] + row * 784 + k); }
+    static __device__ __forceinline__ float x(const Args &a, i64 row, i64 k) { return *(a.in0 + row * 784 + k); }
     static __device__ __forceinline__ float weight(const Args &a, int product, i64 n, i64 k)
     {
-        return read<true>(a.prepared[0] + n * 784 + k); // hidden.weight [256, 784]
+        return read<true>(a.prepared0 + n * 784 + k); // hidden.weight [256, 784]
     }
     static __device__ __forceinline__ bool weight_is_kn(int product) { return false; }
     // phase 0: B x 256
@@ -165,10 +169,10 @@ struct g0 {
     static __device__ __forceinline__ void element(const Args &a, const i64 row, const i64 rows, const bool here, const i64 col, float (&p)[W], Rest &rest)
     {
         float v0[W]; EACH v0[w] = p[w]; // product
-        float v1[W]; load<true, true>(v1, a.prepared[1] + col); // hidden.bias [256]
+        float v1[W]; load<true, true>(v1, a.prepared1 + col); // hidden.bias [256]
         float v2[W]; EACH v2[w] = op_add(v0[w], v1[w], 1.0f); // a
         float v3[W]; EACH v3[w] = op_gelu(v2[w], 0.0f); // b
-        store_if<true>(here, a.area[0] + row * 256 + col, v3); // b [B, 256]
+        store_if<true>(here, a.area0 + row * 256 + col, v3); // b [B, 256]
     }
     static __device__ __forceinline__ void end(const Args &a, const i64 row, const int tile, const int tiles, const First &first, const Rest &rest)
     {
@@ -194,10 +198,10 @@ struct g1 {
     static __device__ __forceinline__ i64 rows(const Args &a) { return a.dim[0]; }
     static __device__ __forceinline__ i64 columns(const Args &a) { return 10; }
     static __device__ __forceinline__ i64 depth(const Args &a) { return 256; }
-    static __device__ __forceinline__ float x(const Args &a, i64 row, i64 k) { return *(a.area[0] + row * 256 + k); }
+    static __device__ __forceinline__ float x(const Args &a, i64 row, i64 k) { return *(a.area0 + row * 256 + k); }
     static __device__ __forceinline__ float weight(const Args &a, int product, i64 n, i64 k)
     {
-        return read<true>(a.prepared[2] + n * 256 + k); // classes.weight [10, 256]
+        return read<true>(a.prepared2 + n * 256 + k); // classes.weight [10, 256]
     }
     static __device__ __forceinline__ bool weight_is_kn(int product) { return false; }
     // phase 0: B x 10
@@ -205,14 +209,14 @@ struct g1 {
     static __device__ __forceinline__ void element(const Args &a, const i64 row, const i64 rows, const bool here, const i64 col, float (&p)[W], Rest &rest)
     {
         float v0[W]; EACH v0[w] = p[w]; // product
-        float v1[W]; load<true, true>(v1, a.prepared[3] + col); // classes.bias [10]
+        float v1[W]; load<true, true>(v1, a.prepared3 + col); // classes.bias [10]
         float v2[W]; EACH v2[w] = op_add(v0[w], v1[w], 1.0f); // c
-        if (here) { store_out(a.redo, a.out[0], 0 + row * 10 + col, a.out_each[0], v2); } // c
+        if (here) { store_out(a.redo, a.out0, 0 + row * 10 + col, a.out_each[0], v2); } // c
         EACH p[w] = v2[w]; // for the maxsumexp of the row
     }
     static __device__ __forceinline__ void end(const Args &a, const i64 row, const int tile, const int tiles, const First &first, const Rest &rest)
     {
-        first.set(a.area[1] + (row * tiles + tile) * 2);
+        first.set(a.area1 + (row * tiles + tile) * 2);
     }
 };
 
@@ -227,16 +231,16 @@ __device__ __forceinline__ void g1_rows1_row(const Args &a, const i64 row, const
     enum { T = 32 };
     // maxsumexp for d
     float stat0[2];
-    partials<maxsumexp_stat>::of<true>(a.area[1] + row * ((10 + 127) / 128 * 2), (int)((10 + 127) / 128)).finish((double)10, stat0);
+    partials<maxsumexp_stat>::of<true>(a.area1 + row * ((10 + 127) / 128 * 2), (int)((10 + 127) / 128)).finish((double)10, stat0);
     // phase 1: B x 10
 #pragma unroll 1
     for (i64 col = tid * 1; col < 10; col += T * 1) {
         enum { W = 1 };
-        float v0[W]; load<false, false>(v0, a.out[0] + row * 10 + col); // c
+        float v0[W]; load<false, false>(v0, a.out0 + row * 10 + col); // c
         float v1[W]; EACH v1[w] = stat0[0]; // maxsumexp of d
         float v2[W]; EACH v2[w] = stat0[1]; // maxsumexp of d
         float v3[W]; EACH v3[w] = op_log_softmax(v0[w], v1[w], v2[w]); // d
-        store_out(a.redo, a.out[0], 0 + row * 10 + col, a.out_each[0], v3); // d [B, 10]
+        store_out(a.redo, a.out0, 0 + row * 10 + col, a.out_each[0], v3); // d [B, 10]
     }
     row_sync<T>();
 }

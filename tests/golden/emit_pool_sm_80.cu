@@ -15,22 +15,22 @@ struct g0 {
     static __device__ __forceinline__ i64 depth(const Args &a) { return 1024; }
     enum { MODE = 0, SCALED = 1, N = 1024, LINES = 32, CHUNK = 2, SHORT = 0, SEVERAL = 0, BROUGHT = 1 };
     enum { PART = 64, LONG = 0 };
-    static __device__ __forceinline__ const float *x_unscale(const Args &a) { return a.area[1]; }
+    static __device__ __forceinline__ const float *x_unscale(const Args &a) { return a.area1; }
     static __device__ __forceinline__ const float *w_unscale(const Args &a) { return a.scale[0]; }
     enum { SPLIT = 32, K = 1024, X_ALIGNED = ALIGNED, ROOM = 65536 };
     typedef float X;
-    static __device__ __forceinline__ const X *x_row(const Args &a, const i64 row) { return &*(a.in[0] + row * 1024 + 0); }
-    static __device__ __forceinline__ u8 *x_lines(const Args &a, const i64 row) { return (u8 *)a.area[0] + row * (LINES * 128); }
-    static __device__ __forceinline__ float *x_scale(const Args &a, const i64 row) { return a.area[1] + row; }
+    static __device__ __forceinline__ const X *x_row(const Args &a, const i64 row) { return &*(a.in0 + row * 1024 + 0); }
+    static __device__ __forceinline__ u8 *x_lines(const Args &a, const i64 row) { return (u8 *)a.area0 + row * (LINES * 128); }
+    static __device__ __forceinline__ float *x_scale(const Args &a, const i64 row) { return a.area1 + row; }
     static __device__ __forceinline__ const float *x_by(const Args &a) { return a.redo.uneven ? a.scale[0] + 1032 : 0; }
     // phase 0: B x 1024
     template <int W>
     static __device__ __forceinline__ void element(const Args &a, const i64 row, const i64 rows, const bool here, const i64 col, float (&p)[W], Rest &rest)
     {
         float v0[W]; EACH v0[w] = p[w]; // product
-        float v1[W]; load<true, true>(v1, a.prepared[1] + col); // linear.bias [1024]
+        float v1[W]; load<true, true>(v1, a.prepared1 + col); // linear.bias [1024]
         float v2[W]; EACH v2[w] = op_add(v0[w], v1[w], 1.0f); // a
-        store_if<true>(here, a.area[2] + row * 1024 + col, v2); // a
+        store_if<true>(here, a.area2 + row * 1024 + col, v2); // a
     }
     static __device__ __forceinline__ void end(const Args &a, const i64 row, const int tile, const int tiles, const First &first, const Rest &rest)
     {
@@ -55,14 +55,14 @@ __device__ __forceinline__ void g0_rows1_row(const Args &a, const i64 row, const
 {
     enum { T = 32 };
     // max for b
-    windows<T, max_stat>([&](i64 c) { return *(a.area[2] + row * 1024 + c); }, 1, 512, 1024, Window{2, 2, 0, 1, false}, tid, a.area[3] + row * 512, 0);
+    windows<T, max_stat>([&](i64 c) { return *(a.area2 + row * 1024 + c); }, 1, 512, 1024, Window{2, 2, 0, 1, false}, tid, a.area3 + row * 512, 0);
     row_sync<T>();
     // phase 1: B x 512
     fold<sum_stat> fold1;
 #pragma unroll 4
     for (i64 col = tid * 4; col < 512; col += T * 4) {
         enum { W = 4 };
-        float v0[W]; load<false, true>(v0, a.area[3] + row * 512 + col); // max of b
+        float v0[W]; load<false, true>(v0, a.area3 + row * 512 + col); // max of b
         EACH fold1.put(v0[w]);
     }
     row_sync<T>();
@@ -76,7 +76,7 @@ __device__ __forceinline__ void g0_rows1_row(const Args &a, const i64 row, const
         float v0[W]; EACH v0[w] = stat1[0]; // sum of c
         float v1[W]; EACH v1[w] = 0.5f;
         float v2[W]; EACH v2[w] = op_mul(v0[w], v1[w]); // d
-        EACH { const float one[1] = {v2[w]}; store<false>(a.out[0] + row, one); } // d [B]
+        EACH { const float one[1] = {v2[w]}; store<false>(a.out0 + row, one); } // d [B]
     }
     row_sync<T>();
 }
@@ -94,14 +94,16 @@ __device__ __forceinline__ void g0_rows1(const Args &a)
 namespace full_range {
 
 struct Args {
-    const float *in[1];       // x [B, 1024]
-    const float *prepared[2]; // linear.weight [1024, 1024], linear.bias [1024]
-    const double *narrow[1];  // by product: of few columns, its weight and then its bias
-    const float *scale[1];    // by product: what undoes the scaling of a weight's rows
-    float *out[1];            // d [B]
-    i64 out_each[1];          // elements of each row of the batch
-    float *area[2];           // workspace
-    i64 dim[1];               // B
+    const float *in0;            // x [B, 1024]
+    const float *prepared0;      // linear.weight [1024, 1024]
+    const float *prepared1;      // linear.bias [1024]
+    const double *narrow[1];     // by product: of few columns, its weight and then its bias
+    const float *scale[1];       // by product: what undoes the scaling of a weight's rows
+    float *out0;                 // d [B]
+    i64 out_each[1];             // elements of each row of the batch
+    float *area0;
+    float *area1;
+    i64 dim[1];                  // B
     Redo redo;
 };
 
@@ -119,10 +121,10 @@ struct g0 {
     static __device__ __forceinline__ i64 rows(const Args &a) { return a.dim[0]; }
     static __device__ __forceinline__ i64 columns(const Args &a) { return 1024; }
     static __device__ __forceinline__ i64 depth(const Args &a) { return 1024; }
-    static __device__ __forceinline__ float x(const Args &a, i64 row, i64 k) { return *(a.in[0] + row * 1024 + k); }
+    static __device__ __forceinline__ float x(const Args &a, i64 row, i64 k) { return *(a.in0 + row * 1024 + k); }
     static __device__ __forceinline__ float weight(const Args &a, int product, i64 n, i64 k)
     {
-        return read<true>(a.prepared[0] + n * 1024 + k); // linear.weight [1024, 1024]
+        return read<true>(a.prepared0 + n * 1024 + k); // linear.weight [1024, 1024]
     }
     static __device__ __forceinline__ bool weight_is_kn(int product) { return false; }
     // phase 0: B x 1024
@@ -130,9 +132,9 @@ struct g0 {
     static __device__ __forceinline__ void element(const Args &a, const i64 row, const i64 rows, const bool here, const i64 col, float (&p)[W], Rest &rest)
     {
         float v0[W]; EACH v0[w] = p[w]; // product
-        float v1[W]; load<true, true>(v1, a.prepared[1] + col); // linear.bias [1024]
+        float v1[W]; load<true, true>(v1, a.prepared1 + col); // linear.bias [1024]
         float v2[W]; EACH v2[w] = op_add(v0[w], v1[w], 1.0f); // a
-        store_if<true>(here, a.area[0] + row * 1024 + col, v2); // a
+        store_if<true>(here, a.area0 + row * 1024 + col, v2); // a
     }
     static __device__ __forceinline__ void end(const Args &a, const i64 row, const int tile, const int tiles, const First &first, const Rest &rest)
     {
@@ -149,14 +151,14 @@ __device__ __forceinline__ void g0_rows1_row(const Args &a, const i64 row, const
 {
     enum { T = 32 };
     // max for b
-    windows<T, max_stat>([&](i64 c) { return *(a.area[0] + row * 1024 + c); }, 1, 512, 1024, Window{2, 2, 0, 1, false}, tid, a.area[1] + row * 512, 0);
+    windows<T, max_stat>([&](i64 c) { return *(a.area0 + row * 1024 + c); }, 1, 512, 1024, Window{2, 2, 0, 1, false}, tid, a.area1 + row * 512, 0);
     row_sync<T>();
     // phase 1: B x 512
     fold<sum_stat> fold1;
 #pragma unroll 1
     for (i64 col = tid * 1; col < 512; col += T * 1) {
         enum { W = 1 };
-        float v0[W]; load<false, true>(v0, a.area[1] + row * 512 + col); // max of b
+        float v0[W]; load<false, true>(v0, a.area1 + row * 512 + col); // max of b
         EACH fold1.put(v0[w]);
     }
     row_sync<T>();
@@ -170,7 +172,7 @@ __device__ __forceinline__ void g0_rows1_row(const Args &a, const i64 row, const
         float v0[W]; EACH v0[w] = stat1[0]; // sum of c
         float v1[W]; EACH v1[w] = 0.5f;
         float v2[W]; EACH v2[w] = op_mul(v0[w], v1[w]); // d
-        EACH { const float one[1] = {v2[w]}; store_out(a.redo, a.out[0], 0 + row, a.out_each[0], one); } // d [B]
+        EACH { const float one[1] = {v2[w]}; store_out(a.redo, a.out0, 0 + row, a.out_each[0], one); } // d [B]
     }
     row_sync<T>();
 }

@@ -10,7 +10,7 @@ __device__ __forceinline__ void g0_rows0_row(const Args &a, const i64 row, const
 #pragma unroll 4
     for (i64 col = tid * 4; col < 1024; col += T * 4) {
         enum { W = 4 };
-        float v0[W]; load<true, ALIGNED>(v0, a.in[0] + row * 1024 + col); // x [B, S, 1024]
+        float v0[W]; load<true, ALIGNED>(v0, a.in0 + row * 1024 + col); // x [B, S, 1024]
         EACH fold0.put(v0[w]);
     }
     row_sync<T>();
@@ -21,15 +21,15 @@ __device__ __forceinline__ void g0_rows0_row(const Args &a, const i64 row, const
 #pragma unroll 4
     for (i64 col = tid * 4; col < 1024; col += T * 4) {
         enum { W = 4 };
-        float v0[W]; load<true, ALIGNED>(v0, a.in[0] + row * 1024 + col); // x [B, S, 1024]
+        float v0[W]; load<true, ALIGNED>(v0, a.in0 + row * 1024 + col); // x [B, S, 1024]
         float v1[W]; EACH v1[w] = stat0[0]; // moments of a
         float v2[W]; EACH v2[w] = stat0[1]; // moments of a
         float v3[W]; EACH v3[w] = op_layer_norm(v0[w], v1[w], v2[w], 9.99999997e-07f); // a
-        float v4[W]; load<true, true>(v4, a.prepared[0] + col); // norm.weight [1024]
+        float v4[W]; load<true, true>(v4, a.prepared0 + col); // norm.weight [1024]
         float v5[W]; EACH v5[w] = op_mul(v3[w], v4[w]); // a
-        float v6[W]; load<true, true>(v6, a.prepared[1] + col); // norm.bias [1024]
+        float v6[W]; load<true, true>(v6, a.prepared1 + col); // norm.bias [1024]
         float v7[W]; EACH v7[w] = op_add(v5[w], v6[w], 1.0f); // a
-        store<true>(a.area[0] + row * 1024 + col, v7); // a
+        store<true>(a.area0 + row * 1024 + col, v7); // a
     }
     row_sync<T>();
 }
@@ -54,10 +54,10 @@ struct g0 {
     static __device__ __forceinline__ i64 rows(const Args &a) { return (a.dim[0] * a.dim[1]); }
     static __device__ __forceinline__ i64 columns(const Args &a) { return 1024; }
     static __device__ __forceinline__ i64 depth(const Args &a) { return 1024; }
-    static __device__ __forceinline__ float x(const Args &a, i64 row, i64 k) { return *(a.area[0] + row * 1024 + k); }
+    static __device__ __forceinline__ float x(const Args &a, i64 row, i64 k) { return *(a.area0 + row * 1024 + k); }
     static __device__ __forceinline__ float weight(const Args &a, int product, i64 n, i64 k)
     {
-        return read<true>(a.prepared[2] + n * 1024 + k); // linear.weight [1024, 1024]
+        return read<true>(a.prepared2 + n * 1024 + k); // linear.weight [1024, 1024]
     }
     static __device__ __forceinline__ bool weight_is_kn(int product) { return false; }
     // phase 2: B*S x 1024
@@ -65,12 +65,12 @@ struct g0 {
     static __device__ __forceinline__ void element(const Args &a, const i64 row, const i64 rows, const bool here, const i64 col, float (&p)[W], Rest &rest)
     {
         float v0[W]; EACH v0[w] = p[w]; // product
-        float v1[W]; load<true, true>(v1, a.prepared[3] + col); // linear.bias [1024]
+        float v1[W]; load<true, true>(v1, a.prepared3 + col); // linear.bias [1024]
         float v2[W]; EACH v2[w] = op_add(v0[w], v1[w], 1.0f); // b
         float v3[W]; EACH v3[w] = op_silu(v2[w]); // c
-        float v4[W]; load<true, ALIGNED>(v4, a.in[0] + row * 1024 + col); // x [B, S, 1024]
+        float v4[W]; load<true, ALIGNED>(v4, a.in0 + row * 1024 + col); // x [B, S, 1024]
         float v5[W]; EACH v5[w] = op_add(v4[w], v3[w], 1.0f); // d
-        store_if<ALIGNED>(here, a.out[0] + row * 1024 + col, v5); // d [B, S, 1024]
+        store_if<ALIGNED>(here, a.out0 + row * 1024 + col, v5); // d [B, S, 1024]
     }
     static __device__ __forceinline__ void end(const Args &a, const i64 row, const int tile, const int tiles, const First &first, const Rest &rest)
     {

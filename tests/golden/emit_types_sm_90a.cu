@@ -15,7 +15,7 @@ struct g0 {
     static __device__ __forceinline__ i64 depth(const Args &a) { return 512; }
     enum { MODE = 2, SCALED = 0, N = 1024, LINES = 8, CHUNK = 1, SHORT = 0, SEVERAL = 0, BROUGHT = 0 };
     enum { PART = 32, LONG = 0 };
-    static __device__ __forceinline__ const float *x_unscale(const Args &a) { return a.area[1]; }
+    static __device__ __forceinline__ const float *x_unscale(const Args &a) { return a.area1; }
     static __device__ __forceinline__ const float *w_unscale(const Args &a) { return a.scale[0]; }
     static __device__ __forceinline__ const float *vector(const Args &a, const int i, const i64 col) { return 0; }
     enum { VECTORS = 0 }; // the tail reads of each column
@@ -24,14 +24,14 @@ struct g0 {
     static __device__ __forceinline__ void element(const Args &a, const i64 row, const i64 rows, const bool here, const i64 col, float (&p)[W], Rest &rest)
     {
         float v0[W]; EACH v0[w] = p[w]; // product
-        float v1[W]; load<true, true>(v1, (const bf16 *)a.prepared[1] + col); // b bf16[1024]
+        float v1[W]; load<true, true>(v1, a.prepared1 + col); // b bf16[1024]
         float v2[W]; EACH v2[w] = op_add(v0[w], v1[w], 1.0f); // a
         float v3[W]; EACH v3[w] = op_gelu(v2[w], 0.0f); // c
         EACH p[w] = v3[w]; // for the maxsumexp of the row
     }
     static __device__ __forceinline__ void end(const Args &a, const i64 row, const int tile, const int tiles, const First &first, const Rest &rest)
     {
-        first.set(a.area[2] + (row * tiles + tile) * 2);
+        first.set(a.area2 + (row * tiles + tile) * 2);
     }
     enum { HELD = 1, WAITS = 1, RUN = 0 }; // goes on with what is in registers; for whole rows' statistics; columns of a segment
     struct Known {
@@ -39,7 +39,7 @@ struct g0 {
     };
     static __device__ __forceinline__ void total(const Args &a, const i64 row, Known &known)
     {
-        partials<maxsumexp_stat>::of<false>(a.area[2] + row * ((1024 + 127) / 128 * 2), (int)((1024 + 127) / 128)).finish((double)1024, known.stat0);
+        partials<maxsumexp_stat>::of<false>(a.area2 + row * ((1024 + 127) / 128 * 2), (int)((1024 + 127) / 128)).finish((double)1024, known.stat0);
     }
     // phase 1: B x 1024
     template <int W>
@@ -49,10 +49,10 @@ struct g0 {
         float v1[W]; EACH v1[w] = known.stat0[0]; // maxsumexp of d
         float v2[W]; EACH v2[w] = known.stat0[1]; // maxsumexp of d
         float v3[W]; EACH v3[w] = op_softmax(v0[w], v1[w], v2[w]); // d
-        float v4[W]; load<true, ALIGNED>(v4, (const f16 *)a.in[1] + row * 1024 + col); // y f16[B, 1024]
+        float v4[W]; load<true, ALIGNED>(v4, a.in1 + row * 1024 + col); // y f16[B, 1024]
         float v5[W]; EACH v5[w] = op_add(v3[w], v4[w], 1.0f); // f
-        store_if<ALIGNED>(here, (bf16 *)a.out[0] + row * 1024 + col, v5); // f bf16[B, 1024]
-        store_if<true>(here, (f16 *)a.area[0] + row * 1024 + col, v5); // g f16[B, 1024]
+        store_if<ALIGNED>(here, a.out0 + row * 1024 + col, v5); // f bf16[B, 1024]
+        store_if<true>(here, a.area0 + row * 1024 + col, v5); // g f16[B, 1024]
     }
 };
 
@@ -69,12 +69,12 @@ __device__ __forceinline__ void g1_rows0_row(const Args &a, const i64 row, const
     enum { T = 32 };
     // phase 0: B x 3
     // product of 3 columns, in double precision: v f16[3, 1024]
-    const float *const product = narrow_product<T, 3, 1024>(&*((f16 *)a.area[0] + row * 1024 + 0), a.narrow[1], tid);
+    const float *const product = narrow_product<T, 3, 1024>(&*(a.area0 + row * 1024 + 0), a.narrow[1], tid);
 #pragma unroll 4
     for (i64 col = tid * 1; col < 3; col += T * 1) {
         enum { W = 1 };
         float v0[W]; EACH v0[w] = product[col + w]; // product
-        store<false>((f16 *)a.out[1] + row * 3 + col, v0); // h f16[B, 3]
+        store<false>(a.out1 + row * 3 + col, v0); // h f16[B, 3]
     }
     row_sync<T>();
 }
@@ -98,7 +98,7 @@ __device__ __forceinline__ void g2_rows0_row(const Args &a, const i64 row, const
 #pragma unroll 4
     for (i64 col = tid * 4; col < 512; col += T * 4) {
         enum { W = 4 };
-        float v0[W]; load<true, ALIGNED>(v0, (const bf16 *)a.in[0] + row * 512 + col); // x bf16[B, 512]
+        float v0[W]; load<true, ALIGNED>(v0, a.in0 + row * 512 + col); // x bf16[B, 512]
         EACH fold0.put(v0[w]);
     }
     row_sync<T>();
@@ -109,11 +109,11 @@ __device__ __forceinline__ void g2_rows0_row(const Args &a, const i64 row, const
 #pragma unroll 4
     for (i64 col = tid * 4; col < 512; col += T * 4) {
         enum { W = 4 };
-        float v0[W]; load<true, ALIGNED>(v0, (const bf16 *)a.in[0] + row * 512 + col); // x bf16[B, 512]
+        float v0[W]; load<true, ALIGNED>(v0, a.in0 + row * 512 + col); // x bf16[B, 512]
         float v1[W]; EACH v1[w] = stat0[0]; // moments of i
         float v2[W]; EACH v2[w] = stat0[1]; // moments of i
         float v3[W]; EACH v3[w] = op_layer_norm(v0[w], v1[w], v2[w], 9.99999975e-06f); // i
-        store<ALIGNED>((bf16 *)a.out[2] + row * 512 + col, v3); // i bf16[B, 512]
+        store<ALIGNED>(a.out2 + row * 512 + col, v3); // i bf16[B, 512]
     }
     row_sync<T>();
 }
