@@ -424,10 +424,12 @@ LF_API double lf_account_number(const lf_account *account, const char *section, 
 LF_API const char *lf_account_text(const lf_account *account, const char *section, const char *name, size_t row);
 
 /* Prints the program's kernels as CUDA C; needs no GPU.
- * arch:    sm_70, sm_75 (ordinary units), sm_80, sm_86, sm_89, sm_90 or sm_90a (tensor cores).
+ * arch:    sm_70, sm_75 (ordinary units), or sm_80 and newer (tensor cores): one of lf_arch_name's.
  * out:     the text, NUL-terminated; the caller owns it and frees it with lf_string_free.
  * Fails:   LF_ERR_UNSUPPORTED (a precision that needs tensor cores). */
 LF_API lf_status lf_program_emit(lf_program *program, const char *arch, char **out);
+/* The architectures that it takes, oldest first; NULL past the last. */
+LF_API const char *lf_arch_name(size_t index);
 
 /* ---- calling ---- */
 

@@ -477,7 +477,9 @@ static void options_that_are_wrong(void **state)
     assert_null(call);
     /* What is refused next is what the message is about. */
     char *source = (char *)&source;
-    REFUSES(LF_ERR_ARG, "sm_10", lf_program_emit(program, "sm_10", &source), lf_program_message(program));
+    for (size_t i = 0; i == 0 || lf_arch_name(i); i++) /* with all that would have done */
+        REFUSES(LF_ERR_ARG, lf_arch_name(i), lf_program_emit(program, "sm_10", &source), lf_program_message(program));
+    assert_non_null(strstr(lf_program_message(program), "'sm_10'"));
     assert_null(source);
     REFUSES(LF_ERR_ARG, "`arch`", lf_program_emit(program, NULL, &source), lf_program_message(program));
     REFUSES(LF_ERR_ARG, "`out`", lf_program_emit(program, "sm_80", NULL), lf_program_message(program));

@@ -35,7 +35,6 @@ static const struct command {
      "  --runs N                 how often each is run (default: about two seconds' worth, 3 to 100)\n"
      "A named extent without a value is 1024.\n" TUNE},
     {"emit", CLI_TAKES_MODEL | CLI_TAKES_ARCH, cli_emit, "MODEL --arch sm_90a|sm_80", "prints the generated CUDA C",
-     "  --arch ARCH              sm_70, sm_75 (ordinary units), sm_80, sm_86, sm_89, sm_90 (mma) or sm_90a (wgmma)\n"
      "It is the kernel for many rows, in any --precision; for few rows the tiles of products are others."},
     {"ops", 0, cli_ops, "", "the ops a model may use", NULL},
     {"doctor", 0, cli_doctor, "", "what linfuse finds on this machine, for reports of errors", NULL},
@@ -91,11 +90,21 @@ static void print_help(void)
     print_common_options();
 }
 
+static void print_archs(void)
+{
+    fputs("\n  --arch ARCH              one of ", stdout);
+    for (size_t i = 0; lf_arch_name(i); i++)
+        printf("%s%s", i ? ", " : "", lf_arch_name(i));
+    putchar('\n');
+}
+
 static void print_command_help(const struct command *c)
 {
     printf("linfuse %s %s\n\n%s.\n", c->name, c->usage, c->does);
+    if (c->takes & CLI_TAKES_ARCH)
+        print_archs();
     if (c->more)
-        printf("\n%s\n", c->more);
+        printf("%s%s\n", c->takes & CLI_TAKES_ARCH ? "" : "\n", c->more);
     putchar('\n');
     if (c->takes & CLI_TAKES_MODEL)
         print_common_options();

@@ -34,7 +34,7 @@ static const struct option {
     {"runs", CLI_TAKES_RUNS, NUMBER, offsetof(cli_options, runs), "a whole number, 1 or more"},
     {"tune", CLI_TAKES_TUNE, FLAG, offsetof(cli_options, tune), NULL},
     {"html", CLI_TAKES_PAGE, TEXT, offsetof(cli_options, html), "a file to write the page to"},
-    {"arch", CLI_TAKES_ARCH, TEXT, offsetof(cli_options, arch), "sm_70, sm_75, sm_80, sm_86, sm_89, sm_90 or sm_90a"},
+    {"arch", CLI_TAKES_ARCH, TEXT, offsetof(cli_options, arch), "an architecture, such as sm_80"},
 };
 
 bool cli_parse_number(const char *text, uint64_t highest, uint64_t *out)

@@ -49,7 +49,9 @@ lf_status lf_cuda_device_target(const lf_cuda_device *device, lf_precision preci
  * several products multiply, tensor cores two as if they were one. */
 lf_plan_options lf_cuda_plans(lf_gpu_unit unit);
 
-/* What multiplies on an architecture, "sm_80"; false where it is not known. Needs no GPU. */
+/* An architecture that text is emitted for, "sm_80", oldest first, and what multiplies there; NULL past the last. */
+const char *lf_cuda_arch(size_t index, lf_gpu_unit *unit);
+/* What multiplies on one; false where there is none of that name. */
 bool lf_cuda_arch_unit(const char *arch, lf_gpu_unit *out);
 
 /* Borrows device, plan and as_written. as_written: a program for the same inputs that redoes, in the same launch, rows

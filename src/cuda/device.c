@@ -116,14 +116,23 @@ lf_plan_options lf_cuda_plans(lf_gpu_unit unit)
     return (lf_plan_options){.share_x = unit == LF_UNIT_PLAIN ? LF_SHARE_ALL : LF_SHARE_TWO};
 }
 
-bool lf_cuda_arch_unit(const char *arch, lf_gpu_unit *out)
+const char *lf_cuda_arch(size_t index, lf_gpu_unit *unit)
 {
     for (int u = 0; u < UNITS; u++)
         for (const char *const *a = units[u].arch; *a; a++)
-            if (strcmp(*a, arch) == 0) {
-                *out = (lf_gpu_unit)u;
-                return true;
+            if (index-- == 0) {
+                *unit = (lf_gpu_unit)u;
+                return *a;
             }
+    return NULL;
+}
+
+bool lf_cuda_arch_unit(const char *arch, lf_gpu_unit *out)
+{
+    const char *name;
+    for (size_t i = 0; (name = lf_cuda_arch(i, out)) != NULL; i++)
+        if (strcmp(name, arch) == 0)
+            return true;
     return false;
 }
 

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/str.h"
 #include "cuda/cuda.h"
 #include "cuda/emit.h"
 #include "run/account.h"
@@ -129,6 +130,22 @@ static lf_status emit(lf_program *p, lf_cuda_target target, lf_arena *arena, cha
     return status;
 }
 
+const char *lf_arch_name(size_t index)
+{
+    lf_gpu_unit unit;
+    return lf_cuda_arch(index, &unit);
+}
+
+static lf_status refuse_arch(const char *arch, lf_diag *diag)
+{
+    lf_str known = {0};
+    for (size_t i = 0; lf_arch_name(i); i++)
+        lf_str_addf(&known, "%s%s", i ? ", " : "", lf_arch_name(i));
+    lf_fail(diag, LF_ERR_ARG, "arch '%.64s' is none of %s", arch, known.failed ? "those there are" : known.text);
+    lf_str_free(&known);
+    return LF_ERR_ARG;
+}
+
 lf_status lf_program_emit(lf_program *program, const char *arch, char **out)
 {
     if (!program)
@@ -141,8 +158,7 @@ lf_status lf_program_emit(lf_program *program, const char *arch, char **out)
         return lf_fail_null(&program->diag, "arch");
     lf_cuda_target target = {.precision = program->task.precision, .aligned = true};
     if (!lf_cuda_arch_unit(arch, &target.unit))
-        return lf_fail(&program->diag, LF_ERR_ARG,
-                       "arch '%.64s' is none of sm_70, sm_75, sm_80, sm_86, sm_89, sm_90, sm_90a", arch);
+        return refuse_arch(arch, &program->diag);
     if (target.unit == LF_UNIT_PLAIN && !lf_precision_table[target.precision].split)
         return lf_fail(&program->diag, LF_ERR_UNSUPPORTED,
                        "arch %s: precision %s needs tensor cores, from sm_80 on", arch,
