@@ -357,8 +357,10 @@ static void workspace_in_tf32(void **state)
         {"input x f32[B, 8192]\nparam w f32[512, 8192]\na = linear(x, w)\nreturn a\n", 0},
         {"input x f32[B, 8190]\nparam w f32[512, 8190]\na = linear(x, w)\nreturn a\n", 1024 * 8190},
         {"input x f32[1, 512]\nparam w f32[300, 512]\na = linear(x, w)\nreturn a\n", 0},
-        {"input x f32[B, 512]\nparam w f32[512, 512]\na = linear(x, w)\nb = relu(a)\nc = linear(b, w)\nreturn c\n",
-         1024 * 512},
+        {"input x f32[B, 512]\nparam w f32[512, 512]\na = linear(x, w)\nb = relu(a)\nc = linear(b, w)\nreturn c\n", 0},
+        {"input x f32[B, 512]\nparam w f32[510, 512]\nparam v f32[64, 510]\na = linear(x, w)\nb = relu(a)\n"
+         "c = linear(b, v)\nreturn c\n",
+         1024 * 510},
     };
     lf_device d = *device("h200");
     lf_device_use(&d, LF_PRECISION_TF32);

@@ -57,8 +57,10 @@ static void emit_stage_calls(lf_str *to, const lf_cuda_part *part)
     const char *name = namespaces[LF_CUDA_MAIN];
     int product = 0;
     for (int32_t i = 0; i < part->stages; i++) {
+        /* what stages have stored is seen by copies of hardware only if both sides say so */
+        const char *seen = part->stage[i].x_written ? "    written_to_copied();\n" : "";
         if (i > 0)
-            lf_str_add(to, "    grid_sync(c);\n");
+            lf_str_addf(to, "%s    grid_sync(c);\n%s", seen, seen);
         lf_str_addf(to, "    %s::%s(%s", name, part->stage[i].name, name);
         if (part->stage[i].arrives)
             lf_str_add(to, ", c, arrived");

@@ -105,6 +105,7 @@ typedef struct lf_cuda_stage {
     /* TENSOR */
     int32_t x_area;        /* of x's lines, -1 where input x_input is that */
     int32_t x_input;
+    bool x_written;        /* an earlier stage that knows nothing of it has written x so */
     int64_t lines;         /* of a row */
     int64_t wave;          /* blocks that wait for each other with tiles in registers: so many must be resident */
 } lf_cuda_stage;

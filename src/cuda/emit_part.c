@@ -167,11 +167,11 @@ static bool begin_group(lf_emitter *e, int32_t index)
     find_ranges(e);
     if (e->tensor) {
         int chunk;
-        e->x_input = lf_input_in_lines(e);
-        e->x_lines = e->x_input >= 0
-                         ? -1
-                         : whole_area(e, false, lf_extent_of(lf_tensor_lines(e->target, e->tensor, &chunk)),
-                                      LF_LINE / (int)sizeof(float), LF_F32);
+        lf_place_x(e, &e->x_input, &e->x_lines);
+        e->x_brought = e->x_input < 0 && e->x_lines < 0;
+        if (e->x_brought)
+            e->x_lines = whole_area(e, false, lf_extent_of(lf_tensor_lines(e->target, e->tensor, &chunk)),
+                                    LF_LINE / (int)sizeof(float), LF_F32);
         e->x_scale = whole_area(e, false, lf_extent_of(1), 1, LF_F32);
     }
     for (int32_t k = 0; k < g->kepts; k++)

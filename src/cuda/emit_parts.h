@@ -40,6 +40,7 @@ typedef struct lf_emitter {
     lf_held held;            /* then: the phase after it, where this target goes on with what is in registers */
     int32_t x_lines, x_scale; /* then: areas of x as they read it; x_lines is -1 where input x_input is that */
     int32_t x_input;
+    bool x_brought;          /* into lines, for this product */
     lf_kept *home;           /* one per kept value: the group's, but for the output it waits in */
     /* one per kept value: its area; -1 where it lies in an output, LF_IN_BLOCK in shared memory of its row's block */
     int32_t *kept;
@@ -120,9 +121,9 @@ void lf_emit_columns(lf_emitter *e, int32_t stat);
 const lf_product *lf_tensor_product(lf_cuda_target target, const lf_group *g);
 /* Lines of a row of x or of the weight: a whole number of chunks between promotions, of *chunk lines each. */
 int64_t lf_tensor_lines(lf_cuda_target target, const lf_product *p, int *chunk);
-/* The input that is x's lines as it is, its tensor map rounding f32 as it copies; -1 where x is to be brought into
- * lines. */
-int32_t lf_input_in_lines(const lf_emitter *e);
+/* The input, or the area of an intermediate tensor, that is x's lines as it is, its tensor map rounding f32 as it
+ * copies; -1 and -1 where x is to be brought into lines. */
+void lf_place_x(lf_emitter *e, int32_t *of_input, int32_t *of_area);
 /* What the struct of a product says for tensor cores, and its stages. */
 void lf_emit_tensor_extents(lf_emitter *e);
 void lf_emit_tensor_stages(lf_emitter *e);

@@ -79,17 +79,16 @@ static void emit_parts(lf_emitter *e)
     lf_str_addf(&e->s, "    enum { PART = %d, LONG = %d };\n", part > run ? part : run, is_long);
 }
 
-/* Of several products each has its x brought into lines: only one alone has been measured without. */
-int32_t lf_input_in_lines(const lf_emitter *e)
+void lf_place_x(lf_emitter *e, int32_t *of_input, int32_t *of_area)
 {
-    const lf_product *p = e->tensor;
-    const bool stands_so = e->target.unit == LF_UNIT_WGMMA && e->target.aligned &&
-                           lf_precision_table[e->target.precision].as_it_lies &&
-                           p->k.coef % lf_line_elements(e->target.precision) == 0 && lf_tiled_products(e->plan) == 1;
-    return stands_so && e->g->x.dtype == lf_precision_table[e->target.precision].type &&
-                   lf_is_dense_input(e->plan, &e->g->x)
-               ? e->plan->where[e->g->x.index]
-               : -1;
+    *of_input = *of_area = -1;
+    if (!lf_reads_as_it_lies(e->plan, e->g, e->target.unit, e->target.precision))
+        return;
+    const int32_t where = e->plan->where[e->g->x.index];
+    if (e->plan->storage[e->g->x.index] == LF_IN_BUFFER)
+        *of_area = where; /* area i is buffer i */
+    else if (e->target.aligned)
+        *of_input = where;
 }
 
 /* Rows by a warp, by a group of threads where they are long, by a part of a warp where they are short. */
@@ -171,7 +170,7 @@ void lf_emit_tensor_extents(lf_emitter *e)
                 "BROUGHT = %d };\n",
                 (int)e->target.precision, is_scaled(e), (long long)p->n.coef, (long long)lines, chunk,
                 lf_is_short(e->target.unit, e->target.precision, (double)p->k.coef), lf_tiled_products(e->plan) > 1,
-                e->x_lines >= 0);
+                e->x_brought);
     emit_parts(e);
     lf_str_addf(&e->s,
                 "    static __device__ __forceinline__ const float *x_unscale(const Args &a) { return a.area%d; }\n",
@@ -181,7 +180,7 @@ void lf_emit_tensor_extents(lf_emitter *e)
                 (int)e->tensor->index);
     if (e->target.unit == LF_UNIT_WGMMA && !lf_tile_table[e->target.shape].few)
         emit_vectors(e);
-    if (e->x_lines >= 0)
+    if (e->x_brought)
         emit_split_row(e);
 }
 
@@ -204,7 +203,7 @@ void lf_emit_tensor_stages(lf_emitter *e)
     int chunk;
     const int64_t lines = lf_tensor_lines(e->target, e->tensor, &chunk);
     char name[32];
-    if (!shape->few && e->x_lines >= 0) /* those do it themselves */
+    if (!shape->few && e->x_brought) /* those do it themselves */
         emit_split(e);
     snprintf(name, sizeof name, "g%d_product", (int)e->group);
     lf_str_addf(&e->s,
@@ -216,6 +215,7 @@ void lf_emit_tensor_stages(lf_emitter *e)
     if (stage) {
         stage->x_area = e->x_lines;
         stage->x_input = e->x_input;
+        stage->x_written = !e->x_brought && e->x_lines >= 0;
         stage->lines = lines;
         stage->wave = e->held.waits ? lf_ceil_div(columns.coef, shape->columns) * shape->cluster : 0;
     }

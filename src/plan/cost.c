@@ -186,16 +186,6 @@ static void count_product(const product_cost *p, const lf_device *d, work *w)
     }
 }
 
-/* Is x an input that tensor cores read as it lies? Kernels of several products do not. */
-static bool reads_as_it_lies(const lf_plan *plan, const lf_group *g, const lf_product *p, const lf_device *d)
-{
-    const lf_precision precision = d->gpu.precision_used;
-    return d->gpu.unit == LF_UNIT_WGMMA && lf_precision_table[precision].as_it_lies &&
-           g->x.dtype == lf_precision_table[precision].type &&
-           p->k.coef % lf_line_elements(precision) == 0 && lf_tiled_products(plan) == 1 && lf_is_tiled_product(p) &&
-           lf_is_dense_input(plan, &g->x);
-}
-
 /* Does the weight of its one column stay in registers for all rows? */
 static bool column_in_registers(const lf_plan *plan, const lf_group *g, const lf_product *p, const lf_device *d)
 {
@@ -219,7 +209,7 @@ static product_cost tiled_product(product_cost c, const lf_plan *plan, const lf_
     const lf_tiled tiled = {.m = c.m, .n = c.n, .k = c.k, .tail_us = lf_tile_tail_us(g, p->phase, d->gpu.folded, d),
                             .follows = is_later_stage(plan, g, d)};
     c.tiles = true;
-    c.brought = !reads_as_it_lies(plan, g, p, d);
+    c.brought = !lf_reads_as_it_lies(plan, g, d->gpu.unit, d->gpu.precision_used);
     c.packing = c.brought ? 1e6 * c.m * c.k * d->x_bytes / d->bytes : 0;
     c.us = lf_tiles_us(&tiled, d) + c.packing;
     c.tail = c.m * c.n * lf_tile_tail_us(g, p->phase, 1, d) / d->units;

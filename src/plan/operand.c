@@ -3,16 +3,35 @@
 #include "base/mem.h"
 #include "plan/touch.h"
 
-bool lf_is_dense_input(const lf_plan *plan, const lf_access *a)
+static lf_storage storage_of(const lf_plan *plan, const lf_access *a)
+{
+    return a->place == LF_VALUE ? plan->storage[a->index] : LF_NOT_STORED;
+}
+
+static bool is_dense(const lf_access *a)
 {
     lf_extent next = lf_extent_of(1); /* the stride that an axis has if nothing lies between its steps */
-    if (a->place != LF_VALUE || plan->storage[a->index] != LF_IN_INPUT || a->first.coef != 0)
+    if (a->first.coef != 0)
         return false;
     for (int i = a->rank - 1; i >= 0; i--)
         if (!lf_extent_is(a->extent[i], 1) &&
             (!lf_extent_same(a->stride[i], next) || !lf_extent_mul(next, a->extent[i], &next)))
             return false;
     return true;
+}
+
+bool lf_is_dense_input(const lf_plan *plan, const lf_access *a)
+{
+    return storage_of(plan, a) == LF_IN_INPUT && is_dense(a);
+}
+
+bool lf_reads_as_it_lies(const lf_plan *plan, const lf_group *g, lf_gpu_unit unit, lf_precision precision)
+{
+    const lf_precision_info *info = &lf_precision_table[precision];
+    const lf_storage storage = storage_of(plan, &g->x);
+    return unit == LF_UNIT_WGMMA && info->as_it_lies && g->x.dtype == info->type && lf_made_as_one(g) > 0 &&
+           g->product->k.coef % lf_line_elements(precision) == 0 &&
+           (storage == LF_IN_INPUT || storage == LF_IN_BUFFER) && is_dense(&g->x);
 }
 
 bool lf_is_tiled_product(const lf_product *p)

@@ -306,6 +306,9 @@ int64_t lf_plan_intermediate_bytes(const lf_plan *plan, const int64_t *dims);
 
 /* An input of the caller's, its elements one after another as the grid has them? */
 bool lf_is_dense_input(const lf_plan *plan, const lf_access *a);
+/* Can these units multiply a group's x as it lies, an input or an intermediate tensor? Otherwise it is brought into
+ * lines. An input must begin at a multiple of 16 bytes, which a plan does not know. */
+bool lf_reads_as_it_lies(const lf_plan *plan, const lf_group *g, lf_gpu_unit unit, lf_precision precision);
 /* A product of known extents, wide enough for tiles, whose weight can be prepared? And how many of a plan's are, two
  * that are made as one counted once. */
 bool lf_is_tiled_product(const lf_product *p);

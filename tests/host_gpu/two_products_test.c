@@ -54,7 +54,8 @@ static char *text_of(const making *m, bool apart)
     return text;
 }
 
-/* Fills x with elements of the model's type, and z with the same. special: what not every row can be made with. */
+/* Fills x with elements of the model's type, and z with the same. special: a few rows get what not every unit can hold,
+ * which changes no other. */
 static void draw(tensors *t, const making *m, bool special)
 {
     static const float odd[] = {NAN, INFINITY, -INFINITY, 1e30f, 1e-30f, 0.0f};
@@ -112,19 +113,17 @@ static void assert_rows_same(const tensors *one, const tensors *other, int64_t r
 
 /* ---- tests ---- */
 
-/* Rows of a batch, the same in every other: of a run of `rows`, that the first ones are those of `most`. */
-static void assert_as_in_a_batch(rig *r, const making *m, const tensors *most, int64_t rows, int order, bool special,
-                                 const char *what)
+/* A run of fewer rows gives what the same rows of `most` are. */
+static void assert_as_in_a_batch(rig *r, const tensors *most, int64_t rows, int order, const char *what)
 {
     tensors t = tensors_begin(r->model, &rows);
     memcpy(t.in[0], most->in[0], t.in_count[0] * sizeof(float)); /* of f32; of shorter ones too much, and no less */
-    (void)m, (void)special;
     run(r, &t, order);
     assert_rows_same(&t, most, rows, what);
     tensors_end(&t);
 }
 
-static void assert_as_apart(const making *m, const char *words, bool special)
+static void assert_as_apart(const making *m, const char *words)
 {
     static const int64_t fewer[] = {1, 7, 129};
     const int64_t rows = MOST_ROWS;
@@ -134,13 +133,13 @@ static void assert_as_apart(const making *m, const char *words, bool special)
     snprintf(what, sizeof what, "%s %s %s of %d x %d", getenv("LINFUSE_CUDA"), words, m->type, m->n, m->k);
     assert_true(shares(&r));
     assert_false(shares(&apart));
-    draw(&got, m, special);
-    draw(&want, m, special);
+    draw(&got, m, true);
+    draw(&want, m, true);
     run(&r, &got, 0);
     run(&apart, &want, 0);
     assert_rows_same(&got, &want, rows, what);
     for (size_t i = 0; i < sizeof fewer / sizeof *fewer; i++)
-        assert_as_in_a_batch(&r, m, &got, fewer[i], (int)i + 1, special, what);
+        assert_as_in_a_batch(&r, &got, fewer[i], (int)i + 1, what);
     tensors_end(&got);
     tensors_end(&want);
     rig_end(&r);
@@ -171,10 +170,8 @@ static void bits_are_those_of_products_apart(void **state)
     };
     for (int u = 0; u < UNITS; u++) {
         set_unit(units[u]);
-        for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-            assert_as_apart(&cases[i].m, cases[i].words, false);
-            assert_as_apart(&cases[i].m, cases[i].words, true);
-        }
+        for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+            assert_as_apart(&cases[i].m, cases[i].words);
     }
     set_unit("plain");
 }
@@ -203,8 +200,7 @@ static void shapes_give_the_same_bits(void **state)
                 set_shape(lf_tile_table[shape].name);
                 rig r = rig_begin(1, text, "device=cuda");
                 for (size_t f = 0; f < sizeof fewer / sizeof *fewer; f++)
-                    assert_as_in_a_batch(&r, &made[i], &want, fewer[f], shape % ORDERS, false,
-                                         lf_tile_table[shape].name);
+                    assert_as_in_a_batch(&r, &want, fewer[f], shape % ORDERS, lf_tile_table[shape].name);
                 rig_end(&r);
             }
             assert_int_equal(unsetenv("LINFUSE_CUDA_SHAPE"), 0);
@@ -244,12 +240,84 @@ static void statistics_follow(void **state)
     set_unit("plain");
 }
 
+/* ---- x as it lies ---- */
+
+static rig rig_of(const char *ports, const char *type, const char *body, const char *words)
+{
+    char text[1024];
+    int used = 0;
+    for (const char *at = ports; *at; at++) /* # stands for the type */
+        used += snprintf(text + used, sizeof text - (size_t)used, *at == '#' ? "%s" : "%.1s", *at == '#' ? type : at);
+    snprintf(text + used, sizeof text - (size_t)used, "%s", body);
+    return rig_begin(1, text, words);
+}
+
+static void assert_lies_so(rig *r, const char *type)
+{
+    char *text = NULL;
+    OK_PROGRAM(r->program, lf_program_emit(r->program, "sm_90a", &text));
+    if (strstr(text, "BROUGHT = 1") || !strstr(text, "    written_to_copied();\n    grid_sync(c);\n"))
+        print_error("%s: x is brought into lines\n", type);
+    assert_null(strstr(text, "BROUGHT = 1"));
+    assert_non_null(strstr(text, "    written_to_copied();\n    grid_sync(c);\n    written_to_copied();\n"));
+    lf_string_free(text);
+}
+
+/* Of a gated MLP x and what its last product multiplies lie as they are read: the bits of that product by itself, of an
+ * input that has what the others made. */
+static void x_is_read_as_it_lies(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *type, *words;
+    } cases[] = {{"bf16", "device=cuda"}, {"f32", "device=cuda precision=tf32"}};
+    static const char *const shapes[] = {"pairs", "turns", "few16"};
+    static const char ports[] = "input x #[B, 128]\nparam g #[192, 128]\nparam u #[192, 128]\n",
+                      gate[] = "a = linear(x, g)\nb = linear(x, u)\ns = silu(a)\nh = mul(s, b)\n";
+    set_unit("wgmma");
+    for (size_t i = 0; i < 2 * 3; i++) {
+        const int64_t rows = i % 3 == 2 ? 13 : 200;
+        const char *type = cases[i / 3].type, *words = cases[i / 3].words;
+        const making m = {.type = type, .n = 192, .k = 128};
+        char body[512];
+        set_shape(shapes[i % 3]);
+        snprintf(body, sizeof body, "param d %s[130, 192]\n%sy = linear(h, d)\nreturn y\n", type, gate);
+        rig all = rig_of(ports, type, body, words);
+        snprintf(body, sizeof body, "%sreturn h\n", gate);
+        rig first = rig_of(ports, type, body, words),
+            second = rig_of("input h #[B, 192]\nparam d #[130, 192]\n", type, "y = linear(h, d)\nreturn y\n", words);
+        assert_true(shares(&all));
+        assert_lies_so(&all, type);
+        tensors y = tensors_begin(all.model, &rows), h = tensors_begin(first.model, &rows),
+                want = tensors_begin(second.model, &rows);
+        draw(&y, &m, false);
+        draw(&h, &m, false);
+        run(&first, &h, 0);
+        memcpy(want.in[0], h.out[0], want.in_count[0] * sizeof(float));
+        run(&second, &want, 0);
+        for (int order = 0; order < ORDERS; order++) {
+            run(&all, &y, order);
+            assert_memory_equal(y.out[0], want.out[0],
+                                y.out_count[0] * lf_dtype_size(lf_model_port_dtype(all.model, LF_PORT_OUTPUT, 0)));
+        }
+        tensors_end(&y);
+        tensors_end(&h);
+        tensors_end(&want);
+        rig_end(&all);
+        rig_end(&first);
+        rig_end(&second);
+    }
+    assert_int_equal(unsetenv("LINFUSE_CUDA_SHAPE"), 0);
+    set_unit("plain");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bits_are_those_of_products_apart),
         cmocka_unit_test(shapes_give_the_same_bits),
         cmocka_unit_test(statistics_follow),
+        cmocka_unit_test(x_is_read_as_it_lies),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
