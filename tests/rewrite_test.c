@@ -57,6 +57,17 @@ static const example examples[] = {
      X "a = mul(x, 0.7978845608028654); b = mul(x, 0.044715); c = mul(b, x); d = add(c, 1); e = mul(a, d); "
        "f = tanh(e); g = add(f, 1); h = mul(x, 0.5); i = mul(h, g); return i",
      "i = gelu(x, approximate=\"tanh\"); return i"},
+    {"rms_norm_by_hand",
+     X "a = pow(x, 2); b = mean(a, dim=-1, keepdim=true); c = add(b, 1e-6); d = rsqrt(c); e = mul(x, d); return e",
+     "e = rms_norm(x, normalized_shape=[4], eps=1e-06); return e"},
+    {"rms_norm_by_hand",
+     X "h = to(x, dtype=\"bf16\"); f = to(h, dtype=\"f32\"); a = mul(f, f); b = mean(a, dim=1, keepdim=true); "
+       "c = add(0.125, b); d = pow(c, -0.5); e = mul(d, h); g = to(e, dtype=\"bf16\"); return g",
+     "h = to(x, dtype=\"bf16\"); f = to(h, dtype=\"f32\"); e = rms_norm(f, normalized_shape=[4], eps=0.125); "
+     "g = to(e, dtype=\"bf16\"); return g"},
+    {"rms_norm_by_hand",
+     X "a = pow(x, 2); b = mean(a, dim=1, keepdim=true); c = add(b, 0.5); d = sqrt(c); e = div(x, d); return e",
+     "e = rms_norm(x, normalized_shape=[4], eps=0.5); return e"},
     {"leaky_relu_one", X "a = leaky_relu(x, 1); b = relu(a); return b", "b = relu(x); return b"},
     {"clamp_open", X "a = clamp(x, min=-inf, max=inf); b = relu(a); return b", "b = relu(x); return b"},
     {"extremum_of_same", X "a = maximum(x, x); b = minimum(a, a); c = exp(b); return c", "c = exp(x); return c"},
@@ -367,7 +378,7 @@ static void rule_holds(void **state)
         fail_msg("rule %s has no example", rule->name);
 }
 
-/* Almost a gelu or a silu: other constants, another value, a part that somebody else reads. */
+/* Almost a gelu, a silu or an rms_norm: other constants, another value, a part that somebody else reads. */
 static void close_to_a_spelled_op(void **state)
 {
     (void)state;
@@ -378,6 +389,18 @@ static void close_to_a_spelled_op(void **state)
         XY "a = mul(y, 0.5); b = div(x, 1.4142135623730951); c = erf(b); d = add(c, 1); e = mul(a, d); return e",
         X "a = mul(x, 0.5); b = div(x, 1.4142135623730951); c = tanh(b); d = add(c, 1); e = mul(a, d); return e",
         X "a = mul(x, 0.5); b = mul(x, 0.7978845608028654); c = tanh(b); d = add(c, 1); e = mul(a, d); return e",
+#define SQUARE X "a = pow(x, 2); "
+#define MEAN SQUARE "b = mean(a, dim=1, keepdim=true); "
+        SQUARE "b = mean(a, dim=0, keepdim=true); c = add(b, 0.5); d = rsqrt(c); e = mul(x, d); return e",
+        X "a = pow(x, 3); b = mean(a, dim=1, keepdim=true); c = add(b, 0.5); d = rsqrt(c); e = mul(x, d); return e",
+        MEAN "c = add(b, 0.5); d = rsqrt(c); e = mul(a, d); return e",
+        MEAN "c = add(b, 0.5); d = rsqrt(c); e = div(x, d); return e",
+        MEAN "c = add(b, 0.5); d = sqrt(c); e = mul(x, d); return e",
+        MEAN "c = sub(b, 0.5); d = rsqrt(c); e = mul(x, d); return e",
+        MEAN "c = add(b, 0.5); d = rsqrt(c); e = mul(x, d); return e, d",
+        MEAN "c = add(b, 0.5); d = rsqrt(c); e = mul(x, d); f = exp(b); return e, f",
+#undef MEAN
+#undef SQUARE
         XY "a = sigmoid(x); b = mul(a, y); return b",
         X "a = sigmoid(x); b = mul(a, x); c = exp(a); return b, c",
     };
@@ -388,6 +411,7 @@ static void close_to_a_spelled_op(void **state)
         model_rewrite(&m, (lf_rewrite_options){0}, &r);
         assert_int_equal(count_notes(r.notes.done, r.notes.done_count, "gelu_by_hand"), 0);
         assert_int_equal(count_notes(r.notes.done, r.notes.done_count, "silu_by_hand"), 0);
+        assert_int_equal(count_notes(r.notes.done, r.notes.done_count, "rms_norm_by_hand"), 0);
         compare(&m.g, &r.m.g, models[i]);
         rewritten_free(&r);
         lf_arena_free(&m.arena);

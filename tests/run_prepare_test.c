@@ -53,6 +53,8 @@ static const struct {
     {"silu_by_hand", X LINEAR "c = sigmoid(a)\nd = mul(a, c)\nreturn d\n", "wb", ""},
     {"gelu_by_hand", X LINEAR "c = div(a, 1.4142135623730951)\nd = erf(c)\ne = add(d, 1)\nf = mul(a, 0.5)\n"
                      "g = mul(f, e)\nreturn g\n", "wb", ""},
+    {"rms_norm_by_hand", X LINEAR "c = pow(a, 2)\nd = mean(c, dim=1, keepdim=true)\ne = add(d, 1e-6)\nf = rsqrt(e)\n"
+                         "g = mul(a, f)\nreturn g\n", "wb", ""},
     {"max_through_monotone", X LINEAR "c = tanh(a)\nm = max(c, dim=1)\nreturn m\n", "wb", ""},
 };
 enum { LAWS = sizeof laws / sizeof *laws };

@@ -125,6 +125,62 @@ static lf_node gelu_by_hand(lf_rw *rw, lf_node n)
     return LF_KEEP;
 }
 
+/* ---- rms_norm ---- */
+
+/* What n is the square of; LF_NONE: nothing. */
+static lf_node squared(const lf_rw *rw, lf_node n)
+{
+    const lf_node x = lf_rw_arg(rw, n, 0);
+    const bool pow = lf_rw_is(rw, n, LF_OP_pow) && lf_rw_attr(rw, n, "exponent") == 2.0;
+    return pow || (lf_rw_is(rw, n, LF_OP_mul) && lf_rw_arg(rw, n, 1) == x) ? x : LF_NONE;
+}
+
+/* x of mean(x^2) + eps, over the last axis, which stays; LF_NONE: n is something else. */
+static lf_node mean_of_squares(const lf_rw *rw, lf_node n, double *eps)
+{
+    if (!lf_rw_is(rw, n, LF_OP_add) || lf_rw_attr(rw, n, "alpha") != 1.0 || !lf_rw_sole(rw, n))
+        return LF_NONE;
+    const int at = lf_rw_constant(rw, lf_rw_arg(rw, n, 0), eps) ? 0 : 1;
+    const lf_node mean = lf_rw_arg(rw, n, 1 - at);
+    if (!lf_rw_constant(rw, lf_rw_arg(rw, n, at), eps) || !lf_rw_is(rw, mean, LF_OP_mean) || !lf_rw_sole(rw, mean) ||
+        lf_rw_attr(rw, mean, "keepdim") == 0.0)
+        return LF_NONE;
+    const lf_node square = lf_rw_arg(rw, mean, 0);
+    const int rank = lf_rw_shape(rw, square)->rank;
+    return rank > 0 && lf_span_axes(rw->g, mean) == 1u << (rank - 1) ? squared(rw, square) : LF_NONE;
+}
+
+/* What n is the square root of, or the inverse of such; LF_NONE: nothing. */
+static lf_node root_of(const lf_rw *rw, lf_node n, bool inverse)
+{
+    const bool is_root = lf_rw_is(rw, n, inverse ? LF_OP_rsqrt : LF_OP_sqrt) ||
+                         (lf_rw_is(rw, n, LF_OP_pow) && lf_rw_attr(rw, n, "exponent") == (inverse ? -0.5 : 0.5));
+    return is_root && lf_rw_sole(rw, n) ? lf_rw_arg(rw, n, 0) : LF_NONE;
+}
+
+/* x * rsqrt(mean(x^2) + eps), or x / sqrt(mean(x^2) + eps) = rms_norm(x, eps). Where only the mean is of x in a wider
+ * type, so is the result. */
+static lf_node rms_norm_by_hand(lf_rw *rw, lf_node n)
+{
+    const bool mul = lf_rw_is(rw, n, LF_OP_mul);
+    for (int slot = 0; slot < (mul ? 2 : 1); slot++) {
+        const lf_node sum = root_of(rw, lf_rw_arg(rw, n, 1 - slot), mul);
+        double eps;
+        const lf_node x = sum == LF_NONE ? LF_NONE : mean_of_squares(rw, sum, &eps), times = lf_rw_arg(rw, n, slot);
+        if (x == LF_NONE || lf_rw_at(rw, x)->dtype != lf_rw_at(rw, n)->dtype ||
+            (x != times && !(lf_rw_is(rw, x, LF_OP_to) && lf_rw_arg(rw, x, 0) == times)))
+            continue;
+        const lf_shape *shape = lf_rw_shape(rw, x);
+        const lf_extent features = shape->dim[shape->rank - 1];
+        if (!lf_extent_is(features, features.coef))
+            continue;
+        const lf_node args[LF_MAX_ARGS] = {x, LF_NONE, LF_NONE, LF_NONE, LF_NONE};
+        const lf_attr attrs[LF_MAX_ATTRS] = {{.count = 1, .list = {features.coef}}, {.number = eps}};
+        return lf_rw_make(rw, LF_OP_rms_norm, args, attrs);
+    }
+    return LF_KEEP;
+}
+
 static const lf_rule rules[] = {
     {.info = {"silu_by_hand", "x * sigmoid(x) = silu(x)", LF_REROUNDS},
      .gain = "one function in place of its parts",
@@ -134,5 +190,9 @@ static const lf_rule rules[] = {
      .gain = "one function in place of its parts",
      .ops = {LF_OP_mul, LF_OP_div},
      .apply = gelu_by_hand},
+    {.info = {"rms_norm_by_hand", "x * rsqrt(mean(x^2) + eps) = rms_norm(x, eps)", LF_REROUNDS},
+     .gain = "one statistic in place of its parts",
+     .ops = {LF_OP_mul, LF_OP_div},
+     .apply = rms_norm_by_hand},
 };
 const lf_rule_table lf_rules_spelled = LF_TABLE(rules);
