@@ -434,7 +434,7 @@ static void options_that_are_wrong(void **state)
     static const struct { const char *key, *value, *words; } bad[] = {
         {"devise", "cpu", "devise"}, {"device", "tpu", "tpu"}, {"precision", "fp64", "fp64"}, {"fuse", "yes", "yes"},
         {"assume_finite", "", "assume_finite"}, {"dim.B", "", "dim.B"}, {"dim.B", "12x", "12x"}, {"dim.B", "-1", "-1"},
-        {"dim.B", "99999999999999999999", "dim.B"}, {"first.B", "x", "first.B"}, {"", "", "not an option"},
+        {"dim.B", "99999999999999999999", "dim.B"}, {"first.B", "x", "first.B"}, {"", "", "options: there is no ''"},
         {"rules", "-all,+no_such_rule", "no rule 'no_such_rule'; there are all"},
     };
     lf_context *context = context_of(1);
@@ -444,6 +444,9 @@ static void options_that_are_wrong(void **state)
         REFUSES(LF_ERR_ARG, bad[i].words, lf_options_set(o, bad[i].key, bad[i].value), lf_options_message(o));
     REFUSES(LF_ERR_ARG, "did you mean h200? It is one of cpu, cuda, h200", lf_options_set(o, "device", "h20"),
             lf_options_message(o));
+    REFUSES(LF_ERR_ARG, "did you mean cuda?", lf_options_set(o, "device", "cdua"), lf_options_message(o));
+    REFUSES(LF_ERR_ARG, "options: there is no 'devcie'; did you mean device? It is one of device, precision",
+            lf_options_set(o, "devcie", "cpu"), lf_options_message(o));
     REFUSES(LF_ERR_ARG, "it is one of fp32, tf32, bf16, fp16", lf_options_set(o, "precision", "half"),
             lf_options_message(o));
     REFUSES(LF_ERR_ARG, "`key`", lf_options_set(o, NULL, "cpu"), lf_options_message(o));

@@ -420,6 +420,9 @@ static void guess_is_the_nearest(void **state)
     memset(longest, 'a', sizeof longest - 1);
     assert_string_equal(guessed("gelu", 2), "gelu");
     assert_string_equal(guessed("rellu", 2), "relu");
+    assert_string_equal(guessed("sliu", 1), "silu"); /* letters that changed places count once */
+    assert_string_equal(guessed("epx", 1), "exp");
+    assert_string_equal(guessed("usli", 1), "");
     assert_string_equal(guessed("selu", 2), "relu"); /* the first of three that are one letter away */
     assert_string_equal(guessed("log_sum_exp", 2), "logsumexp");
     assert_string_equal(guessed("log_sum_exp", 1), "");

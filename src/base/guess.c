@@ -5,26 +5,28 @@
 
 enum { LONGEST = 128 };
 
-/* Levenshtein distance; both are at most LONGEST letters. */
+static int least(int a, int b)
+{
+    return a < b ? a : b;
+}
+
+/* Levenshtein distance, but two letters that changed places count once; both are at most LONGEST letters. */
 static int distance(const char *a, size_t a_length, const char *b, size_t b_length)
 {
-    int above[LONGEST + 1];
+    int rows[3][LONGEST + 1]; /* [i % 3][j]: of a's first i letters from b's first j */
     for (size_t j = 0; j <= b_length; j++)
-        above[j] = (int)j;
+        rows[0][j] = (int)j;
     for (size_t i = 1; i <= a_length; i++) {
-        int diagonal = above[0];
-        above[0] = (int)i;
+        int *row = rows[i % 3];
+        const int *above = rows[(i + 2) % 3], *two_above = rows[(i + 1) % 3];
+        row[0] = (int)i;
         for (size_t j = 1; j <= b_length; j++) {
-            int best = diagonal + (a[i - 1] != b[j - 1]);
-            if (above[j] + 1 < best)
-                best = above[j] + 1;
-            if (above[j - 1] + 1 < best)
-                best = above[j - 1] + 1;
-            diagonal = above[j];
-            above[j] = best;
+            row[j] = least(above[j - 1] + (a[i - 1] != b[j - 1]), least(above[j], row[j - 1]) + 1);
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+                row[j] = least(row[j], two_above[j - 2] + 1);
         }
     }
-    return above[b_length];
+    return rows[a_length % 3][b_length];
 }
 
 int lf_guess_most(size_t length)

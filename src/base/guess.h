@@ -15,7 +15,7 @@ typedef struct lf_guess {
 
 /* How many letters of a word of this length may be wrong: a third of them, and never fewer than two. */
 int lf_guess_most(size_t length);
-/* most: insertions, deletions and replacements that a near word may be away. */
+/* most: insertions, deletions, replacements and swaps of neighbours that a near word may be away. */
 lf_guess lf_guess_of(const char *word, size_t length, int most);
 /* Tries another word. One of which nothing would be left is not near; one of more than 128 letters is passed over. */
 void lf_guess_try(lf_guess *guess, const char *word);

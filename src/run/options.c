@@ -93,19 +93,28 @@ const char *lf_option_word(const char *key, size_t index)
     return w ? w->word(index) : NULL;
 }
 
-static lf_status refuse_word(lf_options *o, const struct worded *w, const char *value)
+/* The keys of all options. */
+static const char *option_word(size_t index)
+{
+    static const char *const others[] = {"rules", "dim.NAME", "first.NAME", NULL};
+    const size_t count = sizeof worded / sizeof *worded, last = sizeof others / sizeof *others - 1;
+    return index < count ? worded[index].key : others[index - count < last ? index - count : last];
+}
+
+/* Of a value that is none of the words: of what kind, and what there is. */
+static lf_status refuse(lf_options *o, const char *kind, const char *value, const char *(*word)(size_t index))
 {
     lf_str known = {0};
     lf_guess guess = lf_guess_of(value, strlen(value), 2);
-    for (size_t i = 0; w->word(i); i++) {
-        lf_str_addf(&known, "%s%s", i ? ", " : "", w->word(i));
-        lf_guess_try(&guess, w->word(i));
+    for (size_t i = 0; word(i); i++) {
+        lf_str_addf(&known, "%s%s", i ? ", " : "", word(i));
+        lf_guess_try(&guess, word(i));
     }
     if (guess.best)
-        lf_fail(&o->diag, LF_ERR_ARG, "%s: there is no '%.64s'; did you mean %s? It is one of %s", w->key, value,
+        lf_fail(&o->diag, LF_ERR_ARG, "%s: there is no '%.64s'; did you mean %s? It is one of %s", kind, value,
                 guess.best, known.failed ? "several words" : known.text);
     else
-        lf_fail(&o->diag, LF_ERR_ARG, "%s: there is no '%.64s'; it is one of %s", w->key, value,
+        lf_fail(&o->diag, LF_ERR_ARG, "%s: there is no '%.64s'; it is one of %s", kind, value,
                 known.failed ? "several words" : known.text);
     lf_str_free(&known);
     return LF_ERR_ARG;
@@ -132,7 +141,7 @@ static lf_status set_word(lf_options *o, const struct worded *w, const char *val
                 snprintf(field, w->size, "%s", value);
             return LF_OK;
         }
-    return refuse_word(o, w, value);
+    return refuse(o, w->key, value, w->word);
 }
 
 /* ---- the others ---- */
@@ -185,10 +194,7 @@ lf_status lf_options_set(lf_options *options, const char *key, const char *value
         return set_hint(options, &options->weigh, "dim.", key + 4, value);
     if (strncmp(key, "first.", 6) == 0)
         return set_hint(options, &options->first, "first.", key + 6, value);
-    return lf_fail(&options->diag, LF_ERR_ARG,
-                   "'%.64s' is not an option; there are device, precision, rules, assume_finite, fuse, tune, lazy, "
-                   "dim.NAME, first.NAME",
-                   key);
+    return refuse(options, "options", key, option_word);
 }
 
 lf_status lf_options_open(const lf_options *o, lf_context *context, lf_opened *on, lf_precision *precision,
