@@ -257,6 +257,7 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "lf_page_print": (_status, [_handle, _text, _text, ctypes.c_bool, _out]),
     "lf_account_field": (ctypes.POINTER(_Field), [_size]),
     "lf_option_word": (_text, [_text, _size]),
+    "lf_machine_fact": (_status, [_handle, _text, _out]),
     "lf_word_near": (_text, [_text, ctypes.POINTER(_text), _size]),
     "lf_rule_name": (_text, [_size]),
     "lf_rule_law": (_text, [_size]),
@@ -350,6 +351,14 @@ def page(title: str, facts: Mapping[str, Any], whole: bool) -> str:
     words = json.dumps(facts, ensure_ascii=False).encode(errors="replace")
     status = lib.lf_page_print(context.address, title.encode(errors="replace"), words, whole, ctypes.byref(made))
     context._check(status)
+    return _taken_text(made)
+
+
+@functools.cache
+def machine_fact(fact: str) -> str:
+    """What this machine has, in words: `fact` is one of lf_machine_fact's."""
+    context, made = Context(), ctypes.c_void_p()
+    context._check(lib.lf_machine_fact(context.address, fact.encode(), ctypes.byref(made)))
     return _taken_text(made)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from . import amounts, tracing
+from . import amounts, native, tracing
 from .progress import Progress
 
 _TURN = 0.005  # s that a turn of the slowest takes at least
@@ -43,6 +43,7 @@ class Bench:
     left_out: dict[str, str] = field(default_factory=dict)  # who, and why
     others: float | None = None  # the share of the CPUs that other programs used meanwhile, where it is known
     spread: dict[str, float] = field(default_factory=dict)  # of the middle half of the turns, as a part of the median
+    machine: str = ""  # the processor's name, or the GPU's
 
     @property
     def ratio(self) -> dict[str, float]:
@@ -68,7 +69,8 @@ class Bench:
 
     @property
     def where(self) -> str:
-        return self.device + (f", {amounts.counted(self.threads, 'thread')}" if self.device == "cpu" else "")
+        name = self.machine or self.device
+        return f"{name}, {amounts.counted(self.threads, 'thread')}" if self.device == "cpu" else name
 
     @property
     def doubts(self) -> list[str]:
@@ -171,7 +173,7 @@ def measured(subject: tracing.Subject, options: Mapping[str, Any] | None, induct
         calls=count * len(each["eager"]), ms={name: statistics.median(ms) for name, ms in each.items()},
         fastest_ms={name: min(ms) for name, ms in each.items()},
         slowest_ms={name: max(ms) for name, ms in each.items()}, first_call_s=first, left_out=left_out, others=others,
-        spread={name: _spread(ms) for name, ms in each.items()},
+        spread={name: _spread(ms) for name, ms in each.items()}, machine=_machine(device),
     )
 
 
@@ -223,6 +225,10 @@ def _device(subject: tracing.Subject) -> str:
     model = subject.model
     held = [*model.parameters(), *model.buffers()] if isinstance(model, nn.Module) else []
     return "cuda" if any(one.is_cuda for one in [*subject.tensors(), *held]) else "cpu"
+
+
+def _machine(device: str) -> str:
+    return torch.cuda.get_device_name() if device == "cuda" else native.machine_fact("cpu")
 
 
 def _take_turns(calls: Mapping[str, Callable[[], Any]], wait: Callable[[], None], seconds: float,

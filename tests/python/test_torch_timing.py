@@ -69,6 +69,8 @@ def test_forms():
     words = " ".join(check_html(made._repr_html_()).words)
     assert made.headline in words and all(cell in words for row in made.table() for cell in row)
     assert made.json()["ratio"]["linfuse"] == pytest.approx(10.3 / 5.96)
+    assert dataclasses.replace(made, machine="A CPU").where == "A CPU, 1 thread"
+    assert dataclasses.replace(made, device="cuda", machine="A GPU").where == "A GPU"
 
 
 def test_doubts():
@@ -178,6 +180,7 @@ def test_explain_measured():
     model, x = nn.Sequential(nn.Linear(32, 8), nn.Softmax(1)).eval(), torch.rand(16, 32)
     account = linfuse.explain(model, x, measure=True)
     lines = str(account).splitlines()
+    assert account.measured.machine == linfuse.native.machine_fact("cpu")
     assert lines[0] == f"Measured on {account.measured.where}: {account.measured.headline}"
     doubts = account.measured.doubts
     assert lines[1 : 2 + len(doubts)] == [*doubts, ""]
