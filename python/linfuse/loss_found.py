@@ -96,24 +96,29 @@ class LossHead:
 
     def __str__(self) -> str:
         where = f" ({self.line})" if self.line else ""
+        several = len(self.covers) > 1
+        what = f"{self.covers[0]} and {self.covers[-1]}{where} are one" if several else f"{self.node}{where} is a"
         if self.reduction == "none":
             more = "with gradients four, as backward makes the logits again"
         else:
             more = (f"with gradients three, made at once and held until backward in up to "
                     f"{bytes_of(4 * self.features * (self.rows + self.words))}")
-        return (f"{' and '.join((self.covers[0], self.covers[-1]))}{where} are one loss head: its {self.rows} x "
-                f"{self.words} logits, {bytes_of(self.logits_bytes)}, are never stored. The loss takes one product of "
-                f"{flops_of(self.flops)}, {more}.")
+        return (f"{what} loss head: its {self.rows} x {self.words} logits, {bytes_of(self.logits_bytes)}, are never "
+                f"stored. The loss takes one product of {flops_of(self.flops)}, {more}.")
 
 
 def replace(graph: Graph, asked: str | bool) -> list[LossHead]:
-    """Replaces loss heads in a graph without idle writes. asked: of the option; "auto": those that pay."""
+    """Replaces losses by heads in a graph without idle writes, and gives all heads, those that were written as such
+    too. asked: of the option; "auto": those that pay."""
     found = []
     for node in list(graph.nodes):
+        if _is_head(node):
+            found.append(_as_written(node))
+            continue
         written = _written(node)
         if written is None or asked is False:
             continue
-        chain = _chain(written.logits, node)
+        chain = _chain(written.logits)
         if chain is None:
             continue
         try:
@@ -129,9 +134,15 @@ def replace(graph: Graph, asked: str | bool) -> list[LossHead]:
     return found
 
 
+def _as_written(node: Node) -> LossHead:
+    x, weight = (hints(example(arg)) for arg in node.args[:2])  # type: ignore[arg-type]
+    reduction = next((arg for arg in node.args if arg in _NAMED), "none")
+    return LossHead(node.name, (node.name,), line_of(node), *x[:1], *weight, reduction)  # type: ignore[arg-type]
+
+
 def _pays(size: LossHead, logits: Tensor) -> None:
     if logits.device.type != "cpu":
-        raise Unsupported('not yet tuned for a GPU; the option loss_head=True asks for it')
+        raise Unsupported("not yet tuned for a GPU; the option loss_head=True asks for it")
     if size.logits_bytes < _LEAST.get(logits.dtype, _LEAST_OTHERS):
         raise Unsupported(f"its logits take {bytes_of(size.logits_bytes)}, which PyTorch is faster with; the option "
                           "loss_head=True asks for it")
@@ -170,10 +181,10 @@ def _written(node: Node) -> _Written | None:
     if node.op not in ("call_function", "call_method"):
         return None
     gathers = node.target in _GATHERS
-    signature = _GATHER if gathers else _OF_LOSSES.get(node.target)  # type: ignore[call-overload]
-    if signature is None:
-        return None
     try:
+        signature = _GATHER if gathers else _OF_LOSSES.get(node.target)  # type: ignore[call-overload]
+        if signature is None:
+            return None
         named = {"input" if key == "self" else key: value for key, value in node.kwargs.items()}
         bound = signature.bind(*node.args, **named)
     except TypeError:
@@ -193,7 +204,7 @@ def _written(node: Node) -> _Written | None:
                     given.get("label_smoothing", 0.0), "label_smoothing" not in given, None)
 
 
-def _chain(last: Node, loss_node: Node) -> list[Node] | None:
+def _chain(last: Node) -> list[Node] | None:
     """The nodes from a product's to the loss's input, each of which takes the one before; None where there is none."""
     chain = [last]
     while True:
@@ -239,7 +250,8 @@ class _Maker:
         assert found is not None
         spelling, args, kwargs = found
         x, other, *rest = spelling.bind(args, kwargs).values()
-        if not (isinstance(x, Node) and isinstance(other, Node)) or len(example(other).shape) != 2 or len(rest) > 1:
+        both = [example(one) if isinstance(one, Node) else None for one in (x, other)]
+        if not all(isinstance(one, Tensor) for one in both) or both[1].dim() != 2 or len(rest) > 1:
             raise Unsupported("its product is no linear layer's")
         if spelling.row.op == "linear":
             return x, other, rest[0], False
@@ -281,10 +293,13 @@ class _Maker:
             raise Unsupported("its rows are picked from extents that are not numbers")
 
     def _check_operands(self) -> None:
-        for node in (self._x, self._weight, self._bias, self._written.target, self._written.class_weight):
+        of = self._written
+        if not all(isinstance(one, (int, float)) for one in (of.ignore_index, of.label_smoothing, of.gather or 0)):
+            raise Unsupported("its ignore_index, label_smoothing or dim is only known at the call")
+        for node in (self._x, self._weight, self._bias, of.target, of.class_weight):
             value = None if node is None else example(node)
-            if value is not None and not isinstance(value, FakeTensor) and type(value) not in (Tensor, Parameter):
-                raise Unsupported(f"{node.name} is a tensor of the class {type(value).__name__}")
+            if node is not None and not isinstance(value, FakeTensor) and type(value) not in (Tensor, Parameter):
+                raise Unsupported(f"{node.name} is of the class {type(value).__name__}, and no plain tensor")
         if self._bias is not None and hints(example(self._bias)) != (self._words,):
             raise Unsupported(f"{self._bias.name} is not one number a word")
 

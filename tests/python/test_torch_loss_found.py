@@ -399,7 +399,11 @@ def test_a_head_as_a_function_is_no_fallback():
     fast = compiled(lambda x, labels: head(x, labels), fallback="error")
     with torch.no_grad():
         fast(torch.randn(3, 8), torch.tensor([1, 2, 3]))
-    assert "head_loss" not in reasons() and "not supported" not in reasons()
+    assert "head_loss" not in reasons() and "not supported" not in reasons() and linfuse.stats().loss_heads == 1
+    said = str(linfuse.explain(head, torch.randn(3, 8), torch.tensor([1, 2, 3])))
+    assert "is a loss head: its 3 x 11 logits, 132 B, are never stored" in said and "with gradients three" in said
+    rows = linfuse.LinearLogprobs(8, 11)
+    assert "with gradients four" in str(linfuse.explain(rows, torch.randn(3, 8), torch.tensor([1, 2, 3])))
 
 
 def test_hugging_face():
