@@ -248,8 +248,11 @@ static lf_status step_over_ranks(lf_context *context, const lf_loss_job *job, lf
         status = lf_fail_nomem(&context->diag, "what ranks exchange");
     if (status == LF_OK)
         status = run(context, job, &(lf_loss_pass){.rows = rows});
-    if (status == LF_OK)
+    if (status == LF_OK) {
+        const int before = lf_pool_limit(job->loss->options.threads);
         status = lf_loss_exchange(exchange, job, rows, room, &context->diag);
+        lf_pool_limit(before);
+    }
     if (status == LF_OK && gradient) {
         const lf_loss_gradient wide = in_f32(job, gradient, x);
         status = run(context, job,

@@ -4,6 +4,8 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "base/mem.h"
+
 /* What a rank sends: its words, and then `numbers_of` floats for each token that counts. */
 typedef struct words {
     int64_t first, count;
@@ -68,6 +70,30 @@ static lf_status check_words(const lf_exchange *exchange, const lf_loss_job *job
     return LF_OK;
 }
 
+/* What the ranks sent, to be combined TOGETHER tokens at a time. */
+enum { TOGETHER = 64 };
+typedef struct meeting {
+    const lf_loss_job *job;
+    const unsigned char *all; /* [ranks][each bytes] */
+    size_t each;
+    int ranks;
+    lf_loss_row *rows;
+} meeting;
+
+static void combine(void *arg, int64_t index, int slot)
+{
+    const meeting *m = arg;
+    (void)slot;
+    for (int64_t i = index * TOGETHER; i < lf_min64((index + 1) * TOGETHER, m->job->counts); i++) {
+        lf_loss_part sum = part_at(m->job, m->all, i);
+        for (int rank = 1; rank < m->ranks; rank++) {
+            const lf_loss_part part = part_at(m->job, m->all + (size_t)rank * m->each, i);
+            lf_loss_part_combine(&sum, &part);
+        }
+        m->rows[m->job->counted[i]] = lf_loss_row_of(&sum);
+    }
+}
+
 lf_status lf_loss_exchange(const lf_exchange *exchange, const lf_loss_job *job, lf_loss_row *rows, void *room,
                            lf_diag *diag)
 {
@@ -77,14 +103,9 @@ lf_status lf_loss_exchange(const lf_exchange *exchange, const lf_loss_job *job, 
     if (exchange->gather(exchange->user, mine, each, all) != 0)
         return lf_fail(diag, LF_ERR_IO, "the exchange between ranks failed: gather of %zu bytes", each);
     const lf_status status = check_words(exchange, job, all, diag);
-    for (int64_t i = 0; i < job->counts && status == LF_OK; i++) {
-        lf_loss_part sum = part_at(job, all, i);
-        for (int rank = 1; rank < exchange->ranks; rank++) {
-            const lf_loss_part part = part_at(job, all + (size_t)rank * each, i);
-            lf_loss_part_combine(&sum, &part);
-        }
-        rows[job->counted[i]] = lf_loss_row_of(&sum);
-    }
+    meeting m = {job, all, each, exchange->ranks, rows};
+    if (status == LF_OK)
+        lf_pool_run(job->pool, lf_ceil_div(job->counts, TOGETHER), combine, &m);
     return status;
 }
 
