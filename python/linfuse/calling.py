@@ -99,7 +99,7 @@ class Slot:
     """One thread's use of a program: a call, and room for the addresses it is given."""
 
     __slots__ = ("call", "handle", "inputs", "inputs_at", "kept", "options", "options_at", "outputs", "outputs_at",
-                 "room", "room_at", "room_size", "runs", "runs_before_reset", "stream")
+                 "room", "room_at", "room_size", "runs", "runs_not_counted", "stream")
 
     def __init__(self, call: native.Call, inputs: int, outputs: int, place: Place, stream: int):
         self.call = call
@@ -107,7 +107,7 @@ class Slot:
         self.inputs = (ctypes.c_void_p * inputs)()
         self.outputs = (ctypes.c_void_p * outputs)()
         self.inputs_at, self.outputs_at = ctypes.addressof(self.inputs), ctypes.addressof(self.outputs)
-        self.runs = self.runs_before_reset = 0
+        self.runs = self.runs_not_counted = 0  # of which stats() leaves some out
         self.stream = stream  # a GPU's, of all its runs
         self.options = native.RunOptions(memory=place, stream=stream)
         self.options_at = ctypes.addressof(self.options)

@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -114,6 +115,7 @@ class _Registry:
     """Everything alive, without keeping it alive, and counts of what is gone."""
 
     def __init__(self) -> None:
+        self.here = threading.local()  # .uncounted: whether what this thread does is left out
         self.lock = threading.RLock()  # a collection of garbage may come in between, and count what goes
         self.parts: weakref.WeakSet[Part] = weakref.WeakSet()
         self.graphs: weakref.WeakSet[CompiledGraph] = weakref.WeakSet()
@@ -132,18 +134,45 @@ class _Registry:
         self.counts: Counter[str] = Counter()
         self.left: Counter[tuple[Left, str]] = Counter()
 
+    def counts_here(self) -> bool:
+        return not getattr(self.here, "uncounted", False)
+
     def count(self, name: str, by: int = 1) -> None:
+        if self.counts_here():
+            with self.lock:
+                self.counts[name] += by
+
+    def end(self, slots: Iterable[Slot]) -> None:
+        """Counts the calls of a program that is gone."""
         with self.lock:
-            self.counts[name] += by
+            self.counts["fused_calls"] += sum(slot.runs - slot.runs_not_counted for slot in slots)
 
     def leave(self, left: Left, when: str) -> None:
         if left.reason == notices.NEEDS_GRADIENTS:
             notices.of_gradients()
-        with self.lock:
-            self.left[left, when] += 1
+        if self.counts_here():
+            with self.lock:
+                self.left[left, when] += 1
 
 
 registry = _Registry()
+
+
+@contextlib.contextmanager
+def uncounted() -> Iterator[None]:
+    """What this thread does meanwhile is no part of stats(). Programs that it makes must live until the end."""
+    before = {slot: slot.runs for slot in _slots(registry.alive())}
+    registry.here.uncounted = True
+    try:
+        yield
+    finally:
+        registry.here.uncounted = False
+        for slot in _slots(registry.alive()):
+            slot.runs_not_counted += slot.runs - before.get(slot, 0)
+
+
+def _slots(programs: Iterable[Prepared]) -> list[Slot]:
+    return [slot for prepared in programs for slot in list(prepared.slots)]
 
 
 def _renew_lock() -> None:
@@ -161,10 +190,10 @@ def stats() -> Stats:
     """What ran fused and what fell back to PyTorch, with the reasons."""
     programs = registry.alive()
     held = [prepared.program.memory() for prepared in programs]
-    slots = [slot for prepared in programs for slot in list(prepared.slots)]
+    slots = _slots(programs)
     with registry.lock:
         counts, left = Counter(registry.counts), dict(registry.left)
-    fused = counts["fused_calls"] + sum(slot.runs - slot.runs_before_reset for slot in slots)
+    fused = counts["fused_calls"] + sum(slot.runs - slot.runs_not_counted for slot in slots)
     return Stats(
         graphs=counts["graphs"],
         graphs_fused=counts["graphs_fused"],
@@ -202,6 +231,5 @@ def reset_stats() -> None:
     notices.forget()
     with registry.lock:
         registry.clear()
-    for prepared in registry.alive():
-        for slot in list(prepared.slots):
-            slot.runs_before_reset = slot.runs
+    for slot in _slots(registry.alive()):
+        slot.runs_not_counted = slot.runs

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from . import amounts, native, tracing
+from . import amounts, counters, native, tracing
 from .progress import Progress
 
 _TURN = 0.005  # s that a turn of the slowest takes at least
@@ -134,7 +134,7 @@ def bench(model: nn.Module | Callable[..., Any], *inputs: Any, kwargs: Mapping[s
     inductor:  False leaves it out, whose compiling can take a minute; it is also left out where it cannot compile.
     seconds:   how long to measure, compiling not counted. At least 5 turns of each are taken.
 
-    The model, its buffers and the random numbers are as before afterwards.
+    The model, its buffers, the random numbers and what stats() counts are as before afterwards.
     """
     return measured(tracing.subject(model, inputs, kwargs), options, inductor, seconds)
 
@@ -150,7 +150,7 @@ def measured(subject: tracing.Subject, options: Mapping[str, Any] | None, induct
     calls: dict[str, Callable[[], Any]] = {}
     first: dict[str, float] = {}
     left_out: dict[str, str] = {}
-    with tracing.undisturbed(subject.model), Progress() as progress:
+    with tracing.undisturbed(subject.model), counters.uncounted(), Progress() as progress:
         for name, how in backends.items():
             progress.say(f"{name}: first call")
             plain = subject.wrapped()

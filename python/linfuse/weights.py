@@ -145,7 +145,7 @@ class Prepared(Slots):
 def _end(program: native.Compiled, slots: list[Slot], idle: list[Slot]) -> None:
     """A program that nobody finds any more goes with its calls, though somebody may remember a slot. One that is in use
     all the same (a collection of garbage may leave weak references as they are for a while) ends with its last user."""
-    registry.count("fused_calls", sum(slot.runs - slot.runs_before_reset for slot in slots))
+    registry.end(slots)
     while idle:
         try:
             idle.pop().call.close()

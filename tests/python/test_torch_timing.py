@@ -2,6 +2,7 @@
 """linfuse.bench and explain(measure=True): who is measured, how often, what is left out and why, and what stays."""
 
 import dataclasses
+import gc
 import io
 import os
 import shutil
@@ -35,16 +36,27 @@ def measured(model, *inputs, **more):
 
 
 def test_eager_and_linfuse():
-    """Medians by name, as many calls of each, and linfuse runs fused."""
-    model = Two().eval()
-    made = measured(model, torch.rand(16, 32), torch.rand(8), kwargs={"scale": 2.0})
+    """Medians by name, as many calls of each; linfuse runs fused, or else it fails; and what is counted stays."""
+    model, x, y = Two().eval(), torch.rand(16, 32), torch.rand(8)
+    fast = torch.compile(model, backend="linfuse")
+    with torch.no_grad():
+        fast(x, y, scale=2.0)
+    before = linfuse.stats()
+    for subject in (model, fast):
+        made = measured(subject, x, y, kwargs={"scale": 2.0}, options={"fallback": "error"})
+    linfuse.explain(model, x, y, scale=2.0, measure=True)
     assert list(made.ms) == ["eager", "linfuse"] and made.title == "Two" and not made.left_out
     assert made.ratio["eager"] == 1 and made.ratio["linfuse"] == made.ms["eager"] / made.ms["linfuse"]
     for name, ms in made.ms.items():
         assert 0 < made.fastest_ms[name] <= ms <= made.slowest_ms[name]
     assert made.first_call_s["linfuse"] > 1e-3 * made.ms["linfuse"]  # it compiles
-    stats = linfuse.stats()
-    assert made.calls >= 5 and stats.fused_calls >= made.calls and not stats.fallbacks
+    gc.collect()
+    stats, counted = linfuse.stats(), ("graphs", "ops", "fused_parts", "fused_calls", "programs_made", "prepared")
+    assert made.calls >= 5 and not stats.fallbacks
+    assert {key: getattr(stats, key) for key in counted} == {key: getattr(before, key) for key in counted}
+    with torch.no_grad():
+        fast(x, y, scale=2.0)
+    assert linfuse.stats().fused_calls == before.fused_calls + 1 == 2
 
 
 def test_in_turns(monkeypatch):
