@@ -151,7 +151,13 @@ static void unknown_rules_are_named(void **state)
     lf_arena_init(&r.m.arena);
     assert_int_equal(lf_graph_init(&r.m.g, &r.m.arena, &r.m.diag), LF_OK);
     assert_int_equal(lf_rewrite(&before.g, &options, &r.m.g, home, &r.notes), LF_ERR_ARG);
-    assert_non_null(strstr(r.m.diag.text, "'fold_bais'"));
+    assert_string_equal(r.m.diag.text, "there is no rule 'fold_bais'; did you mean fold_bias?");
+    lf_arena_free(&r.m.arena);
+    lf_arena_init(&r.m.arena);
+    assert_int_equal(lf_graph_init(&r.m.g, &r.m.arena, &r.m.diag), LF_OK);
+    const lf_rewrite_options far = {.rules = "-nothing_near_it", .dims = test_dims};
+    assert_int_equal(lf_rewrite(&before.g, &far, &r.m.g, home, &r.notes), LF_ERR_ARG);
+    assert_non_null(strstr(r.m.diag.text, "'nothing_near_it'; there are all, none, "));
     for (size_t i = 0; lf_rule_at(i); i++)
         assert_non_null(strstr(r.m.diag.text, lf_rule_at(i)->name));
     lf_arena_free(&r.m.arena);

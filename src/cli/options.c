@@ -52,6 +52,12 @@ bool cli_parse_number(const char *text, uint64_t highest, uint64_t *out)
     return value <= highest;
 }
 
+bool cli_is_too_large(const char *text, uint64_t highest)
+{
+    uint64_t number;
+    return *text && strspn(text, "0123456789") == strlen(text) && !cli_parse_number(text, highest, &number);
+}
+
 /* Adds NAME=VALUE; capacity of the list is argc, which no list outgrows. */
 static int add_pair(cli_pairs *pairs, int argc, const struct option *option, const char *value)
 {
@@ -70,6 +76,7 @@ static int add_pair(cli_pairs *pairs, int argc, const struct option *option, con
 static int set(cli_options *out, const struct option *option, int argc, const char *value)
 {
     char *field = (char *)out + option->offset;
+    const uint64_t highest = option->kind == SEED ? UINT64_MAX : INT64_MAX;
     uint64_t number;
     switch (option->kind) {
     case FLAG: *(bool *)(void *)field = true; return CLI_OK;
@@ -78,7 +85,10 @@ static int set(cli_options *out, const struct option *option, int argc, const ch
     case FILE_OF: return add_pair((cli_pairs *)(void *)field, argc, option, value);
     case NUMBER:
     case SEED:
-        if (!cli_parse_number(value, option->kind == SEED ? UINT64_MAX : INT64_MAX, &number) ||
+        if (cli_is_too_large(value, highest))
+            return cli_fail("--%s %s is too large: it may be %llu at most", option->name, value,
+                            (unsigned long long)highest);
+        if (!cli_parse_number(value, highest, &number) ||
             (option->kind == NUMBER && number == 0))
             return cli_fail("--%s needs %s, not '%s'; see linfuse --help", option->name, option->needs, value);
         *(uint64_t *)(void *)field = number;

@@ -45,5 +45,7 @@ void cli_options_free(cli_options *o);
 
 /* A whole number in decimal, nothing around it. */
 bool cli_parse_number(const char *text, uint64_t highest, uint64_t *out);
+/* Is it one, but above the highest? */
+bool cli_is_too_large(const char *text, uint64_t highest);
 
 #endif

@@ -80,6 +80,8 @@ static int set_dim(cli_session *s, const cli_pair *pair)
     if (i == s->dim_count)
         return cli_fail("--dim %s=%s: the model has no extent of that name (it has: %s)", pair->name, pair->value,
                         dim_names(s, names, sizeof names));
+    if (cli_is_too_large(pair->value, INT64_MAX))
+        return cli_fail("--dim %s=%s is too large", pair->name, pair->value);
     if (!cli_parse_number(pair->value, INT64_MAX, &value) || value == 0)
         return cli_fail("--dim %s needs a whole number, 1 or more, not '%s'", pair->name, pair->value);
     if (s->dim_told[i] && s->dims[i] != (int64_t)value)

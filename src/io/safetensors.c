@@ -3,6 +3,7 @@
 
 #include "base/dtype.h"
 #include "base/mem.h"
+#include "io/kind.h"
 
 #include <jansson.h>
 #include <limits.h>
@@ -223,6 +224,19 @@ static lf_status in_one_line(lf_status status, lf_diag *diag)
     return status;
 }
 
+/* What a file is that holds something else than weights, and what to do; NULL where nobody can tell. */
+static const char *mistaken_for_weights(const void *bytes, size_t n)
+{
+    switch (lf_file_kind_of(bytes, n)) {
+    case LF_FILE_TEXT: return "text, as a model's .lf is; its weights lie in the .safetensors beside it";
+    case LF_FILE_ARRAY: return "one array; safetensors.numpy.save_file writes arrays by name";
+    case LF_FILE_TORCH: return "what PyTorch saves; safetensors.torch.save_file writes a state_dict()";
+    case LF_FILE_SAFETENSORS:
+    case LF_FILE_OTHER: break;
+    }
+    return NULL;
+}
+
 lf_status lf_safetensors_read(const void *bytes, size_t n, const char *name, lf_safetensors *out, lf_diag *diag)
 {
     const unsigned char *b = bytes;
@@ -232,7 +246,11 @@ lf_status lf_safetensors_read(const void *bytes, size_t n, const char *name, lf_
         return lf_fail(diag, LF_ERR_DATA, "%s: not a safetensors file: %zu bytes are too few", name, n);
     for (int i = PREFIX; i-- > 0;)
         length = length << 8 | b[i];
-    if (length > MAX_HEADER || length > n - PREFIX)
+    const bool fits = length <= MAX_HEADER && length <= n - PREFIX;
+    const char *found = fits ? NULL : mistaken_for_weights(bytes, n);
+    if (found)
+        return lf_fail(diag, LF_ERR_DATA, "%s: not a safetensors file: it is %s", name, found);
+    if (!fits)
         return lf_fail(diag, LF_ERR_DATA,
                        "%s: not a safetensors file, or cut short: a header of %llu bytes in a file of %zu", name,
                        (unsigned long long)length, n);

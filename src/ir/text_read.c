@@ -147,7 +147,9 @@ static bool fail(reader *p, lf_status status, const char *at, const char *fmt, .
     const char *file = length > SHOWN_FILE ? p->file + (length - SHOWN_FILE) : p->file;
     while (((unsigned char)*file & 0xc0) == 0x80)
         file++;
-    p->status = lf_fail(p->g->diag, status, "%s:%d:%zu: %s\n%s", file, p->number, column + 1, message, shown);
+    const bool empty = p->line == p->end; /* then there is nothing to show */
+    p->status = lf_fail(p->g->diag, status, "%s:%d:%zu: %s%s%s", file, p->number, column + 1, message,
+                        empty ? "" : "\n", empty ? "" : shown);
     return false;
 }
 

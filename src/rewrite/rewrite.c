@@ -84,11 +84,13 @@ static lf_status unknown_rule(lf_diag *diag, const char *name, size_t length)
         lf_guess_try(&guess, lf_rule_row(i)->info.name);
     }
     char *text = lf_str_take(&known);
-    lf_status status =
-        text ? lf_fail(diag, LF_ERR_ARG, "there is no rule '%.*s'; %s%s%s all, none, %s", (int)length, name,
-                       guess.best ? "did you mean " : "", guess.best ? guess.best : "",
-                       guess.best ? "? There are" : "there are", text)
-             : lf_fail_nomem(diag, "a message");
+    lf_status status;
+    if (guess.best)
+        status = lf_fail(diag, LF_ERR_ARG, "there is no rule '%.*s'; did you mean %s?", (int)length, name, guess.best);
+    else if (text)
+        status = lf_fail(diag, LF_ERR_ARG, "there is no rule '%.*s'; there are all, none, %s", (int)length, name, text);
+    else
+        status = lf_fail_nomem(diag, "a message");
     free(text);
     return status;
 }

@@ -5,6 +5,7 @@
 
 #include "base/dtype.h"
 #include "io/file.h"
+#include "io/kind.h"
 #include "run/handles.h"
 #include "run/tensor.h"
 
@@ -70,22 +71,21 @@ lf_status lf_model_read(lf_context *context, const char *name, const char *text,
 /* What a file is that holds something else than model text, and what to do with it; NULL where it may be text. */
 static const char *mistaken_for_text(const char *path, const unsigned char *bytes, size_t size)
 {
-    static const char python[] = "a model as PyTorch saves it; linfuse.save(model, inputs, folder) in Python writes it "
-                                 "as .lf and .safetensors";
     const char *ending = strrchr(path, '.');
-    uint64_t header = 0; /* of safetensors: the length of the JSON object that follows, little-endian */
-    for (size_t i = 0; i < sizeof header && i < size; i++)
-        header |= (uint64_t)bytes[i] << 8 * i;
-    if (size > sizeof header && header <= size - sizeof header && bytes[sizeof header] == '{')
+    switch (lf_file_kind_of(bytes, size)) {
+    case LF_FILE_SAFETENSORS:
         return "safetensors, weights without a model; it goes with the model's .lf, as its weights";
-    if (size >= 6 && memcmp(bytes, "\x93NUMPY", 6) == 0)
-        return "an array, data without a model; it goes with the model's .lf, as its --input";
-    if (size >= 4 && memcmp(bytes, "PK\3\4", 4) == 0) /* a zip archive */
-        return python;
-    if (size >= 2 && bytes[0] == 0x80 && bytes[1] <= 5) /* a pickle of protocol 2 to 5 */
-        return python;
+    case LF_FILE_ARRAY: return "an array, data without a model; it goes with the model's .lf, as its --input";
+    case LF_FILE_TORCH:
+        return "a model as PyTorch saves it; linfuse.save(model, inputs, folder) in Python writes it as .lf and "
+               ".safetensors";
+    case LF_FILE_TEXT:
+    case LF_FILE_OTHER: break;
+    }
     if (ending && strcmp(ending, ".onnx") == 0)
         return "ONNX, which linfuse does not read yet; linfuse.save in Python writes a PyTorch model as .lf";
+    if (ending && strcmp(ending, ".py") == 0)
+        return "Python; linfuse.save(model, inputs, folder) in it writes a PyTorch model as .lf";
     return NULL;
 }
 

@@ -56,7 +56,7 @@ static bool same_graph(const lf_graph *a, const lf_graph *b)
     return same;
 }
 
-/* NAME:LINE:COLUMN: words, the line, a caret. */
+/* NAME:LINE:COLUMN: words, the line, a caret; of an empty line the words alone. */
 static bool well_placed(const char *message, const char *name)
 {
     int line = 0, column = 0, end = 0;
@@ -64,6 +64,8 @@ static bool well_placed(const char *message, const char *name)
     if (strncmp(message, name, length) != 0 || sscanf(message + length, ":%d:%d: %n", &line, &column, &end) < 2)
         return false;
     const char *words = message + length + end, *newline = strchr(words, '\n'), *last = strrchr(message, '\n');
+    if (!newline)
+        return line > 0 && column == 1 && *words;
     return line > 0 && column > 0 && newline > words && last > newline &&
            strcmp(last + 1 + strspn(last + 1, " \t"), "^") == 0;
 }

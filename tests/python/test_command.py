@@ -82,7 +82,7 @@ def test_help_and_version(linfuse):
         (["check", "M", "--tread=3"], "unknown option '--tread=3'; did you mean --threads? See linfuse --help"),
         (["check", "M", "--inptu=3"], "unknown option '--inptu=3'; see linfuse --help"),
         (["run", "M", "--inptu=3"], "unknown option '--inptu=3'; did you mean --input? See linfuse --help"),
-        (["check", "M", "--rules", "-idempotant"], "'idempotant'; did you mean idempotent? There are all, none"),
+        (["check", "M", "--rules", "-idempotant"], "'idempotant'; did you mean idempotent?\n"),
         (["--fly"], "unknown option '--fly'; see linfuse --help"),
         (["check", "M", "--fly"], "unknown option '--fly'; see linfuse --help"),
         (["check", "M", "--fly=3"], "unknown option '--fly=3'"),
@@ -93,8 +93,10 @@ def test_help_and_version(linfuse):
         (["check", "M", "--batch", "0"], "--batch needs a whole number, 1 or more, not '0'"),
         (["check", "M", "--batch=-3"], "not '-3'"),
         (["check", "M", "--batch=3x"], "not '3x'"),
-        (["check", "M", "--batch", "99999999999999999999"], "--batch needs"),
-        (["check", "M", "--seed", "18446744073709551616"], "--seed needs"),
+        (["check", "M", "--batch", "99999999999999999999"], "--batch 99999999999999999999 is too large"),
+        (["check", "M", "--batch", "9223372036854775808"], "--batch 9223372036854775808 is too large"),
+        (["check", "M", "--dim", "B=9223372036854775808"], "--dim B=9223372036854775808 is too large"),
+        (["check", "M", "--seed", "18446744073709551616"], "--seed 18446744073709551616 is too large"),
         (["check", "M", "--json=yes"], "--json takes no value"),
         (["check", "M", "--dim", "B"], "--dim needs NAME=NUMBER, not 'B'"),
         (["check", "M", "--dim", "B=x"], "--dim B needs a whole number, 1 or more, not 'x'"),
@@ -219,6 +221,8 @@ def test_model_mistakes_are_shown(command, linfuse, tmp_path):
         assert line == "a = gleu(x)" and re.fullmatch(r" *\^", caret) and done.stdout == ""
     done = subprocess.run([command, "explain", "-"], input="return a\n", capture_output=True, text=True)
     assert done.returncode == 2 and done.stderr.startswith("stdin:1:")
+    done = subprocess.run([command, "explain", "-"], input="", capture_output=True, text=True)
+    assert done.returncode == 2 and done.stderr == "stdin:1:1: the model ends without a return\n"
 
 
 def test_saved_model(linfuse, refused, model, tmp_path):
@@ -257,10 +261,12 @@ def test_files_that_are_no_text_are_recognised(command, tmp_path):
     save_file({"w": np.ones(3, np.float32)}, tmp_path / "weights.safetensors")
     torch.save(model.state_dict(), tmp_path / "zip.pt")
     torch.save(model.state_dict(), tmp_path / "old.pt", _use_new_zipfile_serialization=False)
+    (tmp_path / "model.py").write_text("import torch\n")
     (tmp_path / "model.onnx").write_bytes(b"\x08\x08\x12\x07pytorch")
     np.save(tmp_path / "x.npy", np.ones(3, np.float32))
     for name, says in {"weights.safetensors": "weights without a model", "zip.pt": "linfuse.save(model",
                        "old.pt": "linfuse.save(model", "model.onnx": "ONNX, which linfuse does not read yet",
+                       "model.py": "it is Python; linfuse.save(model",
                        "x.npy": "it goes with the model's .lf, as its --input"}.items():
         done = subprocess.run([command, "explain", tmp_path / name], capture_output=True, text=True)
         assert done.returncode == 2 and done.stdout == ""

@@ -303,8 +303,10 @@ def test_safetensors_huge_header(refused, folder):
 
 def test_safetensors_that_is_something_else(refused, folder):
     torch.save({"w": torch.zeros(2, 3)}, "w.safetensors")
-    assert "w.safetensors: not a safetensors file" in refused_weights(refused)
+    assert "w.safetensors: not a safetensors file: it is what PyTorch saves; safeten" in refused_weights(refused)
+    open("w.safetensors", "w").write("input x f32[B, 3]\nreturn x\n")
+    assert "it is text, as a model's .lf is; its weights lie in the .safetensors beside it" in refused_weights(refused)
     buffer = io.BytesIO()
     np.save(buffer, W)
     open("w.safetensors", "wb").write(buffer.getvalue())
-    assert "w.safetensors: not a safetensors file" in refused_weights(refused)
+    assert "w.safetensors: not a safetensors file: it is one array" in refused_weights(refused)
