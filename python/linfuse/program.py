@@ -261,7 +261,7 @@ class Program:
             given[self._position[name]] = value
         missing = [spec.name for i, spec in enumerate(self.inputs) if i not in given]
         if missing:
-            raise TypeError(f"{wants}; there is no {', '.join(missing)}")
+            raise TypeError(f"{wants}; {' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing")
         return [given[i] for i in range(len(self.inputs))]
 
 

@@ -52,6 +52,9 @@ def save(model: Any, inputs: Any, folder: str | os.PathLike[str], *, name: str =
 
     from . import tracing
 
+    if not isinstance(folder, (str, os.PathLike)) or isinstance(inputs, (str, os.PathLike)):
+        raise TypeError("linfuse.save takes the model, its inputs and a folder, in this order: here the inputs are a "
+                        f"{type(inputs).__name__}, the folder a {type(folder).__name__}")
     subject = tracing.subject(model, (inputs,), kwargs)
     title = subject.title
     if isinstance(model, ExportedProgram) and "check_guards" not in inspect.signature(model.module).parameters:

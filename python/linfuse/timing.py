@@ -136,6 +136,8 @@ def bench(model: nn.Module | Callable[..., Any], *inputs: Any, kwargs: Mapping[s
 
     The model, its buffers, the random numbers and what stats() counts are as before afterwards.
     """
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not seconds > 0:
+        raise TypeError(f"seconds is a number above 0, not {seconds!r}")
     return measured(tracing.subject(model, inputs, kwargs), options, inductor, seconds)
 
 

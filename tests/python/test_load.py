@@ -297,7 +297,7 @@ X, Y = draw(3)
 @pytest.mark.parametrize(
     ("arguments", "named", "kind", "words"),
     [
-        ((X,), {}, TypeError, r"takes 2 inputs \(x, y\); there is no y"),
+        ((X,), {}, TypeError, r"takes 2 inputs \(x, y\); y is missing"),
         ((X, Y, Y), {}, TypeError, r"takes 2 inputs \(x, y\), not 3"),
         ((X, Y), {"z": Y}, TypeError, "not 3"),
         ((X,), {"z": Y}, TypeError, "none is called z"),

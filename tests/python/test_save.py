@@ -240,6 +240,12 @@ def test_loose_tensor(tmp_path):
         linfuse.save(lambda x: torch.relu(x + loose), draw(4, 1), tmp_path / "out")
 
 
+def test_arguments_in_another_order(tmp_path):
+    with pytest.raises(TypeError, match="in this order: here the inputs are a str, the folder a Tensor"):
+        linfuse.save(torch.nn.Linear(3, 3), str(tmp_path / "dir"), torch.ones(2, 3))
+    assert not list(tmp_path.iterdir())
+
+
 def test_place_is_taken(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(linfuse.Error, match="Normed cannot be saved in .*file: File exists: save it elsewhere"):

@@ -150,6 +150,9 @@ def test_failures_are_the_callers():
         measured(nn.Linear(8, 8), torch.rand(4, 9))
     with pytest.raises(Exception, match="no option wings"):
         measured(nn.Linear(8, 8), torch.rand(4, 8), options={"wings": 2})
+    for seconds in ("x", 0, float("nan"), True):
+        with pytest.raises(TypeError, match="seconds is a number above 0, not "):
+            linfuse.bench(nn.Linear(8, 8), torch.rand(4, 8), seconds=seconds)
 
 
 def test_model_stays():
