@@ -27,7 +27,7 @@ static const struct command {
      "value is 1024. Exit status 1: the fused result is less exact than it should be.\n" TUNE},
     {"run", CLI_TAKES_MODEL | CLI_TAKES_DATA | CLI_TAKES_TUNE, cli_run, "MODEL --input x.npy [--output y.npy]",
      "real data in, real data out",
-     "  --input [NAME=]FILE.npy  an input's data (f32); once for each input\n"
+     "  --input [NAME=]FILE.npy  an input's data (f32, f16, bf16 or i64); once for each input\n"
      "  --output [NAME=]FILE.npy where an output goes; without it, a summary of the output is printed\n"
      "NAME= may be left out where the model has one input, or one output.\n" TUNE},
     {"bench", CLI_TAKES_MODEL | CLI_TAKES_RUNS | CLI_TAKES_TUNE, cli_bench, "MODEL [--runs N]",

@@ -69,6 +69,7 @@ def test_help_and_version(linfuse):
     for name in commands:
         done = linfuse(name, "--help")
         assert done.stdout.startswith(f"linfuse {name}") and "--json" in done.stdout and done.stderr == ""
+    assert "an input's data (f32, f16, bf16 or i64)" in linfuse("run", "--help").stdout
     assert max(map(len, text.splitlines())) < 200
 
 
