@@ -84,7 +84,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LAZY})
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
 
 
 def _known_to_torch() -> bool:

@@ -372,6 +372,11 @@ def test_bad_model(tmp_path):
         linfuse.load(tmp_path / "nowhere.lf")
 
 
+def test_dir_is_what_is_public():
+    listed = [name for name in dir(linfuse) if not name.startswith("__")]
+    assert listed == sorted(linfuse.__all__) and all(hasattr(linfuse, name) for name in listed)
+
+
 def test_what_wants_pytorch_says_so():
     code = (
         "import sys; sys.modules['torch'] = None; import linfuse\n"
