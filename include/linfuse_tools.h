@@ -112,18 +112,20 @@ LF_API const char *lf_rule_class_of(size_t index);
 LF_API void lf_printable(const char *text, char *out, size_t capacity);
 
 /* What this machine has, in words:
- *   system  the operating system, and glibc's version
- *   cpu     the processor's model
- *   isa     the instruction set of the kernels that run here
- *   driver  the newest CUDA version that the NVIDIA driver supports
- *   nvrtc   the version of CUDA's run-time compiler
- *   gpu     the GPU that device cuda stands for
- *   cache   the user's cache folder, which need not exist
+ *   system    the operating system, and glibc's version
+ *   cpu       the processor's model
+ *   isa       the instruction set of the kernels that run here
+ *   measured  when the CPU was measured for predictions, on as many threads as the context has
+ *   driver    the newest CUDA version that the NVIDIA driver supports
+ *   nvrtc     the version of CUDA's run-time compiler
+ *   gpu       the GPU that device cuda stands for
+ *   cache     the user's cache folder, which need not exist
  * context:  gets the message of a failure.
  * fact:     one of these.
  * out:      the text, NUL-terminated; the caller owns it and frees it with lf_string_free.
  * Fails:    LF_ERR_ARG (no such fact; LINFUSE_ISA names what this machine cannot run), LF_ERR_DEVICE (driver, nvrtc,
- *           gpu: why it cannot be used), LF_ERR_IO (neither XDG_CACHE_HOME nor HOME names a folder). */
+ *           gpu: why it cannot be used), LF_ERR_DATA (measured: it was not yet), LF_ERR_IO (neither XDG_CACHE_HOME nor
+ *           HOME names a folder). */
 LF_API lf_status lf_machine_fact(lf_context *context, const char *fact, char **out);
 
 #ifdef __cplusplus

@@ -9,15 +9,15 @@
 #include <string.h>
 #include <sys/stat.h>
 
-enum { SYSTEM, CPU, ISA, DRIVER, NVRTC, GPU, CACHE, FACTS };
+enum { SYSTEM, CPU, ISA, MEASURED, DRIVER, NVRTC, GPU, CACHE, FACTS };
 
 /* The facts of lf_machine_fact, and what people call them. */
 static const struct label {
     const char *fact, *title;
 } labels[FACTS] = {
     [SYSTEM] = {"system", "system"},      [CPU] = {"cpu", "CPU"},       [ISA] = {"isa", "kernels"},
-    [DRIVER] = {"driver", "CUDA driver"}, [NVRTC] = {"nvrtc", "NVRTC"}, [GPU] = {"gpu", "GPU"},
-    [CACHE] = {"cache", "cache"},
+    [MEASURED] = {"measured", "measured"}, [DRIVER] = {"driver", "CUDA driver"}, [NVRTC] = {"nvrtc", "NVRTC"},
+    [GPU] = {"gpu", "GPU"},               [CACHE] = {"cache", "cache"},
 };
 
 typedef struct findings {
@@ -78,8 +78,9 @@ static json_t *cuda_json(const findings *f)
 static int print_json(const findings *f)
 {
     return cli_json_print(
-        json_pack("{s:s, s:s?, s:s?, s:i, s:s?, s:o, s:{s:s?, s:I, s:I}}", "version", lf_version(), "system",
-                  f->fact[SYSTEM], "cpu", f->fact[CPU], "threads", f->threads, "isa", f->fact[ISA], "cuda",
+        json_pack("{s:s, s:s?, s:s?, s:i, s:s?, s:s?, s:o, s:{s:s?, s:I, s:I}}", "version", lf_version(), "system",
+                  f->fact[SYSTEM], "cpu", f->fact[CPU], "threads", f->threads, "isa", f->fact[ISA], "measured",
+                  f->fact[MEASURED], "cuda",
                   cuda_json(f), "cache", "folder", f->fact[CACHE], "files", (json_int_t)f->files, "bytes",
                   (json_int_t)f->bytes));
 }

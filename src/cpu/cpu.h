@@ -8,6 +8,7 @@
 
 #include "backend/backend.h"
 #include "base/pool.h"
+#include "base/str.h"
 #include "cpu/kern.h"
 #include "plan/plan.h"
 #include "prepare/prepare.h"
@@ -25,10 +26,13 @@ lf_status lf_cpu_kernels(const lf_kern **out, lf_diag *diag);
 void lf_cpu_model(char *model, size_t size);
 
 /* What this machine is costed as: measured on the pool's threads the first time, then remembered in a file under
- * $XDG_CACHE_HOME/linfuse (~/.cache/linfuse), one for each processor, instruction set and number of threads. A file
- * that cannot be read, is damaged or cannot be written is as good as none. With a loop of the caller's it is measured
- * anew each time. Fails: as above; LF_ERR_NOMEM. */
+ * $XDG_CACHE_HOME/linfuse (~/.cache/linfuse), one for each processor, instruction set, number of threads and set of
+ * things to measure, which changes with the ops there are. A file that cannot be read, is damaged or cannot be written
+ * is as good as none. With a loop of the caller's it is measured anew each time. Fails: as above; LF_ERR_NOMEM. */
 lf_status lf_cpu_device(lf_pool *pool, lf_device *out, lf_diag *diag);
+
+/* Adds when the machine was measured on so many threads. Fails: LF_ERR_DATA where it was not; as lf_cpu_kernels. */
+lf_status lf_cpu_measured(int threads, lf_str *out, lf_diag *diag);
 
 /* Packs a plan's prepared tensors for the products that read them; what is left is read as it lies. Takes prepared, on
  * failure too.

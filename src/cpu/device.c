@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/utsname.h>
+#include <time.h>
 
 #include "base/cache.h"
 #include "base/rng.h"
@@ -54,14 +55,6 @@ void lf_cpu_model(char *model, size_t size)
     for (char *c = model; *c; c++)
         if (!isprint((unsigned char)*c))
             *c = '?';
-}
-
-/* The name of the file under the user's cache. */
-static void cache_name(const cpu_key *key, char *name, size_t size)
-{
-    lf_rng hash = lf_rng_seed(FORMAT, key->model);
-    snprintf(name, size, "cpu-%016llx-%.32s-%d" BUILD ".json", (unsigned long long)lf_rng_u64(&hash), key->kern->isa,
-             key->threads);
 }
 
 /* ---- reading and writing it ---- */
@@ -135,16 +128,6 @@ static bool parse_rates(const char *text, size_t length, const cpu_key *key, lf_
     return good;
 }
 
-static bool load_rates(const cpu_key *key, lf_cpu_rates *out)
-{
-    char name[128], *text;
-    size_t length;
-    cache_name(key, name, sizeof name);
-    bool good = lf_cache_read(name, MOST_FILE, &text, &length) && parse_rates(text, length, key, out);
-    free(text);
-    return good;
-}
-
 static json_t *rates_json(const cpu_key *key, lf_cpu_rates *rates)
 {
     json_t *root = json_pack("{s:i, s:s, s:s, s:i}", "format", FORMAT, "cpu", key->model, "isa", key->kern->isa,
@@ -155,16 +138,78 @@ static json_t *rates_json(const cpu_key *key, lf_cpu_rates *rates)
     return NULL;
 }
 
+/* The name of the file under the user's cache: another one for all that is measured under other names, so that versions
+ * with other ops leave each other's alone. False: no memory. */
+static bool cache_name(const cpu_key *key, char *name, size_t size)
+{
+    lf_cpu_rates none = {0};
+    json_t *root = rates_json(key, &none);
+    char *names = root ? json_dumps(root, JSON_COMPACT) : NULL;
+    if (names) {
+        lf_rng hash = lf_rng_seed(FORMAT, names);
+        snprintf(name, size, "cpu-%016llx-%.32s-%d" BUILD ".json", (unsigned long long)lf_rng_u64(&hash),
+                 key->kern->isa, key->threads);
+    }
+    json_decref(root);
+    free(names);
+    return names != NULL;
+}
+
+static bool read_file(const cpu_key *key, char **text, size_t *length)
+{
+    char name[128];
+    *text = NULL;
+    return cache_name(key, name, sizeof name) && lf_cache_read(name, MOST_FILE, text, length);
+}
+
+static bool load_rates(const cpu_key *key, lf_cpu_rates *out)
+{
+    char *text;
+    size_t length;
+    bool good = read_file(key, &text, &length) && parse_rates(text, length, key, out);
+    free(text);
+    return good;
+}
+
+static bool add_moment(json_t *root)
+{
+    char text[32];
+    const time_t now = time(NULL);
+    struct tm utc;
+    return gmtime_r(&now, &utc) && strftime(text, sizeof text, "%Y-%m-%d %H:%M UTC", &utc) > 0 &&
+           json_object_set_new(root, "measured", json_string(text)) == 0;
+}
+
 static void save_rates(const cpu_key *key, lf_cpu_rates *rates)
 {
     char name[128];
     json_t *root = rates_json(key, rates);
-    char *text = root ? json_dumps(root, JSON_INDENT(2)) : NULL;
-    cache_name(key, name, sizeof name);
-    if (text)
+    char *text = root && add_moment(root) ? json_dumps(root, JSON_INDENT(2)) : NULL;
+    if (text && cache_name(key, name, sizeof name))
         lf_cache_write(name, text, strlen(text));
     free(text);
     json_decref(root);
+}
+
+lf_status lf_cpu_measured(int threads, lf_str *out, lf_diag *diag)
+{
+    cpu_key key = {.threads = threads};
+    char *text;
+    size_t length = 0;
+    lf_status status = lf_cpu_kernels(&key.kern, diag);
+    if (status != LF_OK)
+        return status;
+    lf_cpu_model(key.model, sizeof key.model);
+    json_t *root = read_file(&key, &text, &length) ? json_loadb(text, length, 0, NULL) : NULL;
+    const char *when = json_string_value(json_object_get(root, "measured"));
+    if (when)
+        lf_str_add(out, when);
+    else
+        status = lf_fail(diag, LF_ERR_DATA, "not yet with %d thread%s: explain does it, once", threads,
+                         threads == 1 ? "" : "s");
+    json_decref(root);
+    free(text);
+    return status;
 }
 
 /* ---- the device ---- */

@@ -78,6 +78,11 @@ static lf_status gpu(lf_context *context, lf_str *out)
     return status;
 }
 
+static lf_status measured(lf_context *context, lf_str *out)
+{
+    return lf_cpu_measured(lf_context_threads(context), out, &context->diag);
+}
+
 static lf_status cache(lf_context *context, lf_str *out)
 {
     if (lf_cache_folder(out))
@@ -89,8 +94,8 @@ static const struct fact {
     const char *name;
     lf_status (*find)(lf_context *context, lf_str *out);
 } facts[] = {
-    {"system", system_of}, {"cpu", cpu}, {"isa", isa},     {"driver", driver},
-    {"nvrtc", nvrtc},      {"gpu", gpu}, {"cache", cache},
+    {"system", system_of}, {"cpu", cpu},     {"isa", isa}, {"measured", measured},
+    {"driver", driver},    {"nvrtc", nvrtc}, {"gpu", gpu}, {"cache", cache},
 };
 
 lf_status lf_machine_fact(lf_context *context, const char *fact, char **out)
@@ -108,7 +113,8 @@ lf_status lf_machine_fact(lf_context *context, const char *fact, char **out)
         i++;
     if (i == sizeof facts / sizeof *facts)
         return lf_fail(&context->diag, LF_ERR_ARG,
-                       "fact: there is no '%.64s'; it is one of system, cpu, isa, driver, nvrtc, gpu, cache", fact);
+                       "fact: there is no '%.64s'; it is one of system, cpu, isa, measured, driver, nvrtc, gpu, cache",
+                       fact);
     lf_status status = facts[i].find(context, &text);
     if (status != LF_OK)
         return status;

@@ -540,6 +540,19 @@ def test_doctor(command, linfuse, tmp_path):
     assert found["cpu"] in text and str(cache) in text and "2 files, 2.00 kB" in text
 
 
+def test_doctor_says_when_the_machine_was_measured(command, model, tmp_path):
+    """And each build reads its own files alone, whatever lies beside them."""
+    environment = {"XDG_CACHE_HOME": str(tmp_path)}
+    found = json.loads(doctor(command, "--json", **environment))
+    assert found["measured"] is None
+    assert re.search(r"measured +not yet with \d+ threads?: explain does it", doctor(command, **environment))
+    subprocess.run([command, "explain", model], env={**os.environ, **environment}, check=True, capture_output=True)
+    (file,) = (tmp_path / "linfuse").glob("cpu-*.json")
+    said = json.loads(doctor(command, "--json", **environment))["measured"]
+    assert re.fullmatch(r"20\d\d-\d\d-\d\d \d\d:\d\d UTC", said) and said in doctor(command, **environment)
+    assert json.loads(file.read_text())["measured"] == said
+
+
 def test_doctor_where_much_is_missing(command):
     found = json.loads(doctor(command, "--json", XDG_CACHE_HOME="", HOME="", LINFUSE_ISA="abacus"))
     assert found["isa"] is None and found["cache"] == {"folder": None, "files": 0, "bytes": 0}
