@@ -32,10 +32,13 @@ VIEW = "a view, which costs nothing"
 ALONE = "alone: nothing to fuse it with"
 _CONVOLUTION = "convolutions are left to PyTorch"
 _FUSED_LAYER = "it hides the linear layers in it; torch.backends.mha.set_fastpath_enabled(False) has PyTorch show them"
+_LOSS = f"{NOT_SUPPORTED}; linfuse.linear_cross_entropy(x, weight, target) does it with the linear layer before it"
 # Ops that are left to PyTorch with more to say of them than NOT_SUPPORTED.
 _OPAQUE = {
     **{f"conv{kind}{n}d": _CONVOLUTION for kind in ("", "_transpose") for n in (1, 2, 3)},
     "convolution": _CONVOLUTION,
+    "cross_entropy": _LOSS,
+    "cross_entropy_loss": _LOSS,
     "_transformer_encoder_layer_fwd": _FUSED_LAYER,
     "_native_multi_head_attention": _FUSED_LAYER,
 }

@@ -56,6 +56,12 @@ def test_stats_are_grouped():
     assert "embedding x2" in str(stats) and stats.json()["fallbacks"][0]["reason"] == stats.fallbacks[0].reason
 
 
+def test_a_loss_says_what_does_it():
+    head, x, target = nn.Linear(8, 16), torch.rand(4, 8), torch.tensor([1, 0, 2, 1])
+    (left,) = linfuse.explain(lambda x, target: F.cross_entropy(head(x), target), x, target).fallbacks
+    assert left.why.startswith("not supported yet; linfuse.linear_cross_entropy(x, weight, target) does it")
+
+
 def test_one_reason_is_one_line():
     with torch.no_grad():
         compiled(mostly)(torch.rand(4, 8))
