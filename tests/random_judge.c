@@ -15,7 +15,7 @@
 #include "plan/gpu.h"
 
 /* FACTOR for what f32 moves; what types move is known better: values are stored, rounded once, or not at all. */
-enum { FEW = 2, MANY = 40, FACTOR = 20, TYPES_FACTOR = 3 };
+enum { FEW = 2, MANY = 160, FACTOR = 20, TYPES_FACTOR = 3 };
 static const double UNIT = 0x1p-24, OVERFLOW = 0x1p126;
 
 /* The op table's expressions, in f32 and in double: what they differ by is what a formula loses on the way to a small
