@@ -48,6 +48,8 @@ static const char *const patterns[] = {
     "tanh(@)|mul(@, $n)|max(@, dim=-1)",
     "sigmoid(@)|sqrt(@)|min(@, dim=-1)",
     "sigmoid(@)|mul(@0, @)",
+    "mul(@, 1.702)|sigmoid(@)|mul(@0, @)",
+    "pow(@, 2)|mean(@, dim=-1, keepdim=true)|add(@, 0.001)|rsqrt(@)|mul(@0, @)",
     "mul(@, 0.5)|div(@0, 1.4142135623730951)|erf(@)|add(@, 1)|mul(@1, @)",
     "pow(@, 3)|add(@0, @, alpha=0.044715)|mul(@, 0.7978845608028654)|tanh(@)|add(1, @)|mul(@0, @)|mul(@, 0.5)",
     "clone(@)|dropout(@, 0.5, training=false)",

@@ -42,6 +42,10 @@ static const example examples[] = {
     {"mul_one", X "a = mul(x, 1); b = mul(1, a); c = div(b, 1); d = relu(c); return d", "d = relu(x); return d"},
     {"pow_one", X "a = pow(x, 1); b = relu(a); return b", "b = relu(x); return b"},
     {"silu_by_hand", X "a = sigmoid(x); b = mul(a, x); return b", "b = silu(x); return b"},
+    {"swish_by_hand", X "a = mul(1.702, x); b = sigmoid(a); c = mul(x, b); return c",
+     "c = swish(x, beta=1.702); return c"},
+    {"swish_by_hand", X "a = div(x, -4); b = sigmoid(a); c = mul(b, x); return c",
+     "c = swish(x, beta=-0.25); return c"},
     {"gelu_by_hand",
      X "a = mul(x, 0.5); b = div(x, 1.4142135623730951); c = erf(b); d = add(c, 1); e = mul(a, d); return e",
      "e = gelu(x); return e"},
@@ -402,6 +406,9 @@ static void close_to_a_spelled_op(void **state)
 #undef MEAN
 #undef SQUARE
         XY "a = sigmoid(x); b = mul(a, y); return b",
+        XY "c = mul(x, 1.5); a = sigmoid(c); b = mul(a, y); return b",
+        X "c = mul(x, x); a = sigmoid(c); b = mul(a, x); return b",
+        X "c = mul(x, 1.5); a = sigmoid(c); b = mul(a, x); d = exp(a); return b, d",
         X "a = sigmoid(x); b = mul(a, x); c = exp(a); return b, c",
     };
     for (size_t i = 0; i < sizeof models / sizeof models[0]; i++) {
@@ -411,6 +418,7 @@ static void close_to_a_spelled_op(void **state)
         model_rewrite(&m, (lf_rewrite_options){0}, &r);
         assert_int_equal(count_notes(r.notes.done, r.notes.done_count, "gelu_by_hand"), 0);
         assert_int_equal(count_notes(r.notes.done, r.notes.done_count, "silu_by_hand"), 0);
+        assert_int_equal(count_notes(r.notes.done, r.notes.done_count, "swish_by_hand"), 0);
         assert_int_equal(count_notes(r.notes.done, r.notes.done_count, "rms_norm_by_hand"), 0);
         compare(&m.g, &r.m.g, models[i]);
         rewritten_free(&r);

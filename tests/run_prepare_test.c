@@ -51,6 +51,7 @@ static const struct {
     {"sum_of_one", X "param w f32[1, 24]\nparam b f32[1]\na = linear(x, w, b)\nd = sum(a, dim=1)\nreturn d\n", "wb",
      ""},
     {"silu_by_hand", X LINEAR "c = sigmoid(a)\nd = mul(a, c)\nreturn d\n", "wb", ""},
+    {"swish_by_hand", X LINEAR "c = mul(a, 1.702)\nd = sigmoid(c)\ne = mul(a, d)\nreturn e\n", "wb", ""},
     {"gelu_by_hand", X LINEAR "c = div(a, 1.4142135623730951)\nd = erf(c)\ne = add(d, 1)\nf = mul(a, 0.5)\n"
                      "g = mul(f, e)\nreturn g\n", "wb", ""},
     {"rms_norm_by_hand", X LINEAR "c = pow(a, 2)\nd = mean(c, dim=1, keepdim=true)\ne = add(d, 1e-6)\nf = rsqrt(e)\n"

@@ -308,6 +308,11 @@ static double eval_maximum(const double *v, const double *a)
     return v[0] > v[1] || isnan(v[0]) ? v[0] : v[1];
 }
 
+static double eval_swish(const double *v, const double *a)
+{
+    return v[0] / (1.0 + exp(-v[0] * a[0]));
+}
+
 static double eval_equals(const double *v, const double *a)
 {
     (void)a;

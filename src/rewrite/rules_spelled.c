@@ -2,18 +2,49 @@
 /* Ops that models write out by hand. */
 #include "rewrite/rules.h"
 
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
-/* x * sigmoid(x) = silu(x) */
-static lf_node silu_by_hand(lf_rw *rw, lf_node n)
+/* Takes a constant factor off a value: c times what is left is what it was. */
+static bool peel(const lf_rw *rw, lf_node *n, double *c)
+{
+    double factor;
+    const bool mul = lf_rw_is(rw, *n, LF_OP_mul), div = lf_rw_is(rw, *n, LF_OP_div);
+    for (int slot = div ? 1 : 0; slot < (mul || div ? 2 : 0); slot++) {
+        if (!lf_rw_constant(rw, lf_rw_arg(rw, *n, slot), &factor) || factor == 0.0)
+            continue;
+        *c = div ? *c / factor : *c * factor;
+        *n = lf_rw_arg(rw, *n, 1 - slot);
+        return true;
+    }
+    return false;
+}
+
+/* x * sigmoid(x) = silu(x); x * sigmoid(c * x) = swish(x, c), a quick gelu where c is 1.702. */
+static lf_node gated_by_itself(lf_rw *rw, lf_node n, bool scaled)
 {
     for (int slot = 0; slot < 2; slot++) {
         const lf_node x = lf_rw_arg(rw, n, slot), gate = lf_rw_arg(rw, n, 1 - slot);
-        if (lf_rw_is(rw, gate, LF_OP_sigmoid) && lf_rw_arg(rw, gate, 0) == x && lf_rw_sole(rw, gate))
-            return lf_rw_one(rw, LF_OP_silu, x);
+        if (!lf_rw_is(rw, gate, LF_OP_sigmoid) || !lf_rw_sole(rw, gate))
+            continue;
+        lf_node inside = lf_rw_arg(rw, gate, 0);
+        double c = 1.0;
+        if ((!scaled || (peel(rw, &inside, &c) && fabs(c) <= FLT_MAX)) && inside == x && lf_rw_same_shape(rw, x, n) &&
+            lf_rw_at(rw, x)->dtype == lf_rw_at(rw, n)->dtype)
+            return scaled ? lf_rw_with(rw, LF_OP_swish, x, c) : lf_rw_one(rw, LF_OP_silu, x);
     }
     return LF_KEEP;
+}
+
+static lf_node silu_by_hand(lf_rw *rw, lf_node n)
+{
+    return gated_by_itself(rw, n, false);
+}
+
+static lf_node swish_by_hand(lf_rw *rw, lf_node n)
+{
+    return gated_by_itself(rw, n, true);
 }
 
 /* ---- gelu ---- */
@@ -61,21 +92,6 @@ static bool polynomial(const lf_rw *rw, lf_node n, lf_node x, int depth, double 
     for (int i = 0; i <= DEGREE; i++)
         out[i] = add ? a[i] + alpha * b[i] : a[i] / b[0];
     return true;
-}
-
-/* Takes a constant factor off a value: c times what is left is what it was. */
-static bool peel(const lf_rw *rw, lf_node *n, double *c)
-{
-    double factor;
-    const bool mul = lf_rw_is(rw, *n, LF_OP_mul), div = lf_rw_is(rw, *n, LF_OP_div);
-    for (int slot = div ? 1 : 0; slot < (mul || div ? 2 : 0); slot++) {
-        if (!lf_rw_constant(rw, lf_rw_arg(rw, *n, slot), &factor) || factor == 0.0)
-            continue;
-        *c = div ? *c / factor : *c * factor;
-        *n = lf_rw_arg(rw, *n, 1 - slot);
-        return true;
-    }
-    return false;
 }
 
 /* As models round their constants. */
@@ -186,6 +202,10 @@ static const lf_rule rules[] = {
      .gain = "one function in place of its parts",
      .ops = {LF_OP_mul},
      .apply = silu_by_hand},
+    {.info = {"swish_by_hand", "x * sigmoid(c * x) = swish(x, c), a quick gelu where c is 1.702", LF_REROUNDS},
+     .gain = "one function in place of its parts",
+     .ops = {LF_OP_mul},
+     .apply = swish_by_hand},
     {.info = {"gelu_by_hand", "0.5 * x * (1 + erf(x / sqrt(2))) = gelu(x), and with tanh", LF_REROUNDS},
      .gain = "one function in place of its parts",
      .ops = {LF_OP_mul, LF_OP_div},
