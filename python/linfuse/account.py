@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from . import amounts, native
 
 if TYPE_CHECKING:
+    from .loss_found import LossHead
     from .timing import Bench
 
 
@@ -82,6 +83,7 @@ class Account:
     fallbacks: Sequence[Fallback] = ()
     title: str = ""
     notes: Sequence[str] = field(default=())
+    heads: Sequence[LossHead] = ()  # losses without logits, with a note each
     measured: Bench | None = None
     views: Sequence[str] = ()  # nodes that PyTorch runs too, which only look at memory in another way
 
@@ -89,12 +91,12 @@ class Account:
         pieces = [part.text.rstrip("\n") for part in self.parts]
         if len(pieces) > 1:
             pieces = [f"Part {i} of {len(pieces)}\n{text}" for i, text in enumerate(pieces, 1)]
-        if not pieces:
+        if not pieces and not self.heads:
             pieces = ["Nothing of it runs in linfuse."]
         if self.fallbacks or self.views:
             pieces.append("\n".join(["Left to PyTorch", *_by_reason(self.fallbacks), *_views(self.views)]))
         if self.notes:
-            pieces.append("\n".join(self.notes))
+            pieces.append("\n".join(textwrap.fill(note, 120, break_on_hyphens=False) for note in self.notes))
         if self.parts and (len(self.parts) > 1 or self.fallbacks):
             pieces.insert(0, self._summary())
         if self.measured is not None:
@@ -121,6 +123,8 @@ class Account:
         joined["fallbacks"] = [asdict(fallback) for fallback in self.fallbacks]
         joined["views"] = list(self.views)
         joined["notes"] = list(self.notes)
+        if self.heads:
+            joined["loss_heads"] = [head.json() for head in self.heads]
         if self.measured is not None:
             joined["measured"] = self.measured.json()
         return joined

@@ -129,7 +129,7 @@ def _of_torch(subject: Subject, options: Mapping[str, str]) -> Account:
     narrow = {tracing.words_of(part, options).get("precision", "fp32") for part in compiled} - {"fp32"}
     if narrow:
         notes.append(f"Products round what they multiply to {', '.join(narrow)}.")
-    return Account(parts, fallbacks, title=subject.title, notes=notes, views=views)
+    return Account(parts, fallbacks, title=subject.title, notes=notes, views=views, heads=heads)
 
 
 def _of_program(program: native.Compiled, names: Sequence[str], dims: Mapping[str, int], title: str) -> Account:

@@ -15,7 +15,7 @@ import inspect
 import math
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from fractions import Fraction
 from typing import Any, NamedTuple
 
@@ -93,6 +93,9 @@ class LossHead:
     def flops(self) -> int:
         """Of one product."""
         return 2 * self.rows * self.words * self.features
+
+    def json(self) -> dict[str, Any]:
+        return {**asdict(self), "logits_bytes": self.logits_bytes, "flops": self.flops}
 
     def __str__(self) -> str:
         where = f" ({self.line})" if self.line else ""

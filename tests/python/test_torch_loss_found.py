@@ -385,11 +385,15 @@ def test_explain():
         return F.cross_entropy(logits, labels.flatten()), logits
 
     x, labels = torch.randn(4, 32, 64), torch.randint(1000, (4, 32))
-    said = str(linfuse.explain(loss, x, labels))
-    assert "one loss head: its 128 x 1000 logits, 512 kB, are never stored" in said and "cross_entropy" in said
+    account = linfuse.explain(loss, x, labels)
+    said = " ".join(str(account).split())
+    (found,) = account.json()["loss_heads"]
+    assert (found["rows"], found["words"], found["features"], found["logits_bytes"]) == (128, 1000, 64, 512_000)
+    assert "Nothing of it runs" not in said and "cross_entropy" in said
+    assert "one loss head: its 128 x 1000 logits, 512 kB, are never stored" in said
     assert "one product of 16.4 MFLOP" in said and "with gradients three" in said and "289 kB" in said
     assert "test_torch_loss_found.py:" in said
-    assert "with gradients four" in str(linfuse.explain(each, x, labels))
+    assert "with gradients four" in linfuse.explain(each, x, labels).notes[0]
     refused = " ".join(str(linfuse.explain(both, x, labels)).split())
     assert re.search(r"no loss head: its logits \(\w+\) are also read by the caller", refused)
 
@@ -401,10 +405,10 @@ def test_a_head_as_a_function_is_no_fallback():
     with torch.no_grad():
         fast(torch.randn(3, 8), torch.tensor([1, 2, 3]))
     assert "head_loss" not in reasons() and "not supported" not in reasons() and linfuse.stats().loss_heads == 1
-    said = str(linfuse.explain(head, torch.randn(3, 8), torch.tensor([1, 2, 3])))
+    (said,) = linfuse.explain(head, torch.randn(3, 8), torch.tensor([1, 2, 3])).notes
     assert "is a loss head: its 3 x 11 logits, 132 B, are never stored" in said and "with gradients three" in said
     rows = linfuse.LinearLogprobs(8, 11)
-    assert "with gradients four" in str(linfuse.explain(rows, torch.randn(3, 8), torch.tensor([1, 2, 3])))
+    assert "with gradients four" in linfuse.explain(rows, torch.randn(3, 8), torch.tensor([1, 2, 3])).notes[0]
 
 
 def test_hugging_face():
