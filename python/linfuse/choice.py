@@ -12,7 +12,9 @@ linfuse multiplied in f32 alone, linear and GELU, eager's time in bf16 by linfus
     one row         1 M: 1.46           4 M: 0.96 (memory is what both wait for)
 
 Since linfuse uses AVX512-BF16 itself, the parts of BERT base and a Llama of 1024 features take eager's time (0.99 to
-1.11), but for products of rows that their kernel makes first, which it still multiplies in f32: 0.62.
+1.11), but for products of rows that their kernel makes first, which it still multiplies in f32: 0.62. With AMX eager takes
+1.18 to 4.76 times as long on 4 and 12 threads of an Emerald Rapids Xeon (bench/results/bf16-2026-11-19-emerald-rapids.md),
+so there only products of such rows are PyTorch's.
 
 In f16 linfuse is faster at all sizes (4x to 70x from 16 rows on): oneDNN has no such instructions there to use.
 
@@ -76,15 +78,40 @@ def has_bf16_products() -> bool:
     return flags is not None and not {"avx512_bf16", "amx_bf16", "bf16"}.isdisjoint(flags[1].split())
 
 
-def _extents(node: Node) -> tuple[int, int, int] | None:
-    """Rows, columns and inputs of a product; None for other nodes."""
+def _operand(node: Node) -> Node | None:
+    """What a product multiplies by its weight; None for other nodes."""
     found = ops.find(node)
     if found is None or found[0].row.op not in ("linear", "matmul"):
         return None
     spelling, args, kwargs = found
     given = spelling.bind(args, kwargs)
+    return given.get("mat1", given["input"])
+
+
+def _extents(node: Node) -> tuple[int, int, int] | None:
+    """Rows, columns and inputs of a product; None for other nodes."""
+    operand = _operand(node)
+    if operand is None:
+        return None
     *rows, columns = hints(example(node))
-    return math.prod(rows), columns, hints(example(given.get("mat1", given["input"])))[-1]
+    return math.prod(rows), columns, hints(example(operand))[-1]
+
+
+def _is_made_by_its_kernel(operand: Node | None, part: Sequence[Node]) -> bool:
+    """Whether what a product multiplies is computed, and not by the kernel of another product, which stores it."""
+    made, left, seen = False, [operand], set()
+    while left:
+        node = left.pop()
+        if node is None or node in seen or node not in part:
+            continue
+        seen.add(node)
+        found = ops.find(node)
+        kind = ops.KINDS.get(found[0].row.op) if found else None
+        if kind == "product":
+            return False
+        made = made or kind != "view"
+        left.extend(node.all_input_nodes)
+    return made
 
 
 def _is_large(node: Node) -> bool:
@@ -123,6 +150,8 @@ def left_to_pytorch(nodes: Iterable[Node], capture: Capture, options: Mapping[st
         few = [node for node in nodes if _has_few_columns(node)]
         return dict.fromkeys(few, REASON_FEW) if few and _is_slower(_predicted(capture, options)) else {}
     large = [node for node in nodes if _is_large(node)]
+    if large and native.machine_fact("isa") == "amx":
+        large = [node for node in large if _is_made_by_its_kernel(_operand(node), nodes)]
     if not large or not has_bf16_products():
         return {}
     return dict.fromkeys(large, REASON) if _predicted(capture, options)["fused"]["flops"] > 2 * MOST else {}

@@ -429,6 +429,21 @@ def test_large_products_in_bf16_are_pytorchs(fast_bf16):
     assert_fused(parts=1)
 
 
+def test_large_products_in_bf16_where_tiles_multiply_them(fast_bf16, monkeypatch):
+    """With AMX linfuse has those whose operand lies in memory: it multiplies what a kernel makes first in f32."""
+    fact = native.machine_fact
+    monkeypatch.setattr(native, "machine_fact", lambda name: "amx" if name == "isa" else fact(name))
+    stored, x = large(torch.bfloat16, nn.GELU(), nn.Linear(640, 640).bfloat16(), nn.Softmax(-1))
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(stored)(x), stored(x))
+    assert_fused(parts=1)
+    linfuse.reset_stats()
+    made = nn.Sequential(nn.LayerNorm(640), nn.Linear(640, 640), nn.GELU()).eval().bfloat16()
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(made)(x), made(x))
+    assert choice.REASON in reasons("compile") and "linear" in reasons()
+
+
 @pytest.mark.parametrize("model", [
     lambda: large(torch.float16, nn.GELU()), lambda: large(torch.float32, nn.GELU()),
     lambda: large(torch.bfloat16, nn.GELU(), n=256), lambda: (large(torch.bfloat16)[0], torch.randn(1, 640).bfloat16()),
