@@ -559,6 +559,61 @@ static void threads_that_cannot_be_had(void **state)
     }
 }
 
+/* Two ranks, of which this process plays both: the other one has as many words, which follow. */
+static int gather(void *user, const void *mine, size_t bytes, void *all)
+{
+    unsigned char *to = all;
+    int64_t first;
+    (void)user;
+    memcpy(to, mine, bytes);
+    memcpy(to + bytes, mine, bytes);
+    memcpy(&first, to + sizeof first, sizeof first); /* as many as this rank has, from word 0 on */
+    memcpy(to + bytes, &first, sizeof first);
+    return 0;
+}
+
+static int sum(void *user, float *numbers, size_t count)
+{
+    (void)user, (void)numbers, (void)count;
+    return 0;
+}
+
+/* A loss and its gradients, of all words and of half of them; x in bf16, whose gradient is summed in f32. */
+static void losing(void)
+{
+    enum { TOKENS = 70, WORDS = 30, DEPTH = 9 };
+    static float *kept[2];
+    static uint16_t x[TOKENS * DEPTH], by_x[TOKENS * DEPTH];
+    static float w[WORDS * DEPTH], by_w[WORDS * DEPTH];
+    static int64_t target[TOKENS];
+    const int64_t xe[] = {TOKENS, DEPTH}, we[] = {WORDS, DEPTH};
+    lf_context *context = begin(2);
+    lf_loss loss = {.x = {.data = x, .dtype = LF_BF16, .rank = 2, .extents = xe},
+                    .weight = {.data = w, .rank = 2, .extents = we},
+                    .target = target,
+                    .options = LF_LOSS_OPTIONS};
+    const lf_loss_gradient by = {.x = {.data = by_x, .dtype = LF_BF16, .rank = 2, .extents = xe},
+                                 .weight = {.data = by_w, .rank = 2, .extents = we}};
+    const lf_exchange exchange = {.ranks = 2, .gather = gather, .sum = sum};
+    double value;
+    lf_draw_uniform(2, "w", -1, 1, WORDS * DEPTH, w);
+    for (int i = 0; i < TOKENS * DEPTH; i++)
+        x[i] = (uint16_t)(0x3e80 + i % 37);
+    TRY(lf_context_message(context), lf_loss_step(context, &loss, 1, &value, &by));
+    same_floats(&kept[0], by_w, WORDS * DEPTH);
+    TRY(lf_context_message(context), lf_context_set_exchange(context, &exchange));
+    loss.options.words = 2 * WORDS;
+    TRY(lf_context_message(context), lf_loss_step(context, &loss, 1, &value, &by));
+    same_floats(&kept[1], by_w, WORDS * DEPTH);
+    lf_context_free(context);
+}
+
+static void loss_computed(void **state)
+{
+    (void)state;
+    exhaust("a loss", losing, 8, 0);
+}
+
 /* ---- a folder of our own ---- */
 
 static char folder[] = "/tmp/linfuse_nomem_test_XXXXXX";
@@ -613,6 +668,7 @@ int main(void)
         cmocka_unit_test(program_compiled_and_run),
         cmocka_unit_test(program_explained),
         cmocka_unit_test(explaining_this_machine),
+        cmocka_unit_test(loss_computed),
         cmocka_unit_test(files_read_and_written),
         cmocka_unit_test(threads_that_cannot_be_had),
     };
