@@ -130,8 +130,8 @@ def into_docs(file, records, saved):
     before, _, rest = file.read_text().partition(begin)
     _, _, after = rest.partition(end)
     newest, table = max(records, key=lambda r: r["date"]), short(records)
-    where = (f"{newest['device']}, torch {newest['torch']}, {newest['date'][:10]}.{_sign([table])} "
-             f"Steady times, errors, memory, commits:\n`bench/results/{saved.name}`.")
+    where = (f"{newest['device']}, torch {newest['torch']}, {newest['date'][:10]}.{_sign([table])}\n"
+             f"Steady times, errors, memory, commits: [{saved.name}](../bench/results/{saved.name}).")
     file.write_text(f"{before}{begin}\n{table}\n\n{where}\n\n{end}{after}")
 
 

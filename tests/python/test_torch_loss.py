@@ -297,6 +297,7 @@ def test_second_derivatives_are_refused():
 # ---- bits ----
 
 
+@not_on_gpu  # cuBLAS makes the logits there, by other kernels for other extents
 def test_a_row_does_not_depend_on_the_others(monkeypatch):
     """Nor on how many there are, on where it stands, on how rows are cut into chunks, or on whether logits are kept."""
     (x, weight, _), target, _ = case(700, 2305, 33)
