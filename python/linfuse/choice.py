@@ -12,8 +12,8 @@ linfuse multiplied in f32 alone, linear and GELU, eager's time in bf16 by linfus
     one row         1 M: 1.46           4 M: 0.96 (memory is what both wait for)
 
 Since linfuse uses AVX512-BF16 itself, the parts of BERT base and a Llama of 1024 features take eager's time (0.99 to
-1.11), but for products of rows that their kernel makes first, which it still multiplies in f32: 0.62. With AMX eager takes
-1.18 to 4.76 times as long on 4 and 12 threads of an Emerald Rapids Xeon (bench/results/bf16-2026-11-19-emerald-rapids.md),
+1.11), but for products of rows that their kernel makes first, which it still multiplies in f32: 0.62. With AMX eager
+takes 1.18 to 4.76 times as long on 4 and 12 threads (bench/results/bf16-2026-11-19-emerald-rapids.md),
 so there only products of such rows are PyTorch's.
 
 In f16 linfuse is faster at all sizes (4x to 70x from 16 rows on): oneDNN has no such instructions there to use.
