@@ -351,6 +351,7 @@ const char *host_gpu_run(host_gpu_kernel *kernel, void **params, host_gpu_index 
     machine.kernel = kernel, machine.params = params, machine.shared = shared, machine.error = NULL;
     machine.cluster = cluster, host_gpu_raw_bytes = shared.raw_bytes;
     host_gpu_block_size = size, host_gpu_grid_size = grid;
+    memset(shared.raw + shared.raw_bytes, 0, HOST_GPU_RAW - shared.raw_bytes); /* an earlier launch may have had more */
     for (unsigned y = 0; y < grid.y && !machine.error; y++) {
         host_gpu_block.y = y;
         run_blocks(grid.x);
