@@ -117,6 +117,7 @@ class _Registry:
     def __init__(self) -> None:
         self.here = threading.local()  # .uncounted: whether what this thread does is left out
         self.lock = threading.RLock()  # a collection of garbage may come in between, and count what goes
+        self.measuring = threading.Lock()  # held while calls are left out
         self.parts: weakref.WeakSet[Part] = weakref.WeakSet()
         self.graphs: weakref.WeakSet[CompiledGraph] = weakref.WeakSet()
         self.programs: weakref.WeakSet[Prepared] = weakref.WeakSet()
@@ -160,26 +161,29 @@ registry = _Registry()
 
 @contextlib.contextmanager
 def uncounted() -> Iterator[None]:
-    """What this thread does meanwhile is no part of stats(). Programs that it makes must live until the end."""
-    before = {slot: slot.runs for slot in _slots(registry.alive())}
-    registry.here.uncounted = True
-    try:
-        yield
-    finally:
-        registry.here.uncounted = False
-        for slot in _slots(registry.alive()):
-            slot.runs_not_counted += slot.runs - before.get(slot, 0)
+    """What this thread does meanwhile is no part of stats(), nor are other threads' calls meanwhile. Programs that it
+    makes must live until the end. One thread at a time."""
+    with registry.measuring:
+        before = {slot: slot.runs for slot in _slots(registry.alive())}
+        registry.here.uncounted = True
+        try:
+            yield
+        finally:
+            registry.here.uncounted = False
+            for slot in _slots(registry.alive()):
+                slot.runs_not_counted += slot.runs - before.get(slot, 0)
 
 
 def _slots(programs: Iterable[Prepared]) -> list[Slot]:
     return [slot for prepared in programs for slot in list(prepared.slots)]
 
 
-def _renew_lock() -> None:
+def _renew_locks() -> None:
     registry.lock = threading.RLock()  # a forked child may have inherited one that is held
+    registry.measuring = threading.Lock()
 
 
-os.register_at_fork(after_in_child=_renew_lock)
+os.register_at_fork(after_in_child=_renew_locks)
 
 
 def _bytes(slot: Slot) -> int:

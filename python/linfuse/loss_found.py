@@ -39,6 +39,7 @@ OPTION = ("auto", True, False)  # option loss_head
 # In half precision, which eager multiplies faster there, it is for memory: 2 to 2.8 from 0.5 to 2 MB.
 _LEAST = {torch.float32: 256 << 10}
 _LEAST_OTHERS = 16 << 20
+_LEAST_SCALE = Fraction(1, 2**126)  # of logits; beyond, a factor or what it is divided by is no normal float
 _NO_WORD = torch.iinfo(torch.int64).min  # where no target is to be ignored
 _NAMED = ("none", "mean", "sum")  # a reduction by ATen's number
 
@@ -114,12 +115,13 @@ def replace(graph: Graph, asked: str | bool) -> list[LossHead]:
     """Replaces losses by heads in a graph without idle writes, and gives all heads, those that were written as such
     too. asked: of the option; "auto": those that pay."""
     found = []
+    transformed = any(map(_transforms, graph.nodes))
     for node in list(graph.nodes):
         if _is_head(node):
             found.append(_as_written(node))
             continue
         written = _written(node)
-        if written is None or asked is False:
+        if written is None or asked is False or transformed:
             continue
         chain = _chain(written.logits)
         if chain is None:
@@ -135,6 +137,12 @@ def replace(graph: Graph, asked: str | bool) -> list[LossHead]:
             continue
         found.append(made.size)
     return found
+
+
+def _transforms(node: Node) -> bool:
+    """Whether a node belongs to vmap, grad or another transform of torch.func. Within one, what an example says of
+    gradients is not what the caller gets."""
+    return str(getattr(node.target, "__module__", "")).startswith(("torch._functorch", "torch._C._functorch"))
 
 
 def _as_written(node: Node) -> LossHead:
@@ -279,6 +287,8 @@ class _Maker:
         axis = min(1, rank - 1) if of.gather is None else of.gather % rank
         if self._words < 2 or self.axis != axis:
             raise Unsupported("its words are along another dim than the loss's")
+        if not all(_LEAST_SCALE < abs(scale) < 1 / _LEAST_SCALE for scale in (self._factor, self._cap or 1)):
+            raise Unsupported("its logits are scaled beyond what float32 holds")
         if not isinstance(target, Tensor) or target.dtype is not torch.int64:
             raise Unsupported("its targets are not words of type int64")
         if of.gather is not None and (self.axis != rank - 1 or hints(target) != (*hints(example(of.logits))[:-1], 1)):
@@ -363,13 +373,11 @@ class _Maker:
 
     def _slice(self, node: Node, spelling: ops.Spelling, given: dict[str, Any]) -> None:
         before = hints(example(node.all_input_nodes[0]))
-        whole = torch.empty(before, device="meta")
-        seen = _applied(node, whole)
-        is_view = seen.untyped_storage()._cdata == whole.untyped_storage()._cdata
-        of_rows = is_view and seen.shape[-1:] == before[-1:] and seen.stride(-1) == 1
-        if self.axis != len(before) - 1 or not of_rows or seen.storage_offset() % self._words:
+        features = hint(example(self._x).shape[-1])
+        if self.axis != len(before) - 1 or not (_keeps_rows(node, before) and
+                                                _keeps_rows(node, (*before[:-1], features))):
             raise Unsupported(f"{node.name} does not keep rows of its logits whole")
-        self.axis = len(seen.shape) - 1
+        self.axis = len(example(node).shape) - 1
         self._picks.append(node)
 
     # ---- making ----
@@ -430,6 +438,18 @@ def _kind(node: Node) -> tuple[Any, ...]:
 def _selects(node: Node) -> bool:
     found = ops.find(node)
     return found is not None and found[0].row.op == "slice"
+
+
+def _keeps_rows(node: Node, extents: Sequence[int]) -> bool:
+    """Whether a slice of a tensor of these extents takes rows of it as they are."""
+    whole = torch.empty(tuple(extents), device="meta")
+    try:
+        seen = _applied(node, whole)
+    except RuntimeError:  # PyTorch refuses it
+        return False
+    is_view = seen.untyped_storage()._cdata == whole.untyped_storage()._cdata
+    return bool(is_view and seen.shape[-1:] == whole.shape[-1:] and seen.stride(-1) == 1
+                and seen.storage_offset() % max(whole.shape[-1], 1) == 0)
 
 
 def _order(node: Node) -> list[int]:

@@ -77,7 +77,7 @@ def saved_files(model: str | os.PathLike[str]) -> tuple[str | os.PathLike[str], 
     file = _model_in(pathlib.Path(model)) if os.path.isdir(model) else model
     stem, ending = os.path.splitext(os.fsdecode(file))
     weights = stem + ".safetensors"
-    return file, weights if ending == ".lf" and os.path.exists(weights) else None
+    return file, weights if ending == ".lf" and os.path.lexists(weights) else None
 
 
 def _model_in(folder: pathlib.Path) -> pathlib.Path:

@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 static const char ending[] = ".lf";
 
@@ -79,7 +78,8 @@ static int find_beside(const char *model, char **out)
         return CLI_OK;
     if (!(*out = joined(model, length, ".safetensors")))
         return cli_fail("no memory for the name of the weights");
-    if (access(*out, F_OK) != 0) {
+    struct stat info; /* of a link itself: one that leads nowhere is to be told of, not passed over */
+    if (lstat(*out, &info) != 0) {
         free(*out);
         *out = NULL;
     }

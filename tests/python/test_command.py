@@ -253,6 +253,9 @@ def test_saved_model(linfuse, refused, model, tmp_path):
     save_file({"linear.bias": zeros["linear.bias"]}, weights)
     for name in ("run", "check", "bench", "explain"):  # they are read, so what is wrong with them is said
         assert "linear.weight" in refused(name, saved, *(["--input", x] if name == "run" else []))
+    weights.unlink()
+    weights.symlink_to("nowhere")
+    assert "No such file" in refused("run", saved, "--input", x)
     (saved / "other.lf").write_text(SMALL)
     assert "has 2 models: name one of them" in refused("check", saved)
 

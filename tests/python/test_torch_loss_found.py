@@ -284,7 +284,17 @@ def dropped(h, w, b, labels):
     return F.cross_entropy(F.dropout(F.linear(h, w), 0.5).view(-1, WORDS), labels.view(-1))
 
 
+def narrowed(h, w, b, labels):
+    return F.cross_entropy(F.linear(h, w).narrow(-1, 0, WORDS).view(-1, WORDS), labels.view(-1))
+
+
+def vanishing(h, w, b, labels):
+    return F.cross_entropy(F.linear(h, w).view(-1, WORDS) * 1e-200 * 1e-200, labels.view(-1))
+
+
 LEFT = {
+    narrowed: "does not keep rows of its logits whole",
+    vanishing: "scaled beyond what float32 holds",
     returned: "are also read by the caller",
     also_read: "are also read by logsumexp",
     words_picked: "does not keep rows of its logits whole",
@@ -315,6 +325,40 @@ def test_left(written):
     torch.testing.assert_close(run(fast), run(model), rtol=1e-5, atol=1e-6)
     assert linfuse.stats().loss_heads == 0
     assert re.search(f"no loss head: .*{re.escape(LEFT[written])}", reasons()), reasons()
+
+
+@pytest.mark.parametrize("picked", [lambda logits: logits[..., :WORDS], lambda logits: logits[:, :-1, -WORDS:],
+                                    lambda logits: logits.narrow(2, 0, WORDS)], ids=["to", "from", "narrow"])
+def test_words_picked_from_fewer_than_features(picked):
+    """What keeps all words would not keep all features."""
+    h, w = torch.randn(2, 7, WORDS + 9, requires_grad=True), torch.randn(WORDS, WORDS + 9, requires_grad=True)
+    labels = torch.randint(WORDS, picked(F.linear(h, w)).shape[:-1])
+
+    def loss(h, w):
+        return F.cross_entropy(picked(F.linear(h, w)).reshape(-1, WORDS), labels.reshape(-1))
+
+    fast = compiled(loss, loss_head=True)
+    for got, want in zip(torch.autograd.grad(fast(h, w), (h, w)), torch.autograd.grad(loss(h, w), (h, w)), strict=True):
+        torch.testing.assert_close(got, want)
+
+
+def test_within_transforms():
+    """Nothing is replaced within vmap and grad of torch.func, whose examples do not say what needs gradients."""
+    h, w = torch.randn(3, 7, FEATURES, requires_grad=True), torch.randn(WORDS, FEATURES, requires_grad=True)
+    labels = torch.randint(WORDS, (3, 7))
+
+    def mapped(h, w):
+        return torch.vmap(lambda rows, words: F.cross_entropy(F.linear(rows, w), words))(h, labels).sum()
+
+    def gradient(h, w):
+        return torch.func.grad(lambda one: F.cross_entropy(F.linear(h[0], one), labels[0]))(w)
+
+    fast = compiled(mapped, loss_head=True)
+    for got, want in zip(torch.autograd.grad(fast(h, w), (h, w)), torch.autograd.grad(mapped(h, w), (h, w)),
+                         strict=True):
+        torch.testing.assert_close(got, want)
+    torch.testing.assert_close(compiled(gradient, loss_head=True)(h, w), gradient(h, w))
+    assert linfuse.stats().loss_heads == 0
 
 
 @pytest.mark.parametrize("written", [by_a_tensor, in_double, written_between], ids=lambda one: one.__name__)

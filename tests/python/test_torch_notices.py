@@ -58,8 +58,10 @@ def test_stats_are_grouped():
 
 def test_a_loss_says_what_does_it():
     head, x, target = nn.Linear(8, 16), torch.rand(4, 8), torch.tensor([1, 0, 2, 1])
-    (left,) = linfuse.explain(lambda x, target: F.cross_entropy(head(x), target), x, target).fallbacks
+    (left,) = linfuse.explain(lambda x, target: F.cross_entropy(head(x).relu(), target), x, target).fallbacks
     assert left.why.startswith("not supported yet; linfuse.linear_cross_entropy(x, weight, target) does it")
+    (left,) = linfuse.explain(lambda x, target: F.cross_entropy(head(x), target), x, target).fallbacks
+    assert left.why.startswith("no loss head: its logits take 256 B")
 
 
 def test_one_reason_is_one_line():

@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -57,6 +58,13 @@ def test_eager_and_linfuse():
     with torch.no_grad():
         fast(x, y, scale=2.0)
     assert linfuse.stats().fused_calls == before.fused_calls + 1 == 2
+    threads = [threading.Thread(target=measured, args=(model, x, y), kwargs={"kwargs": {"scale": 2.0}})
+               for _ in range(3)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert linfuse.stats().fused_calls == 2  # measurements do not count what others ran
 
 
 def test_in_turns(monkeypatch):
