@@ -10,9 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from torch_door import assert_fused, compiled, fresh, not_on_gpu
+from torch_door import assert_fused, compiled, denormals, fresh, not_on_gpu
 
 fresh_each_time = fresh(3)
+pytestmark = pytest.mark.usefixtures("denormals")
 FEATURES, OUTPUTS = 64, 300
 SCALES = (1, 1e3, 1e6, 1e10, 1e18, 1e25, 1e30, 1e37, -1e10, -1e30, 1e-30, 1e-38, 1e-42)
 TAILS = {

@@ -13,7 +13,8 @@ from torch import nn
 
 import linfuse
 from linfuse import capture, choice, fused, native, ops
-from torch_door import assert_fused, compiled, flat, fresh, no_default_device, not_on_gpu, reasons, without_guards
+from torch_door import (assert_fused, compiled, denormals, flat, fresh, no_default_device, not_on_gpu, reasons,
+                        without_guards)
 from test_torch_spellings import BY_ROW, expressions, function_of, leaves
 
 pytestmark = not_on_gpu
@@ -127,7 +128,7 @@ def test_special_values(dtype):
 
 
 @half_types
-def test_every_number_is_read_and_written_as_pytorch_does(dtype):
+def test_every_number_is_read_and_written_as_pytorch_does(dtype, denormals):
     """All 65536 of a type, as f32 and back, and f32 numbers between them, ties among them."""
 
     def f(x, wide):

@@ -37,6 +37,17 @@ def fresh(seed):
     return begin_and_end
 
 
+@pytest.fixture
+def denormals():
+    """One thread that keeps them: what inductor of PyTorch 2.4 compiles has the thread that loads it, and those that it
+    starts, flush them to 0 from then on."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    torch.set_flush_denormal(False)
+    yield
+    torch.set_num_threads(threads)
+
+
 def loss_ways():
     """A fixture: scalar losses by C where it takes them, and by the torch ops alone."""
 
