@@ -4,7 +4,7 @@
 
 #include <pthread.h>
 
-static bool has_avx2, has_avx512, has_avx512_bf16, has_tiles, may_use_tiles;
+static bool has_avx2, has_avx512, has_avx512_bf16, may_use_tiles;
 
 #ifdef __x86_64__
 
@@ -13,6 +13,8 @@ static bool has_avx2, has_avx512, has_avx512_bf16, has_tiles, may_use_tiles;
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
+
+static bool has_tiles;
 
 static bool all(unsigned of, unsigned bits)
 {
