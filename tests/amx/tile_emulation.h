@@ -14,8 +14,8 @@
 #include "cpu/kern_tile_unit.h"
 
 static _Thread_local struct emulated_tiles {
+    _Alignas(float) char tile[TILES][TILE_ROWS][TILE_ROW_BYTES];
     bool begun;
-    char tile[TILES][TILE_ROWS][TILE_ROW_BYTES];
 } emulated;
 
 static inline void *emulated_tile(int t)
